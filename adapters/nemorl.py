@@ -811,73 +811,6 @@ _CALLS = (
     Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
 )  # fmt: skip
 
-#: Reason -> what is left out for it.
-_LEFT_OUT = {
-    "metrics alone, or a log of them": """algorithms.grpo._log_mixed_rewards_and_advantages_information models.*metrics*
-        algorithms.*metric* environments.*metrics* algorithms.utils.print_efficiency_summary experience.*metric*""",
-    "which experts a router has chosen, for a replay on the same kernels": "*routed_experts* models.*_r3_trace_*",
-    "it starts Ray's workers and goes through the steps of a training; what it asks is bound": """algorithms.dpo.*
-        algorithms.rm.* algorithms.sft.* algorithms.distillation.* algorithms.single_controller* algorithms.*.validate
-        algorithms.xtoken_off_policy_distillation.* algorithms.*.setup algorithms.*_train *grpo_sync.*_sync""",
-    "it looks a thing up by its options, or refuses some": """algorithms.*._create_advantage_estimator
-        algorithms.*._validate_* algorithms.*._raise_if_* algorithms.*._resolve_* algorithms.*Config.* data.interfaces.*
-        algorithms.ppo._async_ppo_* data.utils.* experience.rollouts.*reward_penalty_* algorithms.utils.get_gdpo_*
-        experience.rollouts._infer_single_token_id experience.rollouts.should_mask_flagged_samples
-        models.automodel.data.check_sequence_dim models.megatron.data.get_and_validate_seqlen *._train_fields_for_step
-        algorithms.grpo._apply_configured_message_level_advantage_penalties""",
-    "what is bound asks it, or its options are those of what is bound": """algorithms.advantage_estimator.*.__init__
-        algorithms.*LossFn.__init__ algorithms.*.DPOLossFn.* algorithms.*.PreferenceLossFn.split_output_tensor
-        algorithms.*._preference_loss algorithms.*Wrapper.__init__ distributed.batched_data_dict.BatchedDataDict.*
-        data.llm_message_utils.* environments.dapo_math_verifier.* data.packing.* algorithms.loss.utils.*pack*
-        algorithms.advantage_estimator.*._reward_whiten environments.*._calculate_preference_score *.format_reward
-        experience.rollouts.calculate_rewards""",
-    "prepare_loss_input asks it, which a recipe calls; no contract of log-probs leaves some of a vocabulary out": """
-        algorithms.logits_sampling_utils.* algorithms.utils.mask_out_neg_inf_logprobs""",
-    "it sums several rewards' advantages: group_advantage has one reward": "*.GDPOAdvantageEstimator.compute_advantage",
-    "a teacher's log-ratio, without the gradient that kl_estimate has": "*.OPDAdvantageEstimator.compute_advantage",
-    "a flag or a rule of the environment's own changes rewards, advantages or weights: no contract has it": """
-        algorithms.grpo._apply_message_level_advantage_penalties algorithms.grpo._apply_mask_sample_filter
-        experience.rollouts._extract_mask_sample_flags experience.rollouts._apply_effort_shaping
-        experience.rollouts.apply_reward_penalties algorithms.grpo.scale_rewards *._clip_grpo_advantages""",
-    "the quotient of an advantage and its deviation; the estimator that has it today is bound": """
-        algorithms.grpo.normalize_advantages_with_epsilon""",
-    "it masks rows by a mean of ratios that importance_weight has not": "algorithms.*seq_logprob_error_masking",
-    "fields under other names, or rows of a validation that weigh nothing": """*._build_async_grpo_train_data
-        data.collate_fn.rl_collate_fn algorithms.utils.maybe_pad_last_batch experience.rollouts._tensorize_by_key""",
-    "the loss beside a draft's, which is bound": "algorithms.loss.wrapper.DraftLossWrapper.__call__",
-    "dynamic_sampling, which is bound, over rows that a store of other machines has": "*._apply_dynamic_sampling",
-    "a recipe asks it: boxes of an image, which no contract has": "environments.rewards.bbox_giou_reward",
-    "loaders that shuffle are torch's, or the user's": "data.dataloader.*",
-    "Megatron's packages cut and pack the batch": "models.megatron.data.*",
-    "it moves a microbatch to its device; BatchedDataDict, which is bound, cuts it": "models.automodel.data.*",
-    "distillation between two vocabularies: no contract has two sequences of tokens, aligned by their texts": """
-        algorithms.x_token.* data.cross_tokenizer_collate.* data.processors.kd_data_processor
-        algorithms.*.CrossTokenizerDistillationLossFn.*""",
-    "when a training stops; weights, fields, logs and checkpoints on their way": """data_plane.* algorithms.*_checkpoint
-        utils.* algorithms.grpo._validation_* algorithms.grpo.refit_policy_generation""",
-    "which teacher answers, and how its batches are padded": "algorithms.opd.* algorithms.grpo._pad_teacher_logprobs",
-    "images, sound and videos, as processors make them": """models.*_vlm_* experience.rollouts.*image*
-        data.multimodal_utils.* environments.nemo_gym_video.* environments.nemotron_utils.* data.*.vlm_*
-        distributed.*multimodal* experience.rollouts.*multimodal*""",
-    "columns as messages": "data.datasets.* data.processors.nemo_* data.processors.math_* data.processors.*choice*",
-    "it needs the process group of its ranks": "distributed.model_utils.* models.dtensor.*",
-    "it runs a program, plays a game, or searches": "environments.code_environment.* environments.games.* *.tools.*",
-    "it deals rows out to Ray's workers, or runs on one": """environments.*.step environments.vlm_environment.*
-        environments.utils.* *.reward_model_environment.* distributed.virtual_cluster.* distributed.worker_groups.*""",
-    "math_verify decides, a package that parses formulas": """environments.math_environment.HF*
-        environments.math_environment._select_extracted_answer environments.rewards.math_expression_reward
-        environments.rewards.geo3k_reward""",
-    "an evaluation, or a quantised model: nothing is trained": "evals.* data.collate_fn.eval_collate_fn modelopt.*",
-    "it asks an engine or an environment, starts its servers, or waits for them": """algorithms.async_utils.*
-        models.generation.* experience.rollout_manager.* experience.sync_rollout_* experience.payload.*
-        environments.nemo_gym.* experience.rollouts.*nemo_gym_* experience.rollouts._NemoGymStreamAccumulator.*
-        experience.rollouts.*generate_response* experience.rollouts.run_sample_* experience.rollouts.*_rollout_async*
-        experience.rollouts.run_async_*""",
-    "workers load models, and hand batches to them on their devices, and to losses that are bound": """
-        models.huggingface.* models.policy.* models.value.* models.automodel.train.* models.automodel.setup.*
-        models.megatron.setup.* models.megatron.draft.* models.megatron.router_replay.* models.megatron.train.*
-        models.megatron.common.*""",
-}
 
 _BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
 TARGET = Target(
@@ -893,5 +826,13 @@ TARGET = Target(
     # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
-    unbound={f"nemo_rl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    no_signal=(
+        "nemo_rl.data_plane.*",
+        "nemo_rl.distributed.virtual_cluster.*",
+        "nemo_rl.distributed.worker_groups.*",
+        "nemo_rl.evals.*",
+        "nemo_rl.models.generation.*",
+        "nemo_rl.models.megatron.setup.*",
+        "nemo_rl.utils.*",
+    ),
 )

@@ -831,34 +831,6 @@ _CALLS = (
     ),
 )  # fmt: skip
 
-#: Reason -> what is left out for it.
-_LEFT_OUT = {
-    "one logarithm of a difference of scores": "models.loss.PairWiseLoss.forward models.loss.LogExpLoss.forward",
-    "a factor or a number, where a response was cut": "trainer.ppo_utils.length_penalty.apply_stop_properly_penalty",
-    "the mean of a cross entropy; nothing calls it any more": "models.loss.GPTLMLoss.forward",
-    "options, which what is bound is asked with": f"""
-        models.loss.* {_OF_MAKER}.__init__ utils.agent.* trainer.ppo_utils.replay_buffer.NaiveReplayBuffer.__init__""",
-    "masks by the tokens that end a response, until agents said them in 2025": "models.utils.process_sequences",
-    "what is bound asks it, or asks nothing else": f"""
-        models.utils._logsumexp_by_chunk datasets.sft_dataset.* datasets.reward_dataset.* models.utils.un*ing_samples
-        trainer.ppo_utils.length_penalty.apply_length_penalties {_OF_MAKER}.make_experience_batch
-        {_OF_MAKER}.split_rollout_samples utils.loss_utils._optimizer_step_loss_norm utils.math_utils.* *_with_rewards
-        utils.seqlen_balancing.* utils.distributed_sampler.* utils.utils.remove_pad_token
-        trainer.ppo_utils.experience.Experience.* trainer.ppo_utils.experience.remove_padding_in_sequences
-        trainer.ppo_utils.replay_buffer.*""",
-    "DeepSpeed's loop around a model, and around losses that are bound": """
-        trainer.dpo_trainer.* trainer.rm_trainer.* trainer.sft_trainer.* utils.deepspeed.*""",
-    "a step of a model on its device, whose losses and what they divide by are bound": """
-        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.* models.utils.reset_position_ids""",
-    "it loads a model, or puts a head on one": "models.actor.Actor.__init__ models.model.*",
-    "slices and gathers of the ranks of a ring; a recipe has their padding": "models.ring_attn_utils.*",
-    "it reads options, starts a trainer or a service, or talks to one": "cli.* utils.logging_utils.*",
-    "means over an evaluation; nothing is trained on them": "trainer.ppo_trainer.compute_eval_metrics",
-    "it asks Ray's actors, or engines, in turn, and waits for them; what it makes of their answers is bound": f"""
-        trainer.ppo_trainer.* trainer.ppo_trainer_async.* {_OF_MAKER}.make_experience {_OF_MAKER}._dispatch_forward
-        trainer.ppo_utils.samples_generator.* trainer.ray.utils.* trainer.ray.vllm_engine.*""",
-    "columns of text or images, as a template or processor makes them": "datasets.prompts_dataset.* utils.vlm_utils.*",
-}
 
 TARGET = Target(
     name="openrlhf",
@@ -881,5 +853,11 @@ TARGET = Target(
         for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)
         for binding in part
     ),
-    unbound={f"openrlhf.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    no_signal=(
+        "openrlhf.cli.*",
+        "openrlhf.models.model.*",
+        "openrlhf.trainer.ray.launcher.*",
+        "openrlhf.trainer.ray.vllm_engine.*",
+        "openrlhf.utils.logging_utils.*",
+    ),
 )

@@ -590,88 +590,6 @@ _ROLLOUTS = (
     ),
 )
 
-#: Reason -> what is left out for it.
-_LEFT_OUT = {
-    "not yet bound: its trust region is the same for every sign of an advantage": "trainer.rl.loss.ipo_loss_fn",
-    "a reverse KL as an advantage, with constants of its own; a recipe asks it": "trainer.rl.loss.ref_kl_loss_fn",
-    "it looks a loss up by its options": "trainer.rl.loss.setup_rl_loss_fn trainer.rl.loss.setup_loss_fn",
-    "a column before the others": "trainer.rl.loss.shift_*",
-    "k3, cut to 10, in June 2025 alone; the KL of today is bound": "trainer.rl.loss.kl_penalty",
-    "grpo_loss, which is bound, asks it": "trainer.rl.loss.grpo_loss_*",
-    "an option of grpo_loss, off by default": "trainer.rl.loss.highest_entropy_mask",
-    "compute_advantages, which is bound, asks it": "orchestrator.advantage.*",
-    "metrics alone": """
-        trainer.rl.loss._safe_mean orchestrator.algo.routing.scalar_advantage
-        orchestrator.curriculum.base.Curriculum.metrics utils.metrics_server.* orchestrator.inference_metrics.*
-        orchestrator.metrics.* orchestrator.train_source.*""",
-    "it asks a teacher's service; assign_reference_logprobs takes the answers": "orchestrator.algo.opd.*",
-    "it asks a service of the policy; assign_reference_logprobs takes the answers": "orchestrator.algo.opsd.*",
-    "the algorithms that are bound write advantages with it": "orchestrator.algo.routing.*_advantages",
-    "no contract has the weights of several losses; those are bound alone": """
-        orchestrator.algo.routing.stamp_loss_routing""",
-    "not yet bound: a loss of what tools say, beside the policy's, with the weights of both": """
-        orchestrator.algo.echo.*""",
-    "a baseline that moves on from group to group: no contract has a state between two calls": """
-        orchestrator.algo.rae.*""",
-    "the size of a batch that is counted in tokens": "orchestrator.train_sink.payload_tokens",
-    "process_batch, which is bound, asks it": "orchestrator.train_sink._prune_zero_advantages",
-    "when a run without any output stops": "orchestrator.train_sink.TrainSink._record_zero_output",
-    "it asks algorithms, gates and trace_to_samples, all bound": "orchestrator.train_sink.TrainSink.process_group",
-    "trace_to_samples, which is bound, asks it": """
-        orchestrator.trajectories.iter_trainable_branches orchestrator.trajectories._loss_weights""",
-    "trace_to_samples, which is bound, came in its place": "orchestrator.trajectories.interleave_rollout",
-    "bytes of an array": "orchestrator.trajectories._encode_routed_experts",
-    "balanced_partition, which is bound, asks it": """
-        trainer.batch._karmarkar_karp trainer.batch._partition_loads trainer.batch._refine_by_swapping""",
-    "prepare_batch, which is bound, asks it": """
-        trainer.batch._MicroBatchBin.* trainer.batch._materialize_bin trainer.batch._expand_bins_by_splitting
-        trainer.batch._distribute_group trainer.batch.pad_micro_batch trainer.batch._make_dummy_batch
-        trainer.batch._pad_group_for_distribution""",
-    "which experts a router has chosen, for a replay": "trainer.batch.*_routed_experts",
-    "images, as a processor makes them": """
-        trainer.batch.*_mm trainer.batch.*multimodal* trainer.sft.data._truncate_mm_data""",
-    "which task is asked next": "orchestrator.curriculum.samplers.*",
-    "it waits for what another process has written, and makes tensors of it": "trainer.rl.data.DataLoader.*",
-    "a package of its own renders chats, and says what of them is learned": "trainer.sft.data.SFTDataset.*",
-    "messages in other words, for the package that renders chats": "utils.chat_template.*",
-    "options, and the place from which a run goes on": """
-        trainer.sft.data.setup_* trainer.sft.data.Stateful* trainer.sft.data.*_state*
-        trainer.sft.data.CatDataset.state_dict trainer.sft.data.CatDataset.__init__""",
-    "CatDataset.__iter__, which is bound, asks it": "trainer.sft.data.CatDataset._finalize_pack",
-    "CatDataset.__iter__, which is bound, hands its rows to it": "trainer.sft.data.*collate",
-    "it refuses what does not fit": "trainer.batch._assert_token_arrays_aligned",
-    "torch's own schedules, one after the other; the others are bound": "trainer.scheduler.setup_linear_scheduler",
-    "torch's own schedules, by its options": "trainer.scheduler.setup_scheduler",
-    "an evaluation: nothing is trained on it": "evals.*",
-    "servers and workers of vLLM": "inference.*",
-    "records of an engine, which _compute_request_rewards has, and is bound": "zeroband.inference.rewards.*",
-    "a script of May 2025 around an engine; what came in its place is bound": """
-        zeroband.inference.compute_* zeroband.inference.get_* zeroband.inference.fake_chat_template
-        zeroband.inference.inference""",
-    "it hands numbers to a service or a file": "monitors.*",
-    "it hands options on, and refuses some": "utils.validation.*",
-    "it asks a service": "utils.client.*",
-    "slices of the ranks of context parallelism": "utils.cp.*",
-    "where packed sequences begin, for attention's kernels": "utils.sequence.*",
-    "how many rollouts are asked for at a time": "orchestrator.concurrency.*",
-    "which task an engine is asked next, and counts of that": "orchestrator.dispatcher.*",
-    "it asks engines and sends batches; what it asks of batches is bound": "orchestrator.orchestrator.*",
-    "it patches a client": "orchestrator.patches.*",
-    "not yet bound: pass@k": "orchestrator.utils.compute_pass_metrics",
-    "names": "orchestrator.utils.*",
-    "dispatch of tokens to experts on other ranks": "trainer.distributed.*",
-    "it loads a model, and calls it": "trainer.model.*",
-    "models, layer by layer": "trainer.models.*",
-    "optimisers on other devices": "trainer.optim.*",
-    "a mesh of devices": "trainer.parallel_dims.*",
-    "what is timed": "trainer.perf.*",
-    "data that is made up, to time a run": "trainer.rl.data.FakeDataLoader.* trainer.sft.data.FakeDataset.*",
-    "tokens that are written to a file to be looked at": "trainer.rl.token_export.*",
-    "the loop of a training on its devices; compute_loss, which is bound, is its loss": "trainer.rl.train.*",
-    "the loop of a training on its devices": "trainer.sft.train.*",
-    "gradients of ranks, prints and metrics": "trainer.utils.*",
-    "batches and weights on their way, unchanged": "transports.*",
-}
 
 TARGET = Target(
     name="primerl",
@@ -687,9 +605,17 @@ TARGET = Target(
         replace(binding, dtypes=("float32",))
         for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
     ),
-    unbound={
-        path if path.startswith(_BEFORE) else f"prime_rl.{path}": reason
-        for reason, paths in _LEFT_OUT.items()
-        for path in paths.split()
-    },
+    no_signal=(
+        "prime_rl.evals.*",
+        "prime_rl.inference.*",
+        "prime_rl.monitors.*",
+        "prime_rl.orchestrator.inference_metrics.*",
+        "prime_rl.trainer.distributed.*",
+        "prime_rl.trainer.models.*",
+        "prime_rl.trainer.parallel_dims.*",
+        "prime_rl.trainer.perf.*",
+        "prime_rl.transports.*",
+        "prime_rl.utils.client.*",
+        "prime_rl.utils.metrics_server.*",
+    ),
 )

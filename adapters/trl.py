@@ -840,50 +840,6 @@ STEPS = (
     ),
 )  # fmt: skip
 
-#: Reason -> what is left out for it; of two that speak of a function, the first.
-_LEFT_OUT = {
-    "an experiment, which TRL may change or remove in any release": """experimental.bco.* experimental.ppo.*
-        experimental.gspo_token.* experimental.grpo_with_replay_buffer.* experimental.minillm.* experimental.nash_md.*
-        experimental.prm.* experimental.ssd.* experimental.xpo.* *.ppo_trainer.masked_* *.utils.batch_generation
-        *.utils.forward *.utils.generate *.truncate_response *.get_global_statistics""",
-    "a loss of the sampled or the likeliest token, which no contract has": "*_iw_opd_loss *_top_1_* *._add_tail_bucket",
-    "not yet bound": "*.async_rollout_worker._SampleBuilder.* *._msg_to_llm_response",
-    "it talks to servers and engines, or waits for them": """*.AsyncGRPOTrainer.__init__ *.RolloutQueueDataset.*
-        generation.* scripts.* *.async_rollout_worker.* *.openenv_harness.* *.AsyncGRPOTrainer.get_train_dataloader
-        experimental.harbor.* experimental.openreward.* experimental.server_distillation.* *.log_rollout_traces
-        *_generate_vllm* *_from_server *_compute_server_* *.build_teacher_request_inputs *.GOLDTrainer._process_*
-        *._store_completions_in_buffer""",
-    "images, as a processor makes them, and the columns beside them": """trainer.*pixel_values_by_grid *_vlm_*
-        trainer.*_trainer.DataCollatorForVision* experimental.utils.DataCollatorForVision* *_protected_tokens""",
-    "it serves Liger's kernels, a package of its own": "*_liger_* *_liger *._get_last_hidden_state",
-    "it evaluates, and nothing is trained on that": """*.evaluate *.prediction_step *.evaluation_loop
-        *.get_eval_dataloader *.generate_from_model *.compute_accuracy""",
-    "it counts operations, prints, logs or saves": """trainer.callbacks.* *_flops_per_token trainer.utils.*_mfu *print_*
-        *._log_completion_extra *._log_metric *._save_checkpoint""",
-    "an option of a bound loss or step, off by default": """*.get_high_entropy_mask *.get_gamma_weights *.dft_loss
-        *_ref_logps *.compute_ref_log_probs *.get_position_ids_from_* *.repeat_iterable_dataset *._tool_call_loop
-        *.CPOTrainer._shift_right *.prepare_deepspeed""",
-    "it makes prompts alone, whose answers are generated": "*.distillation_trainer._DistillationCollator.*",
-    "it compares texts of two tokenizers: no contract has two sequences of tokens": """*.ULDLoss.* *_offsets
-        *.gold_trainer.build_* *.GOLDTrainer._decode_* *.GOLDTrainer._get_prompt_* *.GOLDTrainer._prepare_dataset*""",
-    "nothing calls it": """experimental.utils.truncate_dataset trainer.utils.forward_masked_logits
-        *.OnlineDPOTrainer.tokenize_row *.utils.get_reward""",
-    "what is bound runs it": """trainer.sft_trainer.* trainer.grpo_trainer.GRPOTrainer.* trainer.kto_trainer.*
-        trainer.dpo_trainer.DPOTrainer.* trainer.reward_trainer.* trainer.rloo_trainer.RLOOTrainer.* *.online_dpo.*
-        experimental.gkd.* *.GOLDTrainer.* experimental.cpo.* experimental.tpo.* experimental.distillation.*
-        experimental.iw_opd.* *.DPODataCollatorWithPadding.* *.utils.truncate_right *.utils.pad* *.shift_tokens_right
-        *.utils.add_*_needed *.shuffle_sequence_dict *.RepeatSampler.__iter__ trainer.utils.flush_*
-        *.selective_log_softmax trainer.utils.*_from_logits *._ChunkedLogProbFunction.* *.DataCollatorForRollout.*""",
-    "chats, pairs and packs are bound, and ask it; or it names columns": """data_utils.* chat_template_utils.*
-        *._set_signature_columns_if_needed *.DataCollatorForChatML.__post_init__""",
-    "it deals rollouts out by the squares of their lengths, which no contract defines": "*._balance_by_squared_length",
-    "its odds ratio is bound; its cross entropy is of prompts, too, as no contract's is": "experimental.orpo.*",
-    "it regresses log-ratios on rewards less an optimal value, which no contract has": "experimental.a2po.*",
-    "its divergence is bound; no contract has that of the likeliest few": "experimental.sdpo.*",
-    "SDPO has the same lines, and its divergence is bound": "experimental.sdft.loss_utils.*",
-    "its module names classes of peft, and is not imported where that is not installed": "experimental.sdft.*",
-    "a pattern of a text, or it needs a package for that alone: math_verify": "rewards.*",
-}
 
 TARGET = Target(
     name="trl",
@@ -905,6 +861,12 @@ TARGET = Target(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
         ),
     },
-    unbound={f"trl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    no_signal=(
+        "trl.generation.*",
+        "trl.scripts.*",
+        "trl.trainer.callbacks.*",
+        "trl.trainer.utils.*_mfu",
+        "*_flops_per_token",
+    ),
     bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )

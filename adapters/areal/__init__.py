@@ -367,40 +367,6 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "layers and attention of a model, and where they stand": "areal.experimental.models.* *.lightning_attention.* "
-    "areal.models.transformers.* *.tree_attn.module_* *.triton_kernel.* *.mcore.hf_* *.vocab_parallel_head.*inear*",
-    "a kernel of Triton's, which wants a GPU": "*.vocab_parallel_kernels.* *.vocab_parallel.*nplace*",
-    "servers, what is said to them, and weights on their way to them": "*.agent_service.* *.v2.cli.* "
-    "*.data_proxy.app.* *_service.*controller.* *_service.*bridge.* *.openai.proxy.* *.client.*create* "
-    "*WithReward.__init__ *.client.*_build_* *.camel.* *.infra.rpc.* *.data_service.* *.weight_update.*",
-    "it asks workers and engines, and hands on what they answer": "*.infra.controller.* *.dist_rollout.* "
-    "*.rollout_batch *.prepare_batch *Trainer.train *.RemoteInfEngine.* *._create_workflow_task "
-    "*.BatchTaskDispatcher.* *.core.distributed.*",
-    "a tool beside a training, or an example of an agent": "areal.tools.* *.testing_utils.* *.stats_logger.* "
-    "*_executor.*dump* *.workflow.anthropic.* *.workflow.langchain.* *.workflow.openai.*",
-    "Megatron's engine: that package is not installed": "*.MegatronEngine.*batch *._rebuild_index* "
-    "*.MegatronEngine.optimizer_step *.megatron_engine._float16* *.megatron_engine._warn* *.MegatronEngine._compute_* "
-    "*.packed_context_parallel_forward *.vocab_parallel_head.*Head.* *.vocab_parallel_head.chunked_*",
-    "rows that share a beginning, packed as a tree for an attention kernel": "*.tree_attn.functional.*internal_node* "
-    "*.tree_attn.functional.*packed_tree* *.tree_attn.tree.*tree_* *.tree_attn.tree._apply* *._pack_extra_data "
-    "*.tree_attn.visualize.*",
-    "Archon's engine, an experiment whose mesh and pipeline want several ranks": "*.archon_runner.*[._][r]un* "
-    "*.archon_runner.*_create_loss_fn *.ArchonEngine.*_mb_inputs *.ArchonEngine.*_batch *.ArchonEngine._gather_actor* "
-    "*.ArchonEngine._compute_forward_result *.ArchonEngine.optimizer_step",
-    "shards of gradients, on several ranks": "*.fsdp_utils.grad.* *.multi_tensor_apply.local_multi_tensor_scale",
-    "images, as a processor makes them": "*.clevr_count_70k.* *.geometry3k.* *.virl39k.* *.VisionRLVRWorkflow._c* "
-    "*.VisionRLVRWorkflow.arun_episode",
-    "a conversation that a server keeps": "*.SessionData.*finalize_if* *.SessionData.set_reward *.export_trajectory "
-    "*.SessionStore.finalize_*",
-    "which tool a text calls": "*.tool_call_parser.*process_*",
-    "an answer of an engine, in the engine's own form": "*.parse_generation_response *.parse_vllm_generation_response",
-    "it asks a reward in another process": "*.AsyncRewardWrapper.*",
-    "a stopped training's state": "*.RecoverHandler.dump *.RecoverHandler.load",
-    "it fetches a data set": "*.get_torl_data_rl_dataset",
-}
-
 TARGET = Target(
     name="areal",
     arguments={"response_mask": ("response_mask", "loss_mask", "mask")},
@@ -536,20 +502,16 @@ TARGET = Target(
         *rollouts.BINDINGS,
         *updates.BINDINGS,
     ),
-    unbound={
-        **containers.UNBOUND,
-        **rewards.UNBOUND,
-        **objectives.UNBOUND,
-        "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
-        "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
-        "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
-        "areal.workflow.rlvr.default_*": "the prompt of a row; RLVRWorkflow.arun_episode, which is bound, asks for it",
-        "areal.*.fsdp2_clip_grad_norm_": "gradients of a model's shards on several ranks",
-        "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
-        "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
-        f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",
-        f"{_FUNCTIONAL}.dpo_pair_logratios": "a part of compute_dpo_loss, which is bound",
-        f"{_FUNCTIONAL}.dpo_preference_loss": "a part of compute_dpo_loss, which is bound",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=(
+        "*.experimental.models.*",
+        "*.models.transformers.*",
+        "*_kernels.*",
+        "*.agent_service.*",
+        "*.openai.proxy.*",
+        "*.infra.controller.*",
+        "*.infra.rpc.*",
+        "*.weight_update.*",
+        "areal.tools.*",
+        "*.stats_logger.*",
+    ),
 )

@@ -179,16 +179,3 @@ BINDINGS = (
         fixed={"surgery": "join"},
     ),
 )
-
-UNBOUND: Mapping[str, str] = {
-    f"{module}.{name}": reason
-    for module in (_SEQPACK, "areal.utils.datapack")
-    for name, reason in {
-        "flat2d": "it chains lists",
-        "get_allocate_fn": "it looks up one of the two allocations, which are bound, by its name",
-        "partition_balanced": "under min_abs_diff_partition, and compiled with numba, which is not installed",
-        "partition_balanced_tuples": "under min_abs_diff_partition, as pairs",
-        "min_abs_diff_partition": "nothing calls it, and it is compiled with numba, which is not installed",
-        "reorder_to_balanced_batches": "nothing calls it",
-    }.items()
-}

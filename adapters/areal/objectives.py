@@ -188,11 +188,5 @@ _SCHEDULES = (
     ),
 )
 
-UNBOUND = {
-    f"{_ARCHON}.create_optimizer": "torch's own optimisers, by the names of the options",
-    f"{_ARCHON}.force_pad_to_maximum": "it turns an option on; what pads by it is bound",
-    f"{_ARCHON}.*": "what is recomputed, compiled and made deterministic on a GPU",
-}
-
 
 BINDINGS = (*_OBJECTIVES, *_SCHEDULES)

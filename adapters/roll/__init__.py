@@ -612,44 +612,6 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"values": values}
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "a game or a sandbox, whose rewards are its own": "*.agentic.env.*",
-    "kernels, patches and states of Megatron's, CuTe's and vLLM's": "*.fused_entropy.* *.compile_warmup.* "
-    "*.mtp_patcher.* *.offload_states_patch.* *.megatron.optimizer.* *.third_party.vllm.* roll.models.* "
-    "*.context_managers.* *.send_recv_utils.* *.fsdp_utils.* *.context_parallel.*attention*",
-    "Megatron's engine: that package is not installed": "*.megatron_strategy.*op_* *.megatron_strategy.*step "
-    "*.megatron.tensor_parallel.*",
-    "it runs a response's program": "*.local_code.*",
-    "images, sounds and videos": "*.vlm_dataset_utils.* *.qwen_vl_utils.* *.distill_vlm_pipeline.*",
-    "it asks workers of Ray and engines, step by step": "*Pipeline.run *Pipeline.val *Pipeline.__init__ "
-    "*Pipeline.save_metrics *.scheduler.router.* *.reward_scheduler.* *SamplingScheduler.__init__ *.RolloutScheduler.* "
-    "*.environment_worker.* *.agentic.proxy.* *.llm_proxy.* *.agent_runner.* *.SgLangStrategy.* "
-    "*.logits_transfer_group.*",
-    "rollouts that are kept and read again, and what is logged of them": "*.rollout_mock_mixin.* *.log_monitor.* "
-    "*.otel_receiver.* *.utils.tracking.* *.EnvActivityMonitor.* *.rlvr.utils.*",
-    "a package of its own loads the files": "*.datasets.dataset.* *.datasets.loader.*",
-    "which experts a router has chosen, for a replay in Megatron's layers": "*.router_replay_utils.*",
-    "it registers and looks up by name": "*.register_chat_template *.get_chat_template *.get_encode_function "
-    "*.GlobalDatasetManager.register",
-    "requests and their answers, between workers of Ray": "*.generate_scheduler.ItemsGroup.* *.RolloutContext.* "
-    "*.generate_scheduler.ReplayBuffer.*[bm][eoi][gmr]* *.DynamicSamplingScheduler.*get_*b* *.process_new_prompt "
-    "*.DynamicSamplingScheduler.get_next* *.InferWorker.generate *.ReplayBuffer.*commit* *.ReplayBuffer.g* "
-    "*.GroupQueue*.put *.GroupQueueManager.get_*",
-    "an agent or an environment that others bring, turn by turn": "*EnvManager.run_rollout_loop *.ProxyEnvManager.* "
-    "*EnvManager.make_decision *.VLTrajEnvManager.*form* *.VLTrajEnvManager.__init__ *.custom_vl_apply_chat_template "
-    "*.AgentNativeStepEnvManager.step",
-    "columns of a batch that lie with a worker of Ray": "*.RemoteBatch.cat *.RowRemoteBatch.* *.ColumnRemoteBatch.*",
-    "metrics of trajectories, or kept until they are logged": "*.Worker.get_metrics *._get_pg_metrics "
-    "*.get_traj_*_time *.compute_rollout_traj_metrics *.compute_train_data_metrics *.MetricsManager.__init__ "
-    "*.MetricsManager.add_metric *.MetricsManager.add_reduced* *.MetricsManager.add*domain* *.MetricsManager.clear* "
-    "*.MetricsManager.add_[at][li]*",
-    "logits on their way from a teacher's ranks to a student's": "*.LogitsCache.*[ft]*_logits "
-    "*.LogitsCache.get_slice_view *.LogitsCache.broadcast* *.StudentWorker.*broadcast_logits *_p2p_logits "
-    "*.logits_transfer",
-    "it makes a model, asks it for tokens, or keeps it": "*._prepare_fsdp2_model *[2f]InferStrategy.generate "
-    "*.do_checkpoint",
-}
 _UPDATE = Binding(
     f"{_FSDP}.FSDP2TrainStrategy.train_step",
     "policy_update",
@@ -917,32 +879,16 @@ TARGET = Target(
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # Its wrappers of engines raise beside a version that they do not know.
     ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
-    unbound={
-        **containers.UNBOUND,
-        **data.UNBOUND,
-        f"{_FUNCTIONALS}.response_level_masked_whiten": (
-            "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "
-            "broadcasting refuses unless there are as many rows as tokens, or one"
-        ),
-        f"{_FUNCTIONALS}.get_pad_mask": "postprocess_generate, which is bound, makes its response mask with it",
-        f"{_FUNCTIONALS}.get_eos_mask": "nothing calls it",
-        f"{_FUNCTIONALS}.entropy_from_logits": "op_compute_entropy of the strategies, as an entropy of logits",
-        f"{_FUNCTIONALS}.compute_clip_fraction": "a metric of the losses, which are bound with their clip fractions",
-        f"{_FUNCTIONALS}.apply_kl_penalty": "compute_approx_kl, which is bound, times what a controller moves",
-        f"{_FUNCTIONALS}.reward_postprocess": "reward_norm and group_reward_norm, which are bound, and a clamp",
-        f"{_FUNCTIONALS}.log_seqlen_unbalance": "a metric of batch_balance, which is bound",
-        f"{_FUNCTIONALS}.concatenate_input_and_output": "one concatenation before postprocess_generate, which is bound",
-        f"{_FUNCTIONALS}.compute_ref_log_probs_with_routing": "it asks clusters of Ray",
-        f"{_FUNCTIONALS}.*": "devices, dictionaries, routing and metrics' averages",
-        f"{_AGENTIC}.compute_response_level_rewards": "sums of step rewards, under agentic_reward_norm, which is bound",
-        f"{_AGENTIC}.get_agentic_response_level_mask": (
-            "the one filter that it has an option for is to do: it returns the mask that it is given"
-        ),
-        f"{_AGENTIC}.*": "recordings of rollouts, and their grouping for display",
-        **rewards.UNBOUND,
-        "roll.datasets.collator.*": "images, sounds and videos before the collator, which is bound",
-        "roll.distributed.strategy.vllm_strategy.*": "answers of vLLM as tensors",
-        "roll.utils.train_infer_corrections.*": "it hands a batch to the corrections, which are bound",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=(
+        "roll.models.*",
+        "*.third_party.vllm.*",
+        "*.mtp_patcher.*",
+        "*.offload_states_patch.*",
+        "*.send_recv_utils.*",
+        "*.scheduler.router.*",
+        "*.agentic.proxy.*",
+        "*.log_monitor.*",
+        "*.otel_receiver.*",
+        "*.utils.tracking.*",
+    ),
 )

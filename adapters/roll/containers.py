@@ -15,13 +15,6 @@ _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(container, _DATA)
 
 
-UNBOUND: Mapping[str, str] = {
-    f"{PROTOCOL}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
-    f"{PROTOCOL}.union_numpy_dict": "it adds fields, or compares those of one name; it moves no row",
-    f"{PROTOCOL}.*": "parts of DataProto, which is bound, dictionaries and devices",
-}
-
-
 # -- sequences that are dealt out to ranks -----------------------------------------------------------------------------
 
 _FUNCTIONALS = "roll.utils.functionals"

@@ -121,12 +121,6 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 _TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
 
-UNBOUND = {
-    f"{_TURNS}.split_by_token": "token_ids_to_assistant_mask is bound on the parts that it makes",
-    f"{_TURNS}.messages_to_tokens_and_masks": "nothing calls it",
-    f"{_TURNS}.custom_apply_chat_template": "a prompt, as a template writes it; nothing of it is learned",
-    f"{_TURNS}.compute_conversation_end_token_id": "the tokens behind an answer, which open the next prompt",
-}
 
 BINDINGS = (
     Binding(

@@ -193,16 +193,6 @@ _REWARDS = (
     ),
 )
 
-UNBOUND = {
-    f"{_RULES}.code_sandbox_reward_worker.*": "it runs a response's program, here or at a service",
-    f"{_RULES}.detection_reward_worker.*": "COCO's average precision of boxes: a scale of its own",
-    f"{_RULES}.ifeval_rule_reward_worker.*": "the form of a text, by corpora of nltk, which is not installed",
-    f"{_RULES}.llm_judge_reward_worker.*": "it asks a model",
-    f"{_RULES}.math_rule_reward_worker.*": "it grades in a process of its own, by math-verify, which is not installed",
-    f"{_RULES}.remote_reward_system_worker.*": "it asks a service",
-    f"{_RULES}.*": "parts of the rules that are bound, and prices of repetition and length that one adds to its own",
-}
-
 
 # -- the KL coefficient over the steps of a training -------------------------------------------------------------------
 

@@ -77,8 +77,3 @@ BINDINGS = (
         fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
 )
-
-UNBOUND: Mapping[str, str] = {
-    f"{_TENSORS}.{name}": "nothing calls it, and it takes fields of one dimension alone, which no batch consists of"
-    for name in ("repeat", "repeat_interleave")
-}

@@ -68,14 +68,6 @@ _REWARDS = (
     ),
 )
 
-_REWARDS_UNBOUND = {
-    f"{_ENVIRONMENTS}.sql.*": "it runs a response's query on a database, which is a download",
-    f"{_ENVIRONMENTS}.lcb.*": "it runs a response's program on tests, which a probe may not",
-    f"{_ENVIRONMENTS}.searchcode.*": "it asks the rules that are bound, and services of search and of Python",
-    f"{_ENVIRONMENTS}.rlm.*": "it runs a response's program, and asks a model",
-    f"{_ENVIRONMENTS}.*": "it asks the rules that are bound, and the parts of these",
-}
-
 
 # -- which responses are trained on ------------------------------------------------------------------------------------
 
@@ -149,17 +141,5 @@ _FILTERS = (
     ),
 )
 
-_FILTERS_UNBOUND = {
-    f"{package}.utils.trainer_utils.{name}": reason
-    for package in ("skyrl.train", "skyrl_train")
-    for name, reason in {
-        "handle_dynamic_sampling": "it calls one of the two ways of sampling by its name",
-        "handle_replace_sampling": "which group takes the place of another is drawn at random, out of a set of strings",
-        "get_bad_sample_replacements": "the draw of handle_replace_sampling",
-        "*": "nodes, checkpoints, rows by their index, and metrics",
-    }.items()
-}
-
 
 BINDINGS = (*_REWARDS, *_FILTERS)
-UNBOUND: Mapping[str, str] = {**_REWARDS_UNBOUND, **_FILTERS_UNBOUND}

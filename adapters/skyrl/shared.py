@@ -24,7 +24,6 @@ CONFIG = "skyrl.train.config"
 #: Until it moved: a package of its own, configured by Hydra.
 FORMER = "skyrl_train"
 FORMER_PPO = f"{FORMER}.utils.ppo_utils"
-FORMER_TORCH = f"{FORMER}.utils.torch_utils"
 #: Before that the configuration was a file of Hydra's beside the package, and no module.
 MOVED = {
     BACKEND: (FORMER,),

@@ -18,9 +18,7 @@ from .shared import (
     BATCH,
     CODE,
     CONFIG,
-    FORMER,
     FORMER_PPO,
-    FORMER_TORCH,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
@@ -374,16 +372,6 @@ _LOG_PROBS = (
     _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
 )
 
-_LOG_PROBS_UNBOUND = {
-    f"{module}.{function}": reason
-    for module in (TORCH, FORMER_TORCH)
-    for function, reason in (
-        ("chunked_cross_entropy_from_log_probs", "nothing calls it"),
-        ("safe_exp_delta", "one exponential; it runs in the losses that are bound"),
-        ("logprobs_from_logits_flash_attn", "it needs a kernel of another device"),
-    )
-}
-
 
 # -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
 #
@@ -409,17 +397,4 @@ _FORMER = (
     ),
 )
 
-_HYDRA = "but for what is bound, it reads all of Hydra's configuration"
-_FORMER_UNBOUND: Mapping[str, str] = {
-    f"{FORMER_PPO}.*": "registers of functions, by name; the functions are bound",
-    f"{FORMER}.models.*": _HYDRA,
-    f"{FORMER}.model_wrapper.*": _HYDRA,
-    f"{FORMER}.trainer.*": _HYDRA,
-    f"{FORMER}.workers.*": _HYDRA,
-    f"{FORMER}.utils.utils.*": _HYDRA,
-    f"{FORMER}.generators.*": "but for its loop and its batches, which are bound, it puts records together",
-}
-
-
 BINDINGS = (*_TENSORS, *_LOG_PROBS, *_FORMER)
-UNBOUND: Mapping[str, str] = {**_LOG_PROBS_UNBOUND, **_FORMER_UNBOUND}

@@ -298,29 +298,6 @@ def _advantages(function: str, twin: str) -> Binding:
     )
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "kernels and layers of a model": "*.megatron_utils.alignment.* *.megatron_patch.* *plugins.models.*.*ward *.glm5.* "
-    "*vision_embeddings *.model_provider.* *able_forward_pre_hook",
-    "it hands weights to engines, or to a disk": "*.update_weight.* *.hf_checkpoint_saver.* *.hf_to_megatron.* "
-    "*.disk_delta.* *.update_from_disk",
-    "what is logged, timed and kept to be looked at": "*.observability.*trace* *.logging_utils.* *.train_data_utils.* "
-    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.* "
-    "*.rollout_metrics.log_* *.train_metric_utils.log_rollout_data",
-    "a server, and what it and a client say to each other": "*.rollout_buffer.* *.agent.adapters.*_render_stream "
-    "*.BaseAdapter.* *.call_sglang_generate *.sglang_streaming_rollout.* *.sleep_rollout.* *.forge_load.* "
-    "*.actor_group.*",
-    "which experts a router has chosen, for a replay in Megatron's layers": "*.RoutingReplay.p* "
-    "*.RoutingReplay.record *.RoutingReplay.assert* *.RoutingReplay.clear_all_f* *._compute_topk_for_current_router "
-    "*.get_routing_replay_compute_topk *.fill_routing_replay *.validate_rollout_routed_experts_for_replay",
-    "a server of log-probs on Megatron's ranks; that package is not installed": "*.TeacherLogpRayActor.* "
-    "*.server.logprob_utils._[gp]* *._merge_allgather_cp_tensors *.server.logprob_utils.get_label* "
-    "*.megatron_server.SampleManager.[gs]*_*",
-    "a step of Megatron's engine, which is not installed; its losses are bound": "*.MegatronTrainRayActor.* "
-    "*.megatron_utils.model.forward_only *.get_optimizer_param_scheduler",
-    "images and videos": "*._extract_images_from_messages *.build_packed_mrope_position_ids",
-}
-
 TARGET = Target(
     name="slime",
     arguments={
@@ -475,42 +452,16 @@ TARGET = Target(
         *steps.BINDINGS,
         *balancing.BINDINGS,
     ),
-    unbound={
-        **balancing.UNBOUND,
-        f"{CP}.*": "slices and gathers of context-parallel ranks, which the losses that are bound are made of",
-        f"{LOSS}.apply_opd_kl_to_advantages": "a difference of log-probs, times a coefficient, beside the advantages",
-        f"{LOSS}.sft_loss_function": "loss_function, which is bound, is measured with it",
-        f"{LOSS}.*": "recording of log-probs, and options of the engine",
-        "slime.ray.buffer.*": "it hands out samples in their order",
-        "slime.utils.mask_utils.*": "parts of the three masks of a chat that are bound, or what asks one of them",
-        "slime.rollout.agent_rollout.*": "it asks a service for trajectories",
-        "slime.rollout.sglang_example.*": "it asks an engine of SGLang",
-        "slime.rollout.sglang_rollout.*": "it asks an engine of SGLang",
-        "slime.ray.rollout.*": "it starts servers, and averages metrics for display",
-        "slime.rollout._fanout_test_helpers.compact_generate": "a generation function for tests",
-        "slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index": "a recipe calls it without an adapter",
-        "slime.utils.types.Sample.from_dict": "a recipe calls it without an adapter",
-        "slime.rollout.fully_async_rollout.generate_rollout_fully_async": "_generate_rollout_async, bound, in a loop",
-        "slime.rollout.rm_hub.ifbench.*": "it asks the data set's own package, which is not installed",
-        "slime.rollout.rm_hub.remote_rm": "it asks a service",
-        "slime.rollout.rm_hub.*": "parts of the graders that are bound, or many of them at once",
-        "slime.rollout.filter_hub.base_types.*": "it hands on what a filter says, which is bound",
-        f"{PPO}.compute_log_probs": "a kernel of Megatron-LM, which is not installed",
-        f"{PPO}.compute_entropy_from_logits": (
-            "beside that kernel, over the ranks of a process group; now one with log-probs, which are bound"
-        ),
-        "slime.backends.fsdp_utils.actor.gather_log_probs_packed": (
-            "get_logprob_and_entropy_with_cp, which is bound, asks it"
-        ),
-        "slime.backends.fsdp_utils.actor.selective_log_softmax_raw": (
-            "get_logprob_and_entropy_with_cp, which is bound, asks it"
-        ),
-        "slime.backends.fsdp_utils.actor.*": "sharding of a model, and its optimizer's devices",
-        "slime.backends.megatron_utils.data.process_rollout_data": (
-            "until July 2025 rewards were normalised in it, between a buffer of Ray's and Megatron's ranks; today's "
-            "_post_process_rewards is bound"
-        ),
-        f"{PPO}.chunked_discounted_returns": "vanilla_gae and chunked_gae, which it is the parts of, are bound",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=(
+        "*.megatron_patch.*",
+        "*.model_provider.*",
+        "*.update_weight.*",
+        "*.hf_checkpoint_saver.*",
+        "*.hf_to_megatron.*",
+        "*.observability.*",
+        "*.logging_utils.*",
+        "*.health_monitor.*",
+        "*.rollout_buffer.*",
+        "*.actor_group.*",
+    ),
 )

@@ -50,8 +50,3 @@ BINDINGS = (
         stand_ins=(ARGS,),
     ),
 )
-
-UNBOUND: Mapping[str, str] = {
-    f"{_BALANCING}.*": "parts of build_dp_schedule, which is bound",
-    "slime.utils.dp_schedule.*": "parts of build_dp_schedule, which is bound",
-}

@@ -567,65 +567,6 @@ def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "layers and attention of a model": "*transformers.*attn* *transformers.*flash_att* *_get_input_embeds "
-    "*.*base_forward* *.prepare_fa2* *.process_position_ids *.qwen3_5._[ps]* *.qwen3_5.*_forward *.qwen2_vl_forward "
-    "*.npu_* *.mtp_patch.* *.torchtitan.utils.* *.activation_offload.* *.modelopt.* *.mcore.util.*attn_mask*",
-    "an engine on a package that is not installed": "*.engine.automodel.* *.engine.torchtitan.* *.engine.veomni.* "
-    "*.engine.megatron.* *.mcore.model_forward* *.fsdp_turbo_impl.* *.prefix_grouper_utils.* verl.utils.kernel.*",
-    "rollouts that are kept, shown, and read again to skip them": "verl.utils.skip.* verl.utils.tracking.* "
-    "*.rollout_trace.* *.trajectory_tracker.* *._log_rollout_data *._dump_generations *._write_generations "
-    "*._maybe_log_val_generations",
-    "it sets a training up, or goes through its steps": "verl.experimental.separation.* *.one_step_off_policy.* "
-    "*.fully_async_trainer.* *.fully_async_rollouter.* *Trainer.fit *Trainer._validate *PPOTrainer.step "
-    "*PPOTrainer._step_once *Trainer.__init__ *Trainer._build_* *Trainer._create_dataloader",
-    "it starts servers and workers, or hands on what they send": "*.reward_loop.reward_model.* *.reward_loop.*_init* "
-    "*.init_model *.update_weights verl.checkpoint_engine.* *.main_ppo_v0.* *.message_queue.* *.unittest.* "
-    "*.engine_workers_tinker.* *.dynamic_schedule.* *.main_eval.* *.main_generation_server.*",
-    "which tool a text calls": "*.tool_parser.* verl.tools.*",
-    "which experts a router has chosen, for a replay in layers not installed": "*.veomni.router_replay.*e[_d]* "
-    "*.router_replay_patch.RouterReplay.[cg]* *.RouterReplay.set_[gr]* *.router_replay_patch._* "
-    "*.router_replay_patch.patched_routing *.router_replay_utils.*_index* *.router_replay_utils.*Helper.* "
-    "*.router_replay_utils.*_data *.build_padding_routed_experts",
-    "a forward pass of a model of transformers, which is not imported": "*.models.transformers.*.forward_with_*",
-    "images, videos and sounds, as a processor makes them": "*.get_rope_index *.vision_utils.* *.*multi_modal_inputs "
-    "*._pad_last_dim_and_cat *._extract_audio_info *VL*ContinuousTokenBuilder.[!_]* *._to_vl2_conversation "
-    "*.render_tokens_with_mm *.embeds_padding_2_no_padding",
-    "ranks that hand tokens to each other": "*.ulysses.*Manager.*process_data *.ulysses.SeqAllToAll.backward "
-    "*.ulysses.gather_outputs_and_unpad *.dynamic_cp_scheduler.*chedule* *.dynamic_cp_scheduler.postprocess* "
-    "*.distillation.megatron.* *.engine.spec._shard_dims_group",
-    "how a call is dealt out to workers, by chunk and concat of DataProto, which are bound": "*.base.decorator.*",
-    "a copy of torch's own": "verl.third_party.*",
-    "it loads a tokenizer, a class or a function by a name": "*.hf_tokenizer *.get_processor_token_id "
-    "*.set_pad_token_id *.get_dataset_class *.get_custom_reward_fn *.resolve_reward_manager_cls "
-    "*.load_reward_manager *_distillation_loss *_distillation_loss_fn *.create_continuous_token_builder "
-    "*.migrate_legacy_reward_impl",
-    "options that do not go together are refused": "*CriticConfig.validate *CriticConfig._check_* "
-    "*.DistillationLossSettings.* *._resolve_filter_groups_metric",
-    "keys of what TransferQueue holds, which is not installed": "*.v1.replay_buffer.*terminal* "
-    "*.*_accumulate_eviction* *.v1.replay_buffer.*_clear_groups *.v1.replay_buffer.*_keys *.v1.replay_buffer.*_uids "
-    "*._has_enough_samples *.async_batch_meta2kv_batch_meta *.construct_minimal_padding_template "
-    "*.upsample_batch_to_divisible_size",
-    "what validation shows": "*._val_metrics_update *._merge_validation_results",
-    "Megatron's own schedule": "*.get_megatron_optimizer_param_scheduler",
-}
-
-#: Functions that are left out for one reason: reason -> paths.
-_TOGETHER = {
-    "it registers and looks up functions by name, and computes nothing": f"""{_CORE}.register_policy_loss
-        {_CORE}.get_policy_loss_fn {_CORE}.register_adv_est {_CORE}.get_adv_estimator_fn""",
-    "of November 2025 alone; compute_policy_loss_reinforce and the correction's masks and weights are bound": f"""
-        {_CORE}.compute_policy_loss_with_rollout_correction {_CORE}.compute_policy_loss_rollout_correction_wrapper""",
-    "metrics alone": f"""{_CORRECTION}.compute_rs_metrics {_CORRECTION}.compute_is_metrics
-        {_CORRECTION}.compute_offpolicy_metrics {_CORRECTION}.compute_rollout_corr_metrics_from_logprobs""",
-    "it needs a process group": f"{_TORCH}.distributed_masked_mean {_TORCH}.distributed_mean_max_min_std",
-    "it needs a kernel of another device": f"""{_TORCH}.logprobs_from_logits_flash_attn
-        {_TORCH}.logprobs_from_logits_torch_npu {_TORCH}.log_probs_from_logits_all_rmpad""",
-    "it slices what logprobs_from_logits, which is bound, returns": f"""{_TORCH}.log_probs_from_logits_response
-        {_TORCH}.log_probs_from_logits_response_rmpad""",
-}
-
 TARGET = Target(
     name="verl",
     arguments={
@@ -651,7 +592,16 @@ TARGET = Target(
     pypi="verl",
     preload=("tensordict", "omegaconf"),
     registries=(
-        Registry("register_policy_loss", f"{_CORE}.compute_policy_loss_vanilla", "POLICY_LOSS_REGISTRY"),
+        Registry(
+            "register_policy_loss",
+            f"{_CORE}.compute_policy_loss_vanilla",
+            "POLICY_LOSS_REGISTRY",
+            excludes={
+                f"{_CORE}.compute_policy_loss_rollout_correction_wrapper": (
+                    "it calls compute_policy_loss_reinforce and the rollout correction, which are bound on their own"
+                )
+            },
+        ),
         Registry("register_adv_est", f"{_CORE}.compute_grpo_outcome_advantage", "ADV_ESTIMATOR_REGISTRY"),
     ),
     bindings=_as_verl_has_them(
@@ -709,47 +659,18 @@ TARGET = Target(
         *rewards.BINDINGS,
         *agents.BINDINGS,
     ),
-    unbound={
-        **{path: reason for reason, paths in _TOGETHER.items() for path in paths.split()},
-        f"{_CORE}.compute_rewards": "nothing calls it",
-        f"{_CORE}.normalize_gift_kl": "a pull request's loss, which is registered, asks it",
-        f"{_CORE}.compute_entropy_loss": "an entropy of logits, aggregated by agg_loss, which is bound",
-        f"{_CORE}.compute_pf_ppo_reweight_data": "it draws rows at random, by weights of its own",
-        f"{_CORRECTION}.compute_rollout_correction_and_add_to_batch": "it hands a batch to what is bound",
-        f"{_CORRECTION}.apply_bypass_mode": "it renames a field of the batch, and sets options",
-        f"{_CORRECTION}.apply_rollout_correction": "as apply_bypass_mode, which is its later name",
-        "verl.workers.utils.losses.value_loss": "it hands a packed batch to compute_value_loss, which is bound",
-        "verl.trainer.ppo.ray_trainer.apply_kl_penalty": "kl_penalty, which is bound, times what a controller moves",
-        "verl.trainer.ppo.ray_trainer.compute_spec_decode_metrics": "counts of speculative decoding",
-        "verl.trainer.ppo.ray_trainer.compute_timing_metrics": "what is timed",
-        "verl.trainer.ppo.ray_trainer.reduce_metrics": "a mean of each metric",
-        "verl.trainer.ppo.ray_trainer._compute_response_info": "lengths, for metrics; compute_response_mask came later",
-        "verl.trainer.ppo.mismatch_helper.*": "metrics alone, and the glue around what is bound",
-        "verl.workers.reward_manager.*": "registers of the managers, which are bound, and the processes of one",
-        **rewards.UNBOUND,
-        **agents.UNBOUND,
-        "verl.workers.rollout.*": "it hands what the agent's loop asks for, which is bound, to an engine's own record",
-        "verl.utils.dataset.sft_dataset.*": "one prompt and one response, as a tokenizer makes them of text",
-        "verl.workers.hybrid_engine.*": "engines hand a batch to their shards and back",
-        "verl.workers.roles.utils.losses.*": "it hands a packed batch to what is bound",
-        "verl.trainer.ppo.metric_utils.process_validation_metrics": "bootstrap_metric, bound, for each data source",
-        "verl.trainer.ppo.metric_utils.calc_maj_val": "a vote among answers, for validation alone",
-        "verl.trainer.ppo.metric_utils.*": "what is timed, or counted of experts: nothing is trained on it",
-        **containers.UNBOUND,
-        "verl.protocol.*": "serialisation and dictionaries under DataProto",
-        "verl.utils.dataset.multiturn_sft_dataset.*": "printing",
-        "verl.utils.groupwise.group_mean_std": "grpo_vectorized and the other estimators that call it are bound",
-        "verl.utils.seqlen_balancing.greedy_partition": "nothing calls it",
-        "verl.utils.seqlen_balancing.get_reverse_idx": "restore_dynamic_batch, which is bound, puts rows back with it",
-        "verl.utils.seqlen_balancing.calculate_workload": "an estimate of time, by which rows are dealt out",
-        "verl.utils.seqlen_balancing.log_seqlen_unbalance": "a metric of _balance_batch, which is bound",
-        "verl.utils.seqlen_balancing.*": "divisions of integers",
-        f"{_TORCH}.gather_from_labels": "one gather, in the log-probs that are bound",
-        f"{_TORCH}.clip_by_value": "one clamp, in the value loss that is bound",
-        f"{_TORCH}.calculate_sum_pi_squared_from_logits": "an input of the optimal token baseline, which is bound",
-        f"{_TORCH}.post_process_logits": "nothing calls it",
-        f"{_TORCH}.tokenize_and_postprocess_data": "a tokenizer, and postprocess_data, which is bound",
-        f"{_TORCH}.*": "collectives, devices and attention kernels",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=(
+        "verl.models.transformers.*",
+        "verl.utils.kernel.*",
+        "*.mtp_patch.*",
+        "*.activation_offload.*",
+        "*.modelopt.*",
+        "verl.utils.tracking.*",
+        "*.rollout_trace.*",
+        "*.trajectory_tracker.*",
+        "verl.checkpoint_engine.*",
+        "*.main_generation_server.*",
+        "*.message_queue.*",
+        "verl.third_party.*",
+    ),
 )

@@ -376,11 +376,4 @@ _REQUESTS = (
     ),
 )
 
-_STARTED = ("AgentLoopManager.*", "AgentLoopOutput.*", "AgentLoopWorker.__init__", "get_trajectory_info")
-UNBOUND = {
-    **{f"{_WORKERS}.{name}": "workers are started, and what they do is traced" for name in _STARTED},
-    f"{_WORKERS}.*": "not yet bound: what a loop answers becomes rows of a batch",
-}
-
-
 BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

@@ -83,13 +83,6 @@ _CONTAINERS = (
     _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
 )
 
-UNBOUND: Mapping[str, str] = {
-    f"{_TENSORDICT}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
-    f"{_TENSORDICT}.list_of_dict_to_tensordict": "rows of any kind put side by side, by torch and tensordict",
-    f"{_TENSORDICT}.contiguous": "it makes fields contiguous, each by itself",
-    f"{_TENSORDICT}.*": "parts of what is bound, and fields that are set, read and compared by their names",
-}
-
 
 # -- sequences that are dealt out to ranks and microbatches, and put back in their order -------------------------------
 

@@ -334,22 +334,3 @@ BINDINGS = (
         ),
     ),
 )
-
-UNBOUND = {
-    f"{_RULES}.geo3k.*": "it asks a package that is a grader itself (mathruler), which is not installed",
-    f"{_RULES}.math_verify.*": "it asks a package that is a grader itself (math-verify), which is not installed",
-    f"{_RULES}.prime_code.*": "it runs a response's program on tests, which a probe may not",
-    f"{_RULES}.sandbox_fusion.*": "it asks a service to run a response's program",
-    f"{_RULES}.rlla.*": "it prices the format of a call of a tool, by a scale of its own",
-    f"{_RULES}.*": "parts of the rules that are bound",
-    f"{_LOOP}.limited.*": "as the managers that are bound, once a rate limit lets it",
-    f"{_LOOP}.remote.*": "as the managers that are bound, by workers of Ray",
-    # beside the former place of the naive manager
-    **{
-        f"verl.trainer.main_ppo.{name}": "it starts Ray, and the workers and the trainer that the configuration names"
-        for name in ("main", "run_ppo", "main_task")
-    },
-    "verl.trainer.main_ppo.create_rl_dataset": "it makes the data set of the class that the configuration names",
-    "verl.trainer.main_ppo.create_rl_sampler": "it makes a sampler of torch's, or of the class that is configured",
-    "verl.trainer.main_ppo.get_custom_reward_fn": "it loads the function that the configuration names",
-}
