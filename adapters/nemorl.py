@@ -13,10 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.binding.families import (
+    DISCOUNTED_RETURN,
+    IMPORTANCE_WEIGHT,
     WORDS,
     Container,
+    aggregated,
+    chat,
     group_advantage,
     masked_statistic,
     normalised_rewards,
@@ -42,11 +46,6 @@ from sentinel.binding.kit import (
     torch,
     two_token_logits,
 )
-from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
-from sentinel.contracts.returns import DISCOUNTED_RETURN
-from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"

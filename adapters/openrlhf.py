@@ -13,12 +13,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, Neutral
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
+    LAYOUTS,
     RANKS,
     WORDS,
     Container,
     balanced_partition,
+    chat,
     masked_statistic,
     normalised_rewards,
     policy_loss,
@@ -48,9 +51,6 @@ from sentinel.binding.kit import (
     two_token_logits,
     unbuilt,
 )
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.surgery import LAYOUTS
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"

@@ -14,9 +14,17 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.binding.drift import Neutral, UnknownInputError
-from sentinel.binding.families import microbatch_packing, normalised_rewards, policy_loss
+from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target, UnknownInputError
+from sentinel.binding.drift import Neutral
+from sentinel.binding.families import (
+    MASKED_STATISTICS,
+    POLICY_UPDATE,
+    chat,
+    microbatch_packing,
+    normalised_rewards,
+    policy_loss,
+    row_mean,
+)
 from sentinel.binding.kit import (
     PROMPT,
     Rows,
@@ -45,11 +53,6 @@ from sentinel.binding.kit import (
     unbuilt,
     with_gradient,
 )
-from sentinel.contracts.aggregation import row_mean
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.normalisation import MASKED_STATISTICS
-from sentinel.contracts.updates import POLICY_UPDATE
-from sentinel.targets import Alias
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 

@@ -11,11 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import masked_statistic, policy_loss
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding.families import aggregated, masked_statistic, policy_loss
 from sentinel.binding.kit import passed, rows_of_groups, stand_in, swapped, taken, torch
-from sentinel.contracts.aggregation import aggregated
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.kit import accepted, rates, taken, torch
-from sentinel.targets import Binding, Dialect, StandIn
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"

@@ -12,8 +12,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.binding.families import RANKS, masked_statistic, normalised_rewards
+from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target, UnknownInputError
+from sentinel.binding.families import (
+    MASKED_STATISTICS,
+    RANKS,
+    REWARD_NORMALISATION,
+    aggregated,
+    masked_statistic,
+    normalised_rewards,
+)
 from sentinel.binding.kit import (
     behind_a_prompt,
     columns,
@@ -31,9 +38,6 @@ from sentinel.binding.kit import (
     torch,
     unbuilt,
 )
-from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 from . import agents, containers, data, rewards
 from .containers import PROTOCOL

@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.families import rollout
+from sentinel import StandIn
+from sentinel.binding.families import TableEngine, rollout
 from sentinel.binding.kit import Named, all_swapped, bookkeeping, itself, silent, stand_in, torch, unbuilt
-from sentinel.contracts.table_engine import TableEngine
-from sentinel.targets import StandIn
 
 from .containers import PROTOCOL
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.targets import PackageRoot, Registry, Target
+from sentinel import PackageRoot, Registry, Target
 
 from . import containers, driver, rewards, rollouts, tensors, workers
 from .shared import MOVED, PPO

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, DriftError
+from sentinel import AbsentError, Binding, DriftError, StandIn
 from sentinel.binding.kit import coefficients, stand_in
-from sentinel.targets import Binding, StandIn
 
 from .shared import (
     BATCH,

@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import policy_loss
+from sentinel import AbsentError, Binding, Dialect
+from sentinel.binding.families import aggregated, policy_loss
 from sentinel.binding.kit import taken, torch
-from sentinel.contracts.aggregation import aggregated
-from sentinel.targets import Binding, Dialect
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 

@@ -9,12 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import WORDS, rollout, sampling_request
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding.families import ROW, WORDS, ChatTokenizer, TableEngine, chat, rollout, sampling_request
 from sentinel.binding.kit import Named, awaited, fields, stand_in, swapped, unbuilt
-from sentinel.contracts.conversations import ChatTokenizer, chat
-from sentinel.contracts.table_engine import ROW, TableEngine
-from sentinel.targets import Binding, Dialect, StandIn
 
 from .shared import CODE, CONFIG
 

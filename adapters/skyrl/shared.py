@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, DriftError
+from sentinel import AbsentError, Dialect, DriftError, StandIn
 from sentinel.binding.kit import stand_in, swapped, torch
-from sentinel.targets import Dialect, StandIn
 
 #: Dialects say where SkyRL says so by a line of main in August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"

@@ -10,19 +10,9 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import (
-    all_swapped,
-    gradients_of,
-    itself,
-    megatron_alone,
-    stand_in,
-    swapped,
-    torch,
-    unbuilt,
-)
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import all_swapped, gradients_of, itself, megatron_alone, stand_in, swapped, torch, unbuilt
 
 from .shared import (
     BACKEND,

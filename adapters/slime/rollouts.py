@@ -11,8 +11,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import BASE64, WORDS, rollout, sampling_request
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding.families import (
+    BASE64,
+    ROW,
+    SAMPLING_REQUEST,
+    WORDS,
+    TableEngine,
+    chat,
+    experts_beside,
+    in_sglangs_words,
+    rollout,
+    sampling_request,
+)
 from sentinel.binding.kit import (
     EngineRequest,
     all_swapped,
@@ -25,10 +36,6 @@ from sentinel.binding.kit import (
     swapped,
     with_base64,
 )
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.rollouts import SAMPLING_REQUEST
-from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
-from sentinel.targets import Binding, Dialect, StandIn
 
 from .shared import ARGS, MAIN, TYPES
 

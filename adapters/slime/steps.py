@@ -7,10 +7,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding.families import MPU
 from sentinel.binding.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
-from sentinel.targets import Binding, Dialect
 
 from .balancing import schedule_of
 from .shared import (

@@ -11,11 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.binding.families import group_advantage, masked_statistic, policy_loss
+from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, Registry, Target, UnknownInputError
+from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
 from sentinel.binding.kit import passed, swapped, taken
-from sentinel.contracts.normalisation import MASKED_STATISTICS
-from sentinel.targets import Binding, Dialect, PackageRoot, Registry, Target
 
 from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU

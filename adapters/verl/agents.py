@@ -8,7 +8,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.families import rollout, sampling_request
+from sentinel import Binding, StandIn
+from sentinel.binding.families import ROW, TableEngine, rollout, sampling_request
 from sentinel.binding.kit import (
     DRAWS,
     EngineRequest,
@@ -24,8 +25,6 @@ from sentinel.binding.kit import (
     torch,
     unbuilt,
 )
-from sentinel.contracts.table_engine import ROW, TableEngine
-from sentinel.targets import Binding, StandIn
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"

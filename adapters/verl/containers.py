@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding.families import Container, balanced_partition, data_proto
 from sentinel.binding.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in, torch
-from sentinel.targets import Binding, StandIn
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"

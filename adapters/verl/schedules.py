@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding.kit import coefficients, rates, stand_in, taken
-from sentinel.targets import Binding, StandIn
 
 _CORE = "verl.trainer.ppo.core_algos"
 _TORCH = "verl.utils.torch_functional"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.kit import (
     columns,
     gradient_of_ranks,
@@ -21,7 +21,6 @@ from sentinel.binding.kit import (
     unbuilt,
     unpadded,
 )
-from sentinel.targets import Binding, Dialect, StandIn
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model

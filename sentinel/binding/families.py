@@ -29,13 +29,26 @@ from sentinel.binding.kit import (
     requested,
     ruled,
 )
-from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.aggregation import aggregated as aggregated
+from sentinel.contracts.aggregation import row_mean as row_mean
 from sentinel.contracts.contract import REQUIRED
+from sentinel.contracts.conversations import ChatTokenizer as ChatTokenizer
+from sentinel.contracts.conversations import chat as chat
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
+from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT as IMPORTANCE_WEIGHT
+from sentinel.contracts.normalisation import MASKED_STATISTICS as MASKED_STATISTICS
+from sentinel.contracts.normalisation import REWARD_NORMALISATION as REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.contracts.returns import DISCOUNTED_RETURN as DISCOUNTED_RETURN
+from sentinel.contracts.rollouts import SAMPLING_REQUEST as SAMPLING_REQUEST
+from sentinel.contracts.schedule import LEARNING_RATE as LEARNING_RATE
+from sentinel.contracts.surgery import LAYOUTS as LAYOUTS
 from sentinel.contracts.table_engine import ROLLOUT
+from sentinel.contracts.table_engine import ROW as ROW
+from sentinel.contracts.table_engine import TableEngine as TableEngine
+from sentinel.contracts.table_engine import experts_beside as experts_beside
+from sentinel.contracts.table_engine import in_sglangs_words as in_sglangs_words
+from sentinel.contracts.updates import POLICY_UPDATE as POLICY_UPDATE
 from sentinel.targets import Binding, BoundaryCall, Dialect, StandIn
 
 
