@@ -29,20 +29,20 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import (
     Named,
-    accepted,
-    behind_a_prompt,
+    apply_count,
     bookkeeping,
-    both_sides,
-    counted,
-    cut,
-    estimated,
-    itself,
+    call_estimator,
+    cut_parts,
+    join_both_sides,
+    keep_accepted,
     lengths_of,
     on_ranks,
+    prepend_prompt,
+    return_first,
     score_of,
     stand_in,
-    swapped,
-    taken,
+    swap,
+    take_inputs,
     torch,
     two_token_logits,
 )
@@ -61,13 +61,24 @@ _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
 #: What every version's configuration must say, and what a later one's says by default.
 _OPTIONS: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.0, "reference_policy_kl_type": "k3", "kl_input_clamp_value": 20.0,
-    "kl_output_clamp_value": 10.0, "ratio_clip_min": 0.2, "ratio_clip_max": 0.2, "ratio_clip_c": None,
-    "use_on_policy_kl_approximation": False, "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_ratio": None, "token_level_loss": True, "disable_ppo_ratio": False,
-    "sequence_level_importance_ratios": False, "use_cispo": False, "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio_min": None, "positive_example_nll_weight": 0.0,
-}  # fmt: skip
+    "reference_policy_kl_penalty": 0.0,
+    "reference_policy_kl_type": "k3",
+    "kl_input_clamp_value": 20.0,
+    "kl_output_clamp_value": 10.0,
+    "ratio_clip_min": 0.2,
+    "ratio_clip_max": 0.2,
+    "ratio_clip_c": None,
+    "use_on_policy_kl_approximation": False,
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_ratio": None,
+    "token_level_loss": True,
+    "disable_ppo_ratio": False,
+    "sequence_level_importance_ratios": False,
+    "use_cispo": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio_min": None,
+    "positive_example_nll_weight": 0.0,
+}
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
@@ -75,7 +86,7 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
 
     :raises AbsentError: for an option that came later, where the scenario wants what it does.
     """
-    return kind(**accepted(kind, {**defaults, **options}, defaults))
+    return kind(**keep_accepted(kind, {**defaults, **options}, defaults))
 
 
 def _rows(mask: Any) -> Any:
@@ -95,7 +106,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
     logits = torch.nn.functional.pad(two_token_logits(log_probs), (0, 0, 0, 1))
-    with swapped(torch.Tensor, "cuda", lambda self: self):
+    with swap(torch.Tensor, "cuda", lambda self: self):
         return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
 
 
@@ -114,7 +125,7 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
         made = boundary.owner(loss, prepare, ends, **ranks)
         return boundary.function(made, logits.flatten(0, 1)[None], batch, **counts)
 
-    with swapped(torch.Tensor, "cuda", lambda self: self):
+    with swap(torch.Tensor, "cuda", lambda self: self):
         return on_ranks(1, work)[0]
 
 
@@ -126,9 +137,9 @@ def _losses(boundary: Any) -> Any:
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
     """Call the clipped policy loss of a batch: the loss, and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
-    data = {upstream: behind_a_prompt(inputs[name]) for name, upstream in names.items()}
+    data = {upstream: prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
-    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else behind_a_prompt(rollout)
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else prepend_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
     module = _losses(boundary)
     kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
@@ -138,10 +149,12 @@ def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any
 
 #: The options by which each algorithm is asked for, and the one way in which its constructor lets it aggregate.
 _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
-    "ppo": ({}, None), "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
-    "cispo": ({"use_cispo": True}, "token-mean"), "reinforce": ({"disable_ppo_ratio": True}, None),
+    "ppo": ({}, None),
+    "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
+    "cispo": ({"use_cispo": True}, "token-mean"),
+    "reinforce": ({"disable_ppo_ratio": True}, None),
     "cross_entropy": ({"positive_example_nll_weight": 1.0}, "token-mean"),
-}  # fmt: skip
+}
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,11 +167,14 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"the weights of {algorithm} are none of tokens")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     chosen = {
-        **options, "token_level_loss": _MODES[mode], "ratio_clip_min": inputs["eps_clip_low"],
-        "ratio_clip_max": inputs["eps_clip_high"], "ratio_clip_c": inputs["dual_clip"],
+        **options,
+        "token_level_loss": _MODES[mode],
+        "ratio_clip_min": inputs["eps_clip_low"],
+        "ratio_clip_max": inputs["eps_clip_high"],
+        "ratio_clip_c": inputs["dual_clip"],
         "use_importance_sampling_correction": correction,
         "truncated_importance_sampling_ratio": cap if correction else None,
-    }  # fmt: skip
+    }
     if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
         chosen["truncated_importance_sampling_type"] = "tis"
     if algorithm == "cross_entropy":
@@ -179,10 +195,12 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
     options = {
-        "use_importance_sampling_correction": True, "truncated_importance_sampling_ratio": high,
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
-        "sequence_level_importance_ratios": by_row, "token_level_loss": not by_row,
-    }  # fmt: skip
+        "sequence_level_importance_ratios": by_row,
+        "token_level_loss": not by_row,
+    }
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
@@ -207,12 +225,15 @@ def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
     log_probs = inputs["log_probs"]
-    options = {"reference_policy_kl_penalty": inputs["coefficient"], "token_level_loss": False,
-               "reference_policy_kl_type": inputs["kl_estimator"]}  # fmt: skip
+    options = {
+        "reference_policy_kl_penalty": inputs["coefficient"],
+        "token_level_loss": False,
+        "reference_policy_kl_type": inputs["kl_estimator"],
+    }
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
     ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
-    reference = behind_a_prompt(inputs["rollout_log_probs"])
+    reference = prepend_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
     loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
     loss.backward()
@@ -221,18 +242,21 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
-    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask)}
+    data = {"token_mask": prepend_prompt(mask), "sample_mask": _rows(mask)}
     return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
 
 
 _DPO: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.05, "preference_loss_weight": 1.0, "sft_loss_weight": 0.0,
-    "preference_average_log_probs": False, "sft_average_log_probs": False,
-}  # fmt: skip
+    "reference_policy_kl_penalty": 0.05,
+    "preference_loss_weight": 1.0,
+    "sft_loss_weight": 0.0,
+    "preference_average_log_probs": False,
+    "sft_average_log_probs": False,
+}
 
 
 def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
-    return torch.stack(both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
+    return torch.stack(join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,8 +280,11 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
-    data = {"token_mask": behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
-            "reference_policy_logprobs": reference}  # fmt: skip
+    data = {
+        "token_mask": prepend_prompt(mask),
+        "sample_mask": torch.ones(len(mask)),
+        "reference_policy_logprobs": reference,
+    }
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
     return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
@@ -284,7 +311,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
     distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    data = {"token_mask": prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
     return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
@@ -292,65 +319,101 @@ _CLAMPED = Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/a
 _LOSS_BINDINGS = (
     *(
         policy_loss(
-            boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
-            requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
+            boundary,
+            _policy,
+            [*_BY_ALGORITHM],
+            ("eps_clip_low", "eps_clip_high", "dual_clip"),
+            imports=imports,
+            requires=imports[2:],
+            fixed={"dp_size": None, "loss_scale_factor": None},
             accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
         )
         for boundary, imports in (
             (f"{_LOSSES}.ClippedPGLossFn.__call__", (_BATCHES,)),
-            *((f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED)) for name in (
-                "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
-                "wrap_loss_fn_with_input_preparation",
-            )),
+            *(
+                (f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED))
+                for name in (
+                    "SequencePackingLossWrapper.__call__",
+                    "SequencePackingFusionLossWrapper.__call__",
+                    "wrap_loss_fn_with_input_preparation",
+                )
+            ),
         )
     ),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__",
+        "importance_weight",
+        call=_weights,
+        imports=(_BATCHES,),
         accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
     ),
     Binding(
-        f"{_LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
-        accepts={"beta": (0.0, 1.0)}, requires=(_PREPARED,),
+        f"{_LOSSES}.DistillationLossFn.__call__",
+        "distillation_loss",
+        call=_distilled,
+        fixed={"temperature": 1.0},
+        accepts={"beta": (0.0, 1.0)},
+        requires=(_PREPARED,),
     ),
     Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__",
+        "rollout_kl",
+        call=_kl_loss,
+        imports=(_BATCHES,),
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
             _CLAMPED,
             Dialect(
-                "of_the_samples", "differentiated", "the KL loss includes the gradient of having sampled the tokens",
+                "of_the_samples",
+                "differentiated",
+                "the KL loss includes the gradient of having sampled the tokens",
                 f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
             ),
         ),
     ),
     policy_loss(
-        f"{_LOSSES}.NLLLossFn.__call__", _supervised, "cross_entropy", (), mode="token-mean",
-        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(_BATCHES,),
+        f"{_LOSSES}.NLLLossFn.__call__",
+        _supervised,
+        "cross_entropy",
+        (),
+        mode="token-mean",
+        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",),
+        imports=(_BATCHES,),
     ),
     Binding(
-        f"{_LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
+        f"{_LOSSES}.PreferenceLossFn.__call__",
+        "preference_loss",
+        call=_ranked,
         formerly=(f"{_ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
         fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
         dialects=(Dialect("reference", "none", "of rewards", f"{_MAIN}/algorithms/loss/loss_functions.py#L919"),),
     ),
     Binding(
-        f"{_LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
+        f"{_LOSSES}.DraftCrossEntropyLossFn.__call__",
+        "distillation_loss",
+        call=_drafted,
         fixed={"temperature": 1.0, "beta": 0.0},
     ),
     Binding(
-        f"{_LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(_BATCHES,),
+        f"{_LOSSES}.DPOLossFn.__call__",
+        "preference_loss",
+        call=_preference,
+        imports=(_BATCHES,),
         fixed={"ld_alpha": None, "loss_type": "sigmoid"},
     ),
     Binding(
-        f"{_LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(_BATCHES,),
+        f"{_LOSSES}.MseValueLossFn.__call__",
+        "value_loss",
+        call=_value,
+        imports=(_BATCHES,),
         fixed=aggregated("token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
         ),
     ),
-)  # fmt: skip
+)
 
 # -- KL and masked statistics -----------------------------------------------------------------------------------------
 
@@ -359,15 +422,23 @@ _COUNT_EPSILON = Dialect(
 )
 _NUMBERS = (
     Binding(  # until November 2025 it had no option
-        f"{_UTILS}.calculate_kl", "kl_estimate", formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
-        arguments={"log_probs": ("logprobs", "logprobs_policy"), "ref_log_probs": ("logprobs_reference",),
-                   "kl_estimator": ("kl_type",)},
-        outputs=("kl",), call=partial(estimated, {"k3": {}}, ("log_probs", "ref_log_probs")),
-        fixed={"response_mask": None}, accepts={"kl_estimator": ("k1", "k2", "k3")}, dialects=(_CLAMPED,),
+        f"{_UTILS}.calculate_kl",
+        "kl_estimate",
+        formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
+        arguments={
+            "log_probs": ("logprobs", "logprobs_policy"),
+            "ref_log_probs": ("logprobs_reference",),
+            "kl_estimator": ("kl_type",),
+        },
+        outputs=("kl",),
+        call=partial(call_estimator, {"k3": {}}, ("log_probs", "ref_log_probs")),
+        fixed={"response_mask": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(_CLAMPED,),
     ),
     masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments={"axis": ("dim",)}, dialects=(_COUNT_EPSILON,)),
     masked_statistic(f"{_UTILS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
-)  # fmt: skip
+)
 
 # -- advantages -------------------------------------------------------------------------------------------------------
 
@@ -435,7 +506,7 @@ def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     estimator = _estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
     if "rewards" in boundary.parameters:
         return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
-    return boundary.invoke(taken(inputs, "token_level_rewards", "values", "response_mask"), estimator)
+    return boundary.invoke(take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
 
 
 def _outcome(inputs: Mapping[str, Any]) -> Any:
@@ -461,32 +532,40 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = taken(inputs, "rewards", "response_mask")
+    names = take_inputs(inputs, "rewards", "response_mask")
     return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
 
 
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
 _NUMBER = ("a reward is one number a response", f"{_AT}80")
-_COUNTED = (
-    Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER),
-)  # fmt: skip
+_COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
 _ADVANTAGES = (
     group_advantage(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _group_advantage, "grpo", ("norm_by_std",),
-        *_COUNTED, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
+        _group_advantage,
+        "grpo",
+        ("norm_by_std",),
+        *_COUNTED,
+        stand_ins=(_OF_LOSS,),
+        fixed={"reward_layout": "outcome"},
         accepts={"response_mask": ("full", "right")},
     ),
     normalised_rewards(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _leave_one_out, "leave_one_out",
-        stand_ins=(_OF_LOSS,), fixed={"std_level": None},
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
+        _leave_one_out,
+        "leave_one_out",
+        stand_ins=(_OF_LOSS,),
+        fixed={"std_level": None},
     ),
     normalised_rewards(
-        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None},
+        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None}
     ),
     Binding(
-        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage", "advantage_normalisation",
-        call=_whitened, stand_ins=(_OF_LOSS,),
+        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage",
+        "advantage_normalisation",
+        call=_whitened,
+        stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         dialects=(
             Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259"),
@@ -496,24 +575,34 @@ _ADVANTAGES = (
     ),
     *(
         Binding(
-            f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.{method}", "generalised_advantage",
-            outputs=("advantages", "returns"), call=_critic, stand_ins=(_OF_LOSS,), fixed=fixed,
+            f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.{method}",
+            "generalised_advantage",
+            outputs=("advantages", "returns"),
+            call=_critic,
+            stand_ins=(_OF_LOSS,),
+            fixed=fixed,
         )
         for method, fixed in (("_compute_gae", {}), ("compute_advantage", {"reward_layout": "outcome"}))
     ),
     Binding(
-        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
-        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
+        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage",
+        "discounted_return",
+        call=_raw,
+        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"},
+        stand_ins=(_OF_LOSS,),
     ),
     *(
         Binding(f"{_ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, _BATCHES))
         for module in ("grpo", "ppo")
     ),
     Binding(
-        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards", "token_reward", call=_landed,
-        stand_ins=(_OF_LOSS,), fixed={"score_as": None},
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards",
+        "token_reward",
+        call=_landed,
+        stand_ins=(_OF_LOSS,),
+        fixed={"score_as": None},
     ),
-)  # fmt: skip
+)
 
 # -- rewards, prompts and masks ---------------------------------------------------------------------------------------
 
@@ -574,15 +663,17 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def step(*_: Any) -> Any:
         reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(itself, ([reply], [None], [None], torch.zeros(1), ended, [None]))
+        return partial(return_first, ([reply], [None], [None], torch.zeros(1), ended, [None]))
 
     environment = stand_in(step=stand_in(remote=step))
     rows = {
-        "message_log": [[_message("user", [1, 2])]], "task_name": ["task"], "extra_env_info": [None],
+        "message_log": [[_message("user", [1, 2])]],
+        "task_name": ["task"],
+        "extra_env_info": [None],
         "stop_strings": [None],
-    }  # fmt: skip
+    }
     arguments = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
-    with swapped(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
+    with swap(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
     mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
@@ -637,25 +728,38 @@ _MESSAGES = (
     Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
     Binding(_PAIR, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
     Binding(
-        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES, _PAIR), **_CHATS,
+        _COLLATES,
+        "trained_tokens",
+        call=_of_a_pair,
+        fixed=_PAIRS,
+        requires=(_COLLATES, _PAIR),
+        **_CHATS,
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
-        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
+        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping",
+        "overlong_penalty",
+        call=_overlong,
         dialects=(
             Dialect("beyond_limit", "linear", "more with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
-        f"{_GRPO}.extract_initial_prompt_messages", "group_numbers",
-        formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
+        f"{_GRPO}.extract_initial_prompt_messages",
+        "group_numbers",
+        formerly=(f"{_GRPO}._extract_prompt_only_messages",),
+        call=_grouped,
     ),
     Binding(_MASKED, "rollout_episode", call=_episode),
     Binding(
-        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
-        imports=(_GRPO, _BATCHES), stand_ins=(StandIn("engine, environment, ray", "answer at once, as it is said"),),
+        "nemo_rl.experience.rollouts.run_multi_turn_rollout",
+        "rollout_episode",
+        call=_rolled,
+        requires=(_MASKED,),
+        imports=(_GRPO, _BATCHES),
+        stand_ins=(StandIn("engine, environment, ray", "answer at once, as it is said"),),
     ),
-)  # fmt: skip
+)
 
 # -- batches and packing ----------------------------------------------------------------------------------------------
 
@@ -687,9 +791,13 @@ def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, An
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
     settings = {
-        "input_key": "input_ids", "input_lengths_key": "input_lengths", "max_tokens_per_microbatch": budget,
-        "sequence_length_round": 1, "sequence_length_pad_multiple": 1, "algorithm": "modified_first_fit_decreasing",
-    }  # fmt: skip
+        "input_key": "input_ids",
+        "input_lengths_key": "input_lengths",
+        "max_tokens_per_microbatch": budget,
+        "sequence_length_round": 1,
+        "sequence_length_pad_multiple": 1,
+        "algorithm": "modified_first_fit_decreasing",
+    }
     shards, _ = boundary.function(batch, 1, **{options: settings})
     batch = shards[0].get_batch(0, len(lengths))
     return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
@@ -703,12 +811,13 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
 _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
-    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", counted),
+    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", apply_count),
     _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
-    _CONTAINER.joining(f"{_BATCH}.from_batches"), _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", cut),
+    _CONTAINER.joining(f"{_BATCH}.from_batches"),
+    _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", cut_parts),
     *(
         Binding(
-            f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
+            f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}")
         )
         for options, iterator in (
             ("dynamic_batching_args", "microbatch_iterator_with_dynamic_shapes"),
@@ -716,7 +825,7 @@ _ROWS = (
         )
     ),
     Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
-)  # fmt: skip
+)
 
 # -- rules ------------------------------------------------------------------------------------------------------------
 
@@ -740,7 +849,9 @@ _RULES = (
     rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, knows="minerva", call=_verified),
     *(
         rule_reward(
-            f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,
+            f"nemo_rl.environments.rewards.{rule}",
+            "I see. <answer> {answer} </answer>",
+            call=_verified,
             accepts={"ground_truth": _ALPHANUMERIC},
         )
         for rule in ("exact_answer_alphanumeric_reward", "combine_reward_functions")
@@ -748,12 +859,16 @@ _RULES = (
     rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
     *(
         rule_reward(
-            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
+            f"{worker}.verify",
+            _LINES[0],
+            call=_verified,
+            accepts=_LETTERS,
+            requires=(worker,),
             formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
         )
         for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))
     ),
-)  # fmt: skip
+)
 
 # -- what is asked for by recipes alone -------------------------------------------------------------------------------
 
@@ -763,18 +878,22 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
-        "input_ids": arguments["token_ids"], "token_mask": ones, "sample_mask": torch.ones(1), "advantages": ones,
-        "prev_logprobs": behind_a_prompt(arguments["old_log_probs"]),
-        "generation_logprobs": behind_a_prompt(arguments["rollout_log_probs"]),
-    }  # fmt: skip
+        "input_ids": arguments["token_ids"],
+        "token_mask": ones,
+        "sample_mask": torch.ones(1),
+        "advantages": ones,
+        "prev_logprobs": prepend_prompt(arguments["old_log_probs"]),
+        "generation_logprobs": prepend_prompt(arguments["rollout_log_probs"]),
+    }
     losses, names = (
-        boundary.imported[_LOSSES], ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
-    )  # fmt: skip
+        boundary.imported[_LOSSES],
+        ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
+    )
     options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
     loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
     params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
-    with swapped(torch.Tensor, "cuda", lambda self: self):
+    with swap(torch.Tensor, "cuda", lambda self: self):
         made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
     counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
     return {"returned": loss(data=batch, **counts, **made)[0]}
@@ -804,11 +923,13 @@ def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
     Binding(
-        f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
+        f"{_PROCESSORS}.helpsteer3_data_processor",
+        "call",
+        call=_prompted,
         stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
     ),
     Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
-)  # fmt: skip
+)
 
 
 _BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)

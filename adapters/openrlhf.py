@@ -30,26 +30,26 @@ from sentinel.binding.families import (
 from sentinel.binding.kit import (
     Named,
     Rows,
-    accepted,
-    all_swapped,
-    both_sides,
-    coefficients,
-    entropy_beside,
-    estimated,
+    call_entropy,
+    call_estimator,
+    call_with,
     gradients_of,
     group_size,
+    join_both_sides,
+    keep_accepted,
+    keep_random_state,
+    make_unbuilt,
     named_tokens,
-    nested,
+    nest_options,
     on_ranks,
-    own_randomness,
-    passed,
+    read_coefficients,
     stand_in,
-    swapped,
+    swap,
+    swap_all,
     tables_of,
-    taken,
+    take_inputs,
     torch,
     two_token_logits,
-    unbuilt,
 )
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
@@ -74,7 +74,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 def _made(boundary: Any, **options: Any) -> Any:
     """Make an instance by its own constructor, which takes an option of a later version only at what was usual."""
-    return boundary.owner(**accepted(boundary.owner, options, _USUAL))
+    return boundary.owner(**keep_accepted(boundary.owner, options, _USUAL))
 
 
 # -- losses -----------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"policy_loss_type": "gspo"} if gspo else {"token_level_loss": _MODES[inputs["loss_agg_mode"]]}
     correction = _correction(boundary, inputs)
     loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
-    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
     answer = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
     values = (*(answer if isinstance(answer, tuple) else (answer,)), None, None)
@@ -161,7 +161,7 @@ def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) ->
     """Call the loss of a critic, or of supervised learning."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
-    return {"loss": boundary.invoke({**taken(inputs, *names), **_counts(inputs)}, loss)}
+    return {"loss": boundary.invoke({**take_inputs(inputs, *names), **_counts(inputs)}, loss)}
 
 
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
@@ -177,7 +177,7 @@ _LOSSES = (
         arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)},
         outputs=("loss",),
         call=partial(
-            passed, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS), says={"loss_agg_mode": _MODES}
+            call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS), says={"loss_agg_mode": _MODES}
         ),
         fixed={"weights": None, "loss_scale_factor": None},
         accepts=_AGGREGATES,
@@ -233,10 +233,14 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tables, ids, args = tables_of(inputs), named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
     last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
     whole = {
-        "sequences": ids, "attention_mask": (torch.arange(width + 1)[None] <= last).long(), "action_mask": mask.bool(),
-        "action_log_probs": inputs["old_log_probs"], "base_action_log_probs": inputs["ref_log_probs"],
-        "advantages": inputs["advantages"], "total_length": last[:, 0] + 1,
-    }  # fmt: skip
+        "sequences": ids,
+        "attention_mask": (torch.arange(width + 1)[None] <= last).long(),
+        "action_mask": mask.bool(),
+        "action_log_probs": inputs["old_log_probs"],
+        "base_action_log_probs": inputs["ref_log_probs"],
+        "advantages": inputs["advantages"],
+        "total_length": last[:, 0] + 1,
+    }
     losses: list[Any] = []
 
     class Table:
@@ -253,7 +257,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings = {"args": args, "accumulated_gradient": steps, "use_dynamic_batch": budget is not None}
         mesh = {"dp": stand_in(get_group=lambda: None)}
         kind = boundary.imported[_DEEPSPEED].DeepspeedStrategy
-        strategy = unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
+        strategy = make_unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
         kind.ring_attn_group = None
         schedule = stand_in(get_last_lr=lambda: [0.0])
         trainer = boundary.owner(
@@ -262,11 +266,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         part = slice(number * share, (number + 1) * share)
         columns = {name: None if column is None else column[part] for name, column in whole.items()}
         trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
-        with swapped(torch.cuda, "current_device", lambda: boundary.device):
+        with swap(torch.cuda, "current_device", lambda: boundary.device):
             return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
-    with own_randomness(), swapped(torch.cuda, "current_device", lambda: 0), all_swapped(boundary.module, **quiet):
+    with keep_random_state(), swap(torch.cuda, "current_device", lambda: 0), swap_all(boundary.module, **quiet):
         metrics = on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
     named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
@@ -282,16 +286,22 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
     values = {
-        "train.dynamic_batch_enable": budget is not None, "train.max_tokens_per_gpu": budget,
-        **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows), "vllm.sync_backend": "nccl",
-        "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]), "actor.aux_loss_coef": 0.0,
-        "actor.dual_clip": inputs["dual_clip"], "actor.policy_loss_type": "ppo", "actor.loss_agg_mode": "token-mean",
+        "train.dynamic_batch_enable": budget is not None,
+        "train.max_tokens_per_gpu": budget,
+        **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows),
+        "vllm.sync_backend": "nccl",
+        "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]),
+        "actor.aux_loss_coef": 0.0,
+        "actor.dual_clip": inputs["dual_clip"],
+        "actor.policy_loss_type": "ppo",
+        "actor.loss_agg_mode": "token-mean",
         "actor.entropy_coef": None if inputs["entropies"] is None else inputs["entropy_coef"],
-        "algo.kl.use_loss": reference is not None, "algo.kl.init_coef": inputs["kl_coef"],
+        "algo.kl.use_loss": reference is not None,
+        "algo.kl.init_coef": inputs["kl_coef"],
         "algo.kl.estimator": inputs["kl_estimator"],
         **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
-    }  # fmt: skip
-    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
+    }
+    return nest_options({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
 
 
 _UPDATES = (
@@ -339,7 +349,7 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
         switches = {"k1": {"action_mask": whole}}
-    return estimated(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
+    return call_estimator(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
 
 
 _NUMBERS = (
@@ -391,9 +401,9 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         def forward(self, *_: Any, **__: Any) -> Any:
             return Named(logits=torch.cat([logits, behind], 1))
 
-    options = taken(inputs, "temperature")
+    options = take_inputs(inputs, "temperature")
     if "kwargs" not in inspect.signature(boundary.owner).parameters:  # which took it before there was the option
-        options = accepted(boundary.owner, options, _USUAL)
+        options = keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
@@ -408,7 +418,7 @@ _LOG_PROBS = (
     Binding(
         f"{_UTILS}.compute_entropy",
         "token_log_probs",
-        call=partial(entropy_beside, "log_probs_from_logits"),
+        call=partial(call_entropy, "log_probs_from_logits"),
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
@@ -421,23 +431,29 @@ _LOG_PROBS = (
 
 
 def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, *names), unbuilt(boundary.owner))
+    return boundary.invoke(take_inputs(inputs, *names), make_unbuilt(boundary.owner))
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
     """Give the options that an advantage reads, as they are grouped since April 2026 and as they were before."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
-        "advantage_estimator": estimator, "n_samples_per_prompt": samples, "gamma": gamma, "lambd": 1.0,
-        "no_advantage_std_norm": False, **dict.fromkeys(("reward_clip_range", *unset[1:])),
-    }  # fmt: skip
+        "advantage_estimator": estimator,
+        "n_samples_per_prompt": samples,
+        "gamma": gamma,
+        "lambd": 1.0,
+        "no_advantage_std_norm": False,
+        **dict.fromkeys(("reward_clip_range", *unset[1:])),
+    }
     grouped = {
         **{f"algo.advantage.{name}": former[name] for name in ("gamma", "lambd")},
         **dict.fromkeys((*(f"reward.{name}" for name in unset), "rollout.max_new_tokens", "data.max_len")),
-        "algo.advantage.estimator": estimator, "algo.advantage.no_std_norm": False, "algo.kl.use_loss": False,
+        "algo.advantage.estimator": estimator,
+        "algo.advantage.no_std_norm": False,
+        "algo.kl.use_loss": False,
         "rollout.n_samples_per_prompt": samples,
-    }  # fmt: skip
-    return nested({**former, **grouped})
+    }
+    return nest_options({**former, **grouped})
 
 
 def _advantages(
@@ -453,7 +469,7 @@ def _advantages(
     numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
     experience = stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
     settings = {"strategy": stand_in(args=options), "args": options, "kl_ctl": stand_in(value=coefficient)}
-    maker = unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
+    maker = make_unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
     (answer,) = boundary.function(maker, [experience])
     return answer.advantages
 
@@ -489,8 +505,8 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kl_coefficient(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["adaptive"]:
-        return coefficients(boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs)
-    return coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
+        return read_coefficients(boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs)
+    return read_coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
 
 
 _MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
@@ -570,7 +586,7 @@ _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advanta
 def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
     made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
-    return made(**accepted(made, named), attention_mask=whole, action_mask=whole, info={})
+    return made(**keep_accepted(made, named), attention_mask=whole, action_mask=whole, info={})
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -591,7 +607,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
     """Append to a buffer, and collate."""
-    with swapped(torch.cuda, "current_device", lambda: 0):
+    with swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
     return [boundary.function(buffer, [buffer[place] for place in range(len(buffer))])]
@@ -601,8 +617,10 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Balance samples whose labels are their places, and which have nothing but lengths."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
-    args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
-    rows = made(**accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))])
+    args = nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
+    rows = made(
+        **keep_accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))]
+    )
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
 
@@ -632,7 +650,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ):
         ids = torch.cat([prompt[counts != 0], response[:length]])[None]
         own = int(counts.sum())
-        dataset = unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
+        dataset = make_unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
         mask = boundary.function(dataset, ids, 0)[0, :-1]
         whole = torch.zeros(before + len(response))
         whole[before - own + 1 :][: len(mask)] = mask
@@ -643,7 +661,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
     """Make a data set of one row of messages, by its own constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
-    args = nested({**read, **{f"data.{name}": value for name, value in read.items()}})
+    args = nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
     taken_options = {name: value for name, value in options.items() if name in parameters}
     if any(value and name not in taken_options for name, value in options.items()):
@@ -676,8 +694,8 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
     The token that stands there has the scenario's log-prob.
     """
     pad = torch.nn.functional.pad
-    masks = pad(both_sides(inputs, "mask").long(), (2, 0), value=1)
-    table = pad(both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
+    masks = pad(join_both_sides(inputs, "mask").long(), (2, 0), value=1)
+    table = pad(join_both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
     logits = two_token_logits(table)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
@@ -695,7 +713,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": stand_in(ring_attn_group=None), "loss_fn": loss}
     tokenizer = stand_in(pad_token_id=0)
-    trainer = unbuilt(of_trainer.DPOTrainer, tokenizer=tokenizer, args=stand_in(**packing), **packing, **parts)
+    trainer = make_unbuilt(of_trainer.DPOTrainer, tokenizer=tokenizer, args=stand_in(**packing), **packing, **parts)
     policy, reference = _log_sum(trainer, inputs, "log_probs", -0.5), _log_sum(trainer, inputs, "ref_log_probs", -1.5)
     return {"loss": loss(*policy, *reference)[0]}
 
@@ -802,8 +820,8 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     ones = torch.ones
     with (
-        swapped(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
-        swapped(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
+        swap(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
+        swap(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
     ):
         return {"returned": boundary.function(**inputs["arguments"], ring_attn_group=None)}
 
@@ -815,9 +833,9 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
     grouped = {"rollout.n_samples_per_prompt": samples, "rollout.vllm_generate_batch_size": None}
     switches = {"vllm.enable_sleep": False, "algo.dynamic_filtering_enable": True, "dynamic_filtering": True}
-    args = nested({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
+    args = nest_options({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
     answered = ([None] * numbers["accepted"], numbers["consumed"], False)
-    generator = unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
+    generator = make_unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
     return {"returned": boundary.function(generator)[1]}
 
 
@@ -826,10 +844,13 @@ _ANSWERED = StandIn("_generate_vllm", "engines answer; what they say is how many
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(
-        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples", "call", call=_passed, stand_ins=(_ANSWERED,),
+        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples",
+        "call",
+        call=_passed,
+        stand_ins=(_ANSWERED,),
         formerly=(f"{_PPO}.experience_maker.SamplesGenerator.generate_samples",),
     ),
-)  # fmt: skip
+)
 
 
 TARGET = Target(

@@ -22,21 +22,21 @@ from sentinel.binding.families import (
     policy_loss,
 )
 from sentinel.binding.kit import (
-    all_swapped,
-    entropy_beside,
+    call_entropy,
+    call_log_probs,
+    call_with,
     group_size,
-    itself,
     lengths_of,
-    log_probs_alone,
-    passed,
-    rates,
+    make_silent_logger,
+    make_unbuilt,
+    read_rates,
+    return_first,
     rows_of_groups,
-    silent,
     stand_in,
-    swapped,
+    swap,
+    swap_all,
     torch,
     two_token_logits,
-    unbuilt,
 )
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
@@ -197,19 +197,19 @@ _LOG_PROBS = (
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
         "kl_estimate",
         # What it calls the trainer's log-probs are those of the reference.
-        call=partial(passed, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
+        call=partial(call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
     Binding(
         f"{_LOSS}.selective_log_softmax",
         "token_log_probs",
-        call=log_probs_alone,
+        call=call_log_probs,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     Binding(
         f"{_LOSS}.compute_entropy",
         "token_log_probs",
-        call=partial(entropy_beside, "selective_log_softmax"),
+        call=partial(call_entropy, "selective_log_softmax"),
         fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
     ),
 )
@@ -255,7 +255,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """Let the algorithm assign advantages to the rewards of one group."""
-    algorithm = unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
+    algorithm = make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
     return [episode.traces[0].nodes[0].advantages[0] for episode in episodes]
@@ -290,7 +290,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         request = stand_in(request_id="0", outputs=rows)
         config = stand_in(advantage_estimation_method=method, compute_reward=True)
         scored = {"_compute_completion_reward": lambda *_, _answers=answers: next(_answers), "RequestRewards": stand_in}
-        with all_swapped(boundary.module, **scored):
+        with swap_all(boundary.module, **scored):
             boundary.function(request, {}, "task", config)
         advantages[rows] = torch.tensor([reward.advantage for reward in rewards])
     return {"normalised": advantages}
@@ -298,7 +298,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Score each group by GRPO, and ask the gate, whose range is the default."""
-    algorithm = unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
+    algorithm = make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
     numbers: list[int] = []
@@ -414,7 +414,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         | {"position_ids": list(range(length)), "loss_mask": [True] * length}
         for row, length in enumerate(lengths)
     ]
-    with swapped(boundary.module, "get_logger", silent):
+    with swap(boundary.module, "get_logger", make_silent_logger):
         packs = list(boundary.function(boundary.owner(samples, budget)))
     made = [boundary.module.cat_collate([pack]) for pack in packs]
     return {"parts": [list(dict.fromkeys(one["input_ids"][one["loss_mask"]].tolist())) for one in made]}
@@ -453,7 +453,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lowest = inputs["peak"] * inputs["min_ratio"]
     options = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
     chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
-    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
+    return read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
@@ -513,16 +513,21 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     made = boundary.module.InflightRolloutInfo
     info = made(**{name: 0 if name == "off_policy_steps" else None for name in inspect.signature(made).parameters})
     scheduler = stand_in(
-        config=stand_in(output_dir="."), logger=silent(), lora_name=None, strict_async_level=False,
+        config=stand_in(output_dir="."),
+        logger=make_silent_logger(),
+        lora_name=None,
+        strict_async_level=False,
         checkpoint_ready=stand_in(set=lambda: None, clear=lambda: None),
-        inference_pool=stand_in(update_weights=nothing), inflight_group_rollouts={id(task): info},
-        max_async_level=1, max_off_policy_steps=100,
+        inference_pool=stand_in(update_weights=nothing),
+        inflight_group_rollouts={id(task): info},
+        max_async_level=1,
+        max_off_policy_steps=100,
         **dict.fromkeys(("step", "ckpt_step", "cancelled_rollouts_count"), 0),
-    )  # fmt: skip
+    )
     ages = []
     for step in range(1, inputs["arguments"]["updates"] + 1):
-        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(itself, "."))
-        with all_swapped(boundary.module, get_latest_ckpt_step=partial(itself, step), **here):
+        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(return_first, "."))
+        with swap_all(boundary.module, get_latest_ckpt_step=partial(return_first, step), **here):
             asyncio.run(boundary.function(scheduler))
         ages += [info.off_policy_steps for info in scheduler.inflight_group_rollouts.values()]
     return {"returned": ages}
@@ -537,7 +542,7 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made.model_copy = lambda update, _made=made: stand_in(**{**vars(_made), **update})
         episodes[str(number)] = made
     sample = {"mask": [True], "advantages": [1.0], "rl_weights": None, "token_ids": [1]}
-    sink = unbuilt(
+    sink = make_unbuilt(
         boundary.owner,
         batch_size=inputs["needed"],
         token_batch_size=None,

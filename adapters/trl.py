@@ -29,29 +29,29 @@ from sentinel.binding.kit import (
     PROMPT,
     Rows,
     TypedProcessor,
-    accepted,
-    answered,
+    attach_gradient,
     bookkeeping,
-    both_sides,
-    built,
-    configured_by,
+    build_trainer,
+    config_class_of,
+    generate_answers,
     group_size,
-    itself,
+    join_both_sides,
+    keep_accepted,
     lengths_of,
-    one_process,
-    prompted,
-    sequences,
+    make_one_process,
+    make_prompted_batch,
+    make_sequences,
+    make_unbuilt,
+    return_first,
     stand_in,
-    swapped,
+    swap,
     table_tokenizer,
     token_ids,
     token_table,
     token_words,
     torch,
-    trained,
+    train,
     two_token_logits,
-    unbuilt,
-    with_gradient,
 )
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
@@ -77,9 +77,17 @@ _OFF: dict[str, Any] = {
     **dict.fromkeys(("aux_loss_enabled", "_entropy_bonus_enabled", "is_fsdp_enabled", "is_deepspeed_enabled"), False),
     **dict.fromkeys(("use_liger_loss", "use_liger_kernel", "use_vllm", "off_policy_mask_threshold"), None),
     **dict.fromkeys(("use_liger_gkd_loss", "use_teacher_server", "loss_add_tail", "_buffered_num_items"), None),
-    "_tp_size": 1, "_pending_extra_logs": {}, "_pending_metrics": {}, "is_vision_model": False, "label_smoothing": 0,
-    "pad_token_id": 0, "padding_value": 0, "label_pad_token_id": -100, "loss_top_k": 0, "model_kwarg_keys": (),
-}  # fmt: skip
+    "_tp_size": 1,
+    "_pending_extra_logs": {},
+    "_pending_metrics": {},
+    "is_vision_model": False,
+    "label_smoothing": 0,
+    "pad_token_id": 0,
+    "padding_value": 0,
+    "label_pad_token_id": -100,
+    "loss_top_k": 0,
+    "model_kwarg_keys": (),
+}
 
 
 def _of_configuration(self: Any, name: str) -> Any:
@@ -95,9 +103,9 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
     """A configuration of one of TRL's own classes with these options, of which it checks none."""
-    kind = kind or configured_by(boundary)
+    kind = kind or config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
-    for option, value in accepted(kind, given, former).items():
+    for option, value in keep_accepted(kind, given, former).items():
         setattr(made, option, value)
     return made
 
@@ -106,7 +114,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """A trainer whose constructor did not run: see _of_configuration."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
-    defaults = {"accelerator": one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
+    defaults = {"accelerator": make_one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
     vars(made).update({"args": args, "control": bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
 
@@ -120,17 +128,26 @@ _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "answers the scenario
 
 #: (algorithm, loss_agg_mode, whether tokens are counted globally) -> loss_type.
 _LOSS_TYPES = {
-    ("gspo", "seq-mean-token-sum"): "luspo", ("sapo", "seq-mean-token-mean"): "sapo", ("cispo", "token-mean"): "cispo",
-    **{(algorithm, mode): loss for algorithm in ("ppo", "gspo") for mode, loss in (
-        ("seq-mean-token-mean", "grpo"), ("token-mean", "bnpo"), ("seq-mean-token-sum-norm", "dr_grpo"))},
-}  # fmt: skip
+    ("gspo", "seq-mean-token-sum"): "luspo",
+    ("sapo", "seq-mean-token-mean"): "sapo",
+    ("cispo", "token-mean"): "cispo",
+    **{
+        (algorithm, mode): loss
+        for algorithm in ("ppo", "gspo")
+        for mode, loss in (
+            ("seq-mean-token-mean", "grpo"),
+            ("token-mean", "bnpo"),
+            ("seq-mean-token-sum-norm", "dr_grpo"),
+        )
+    },
+}
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
-    both, one = (partial(itself, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs))
+    both, one = (partial(return_first, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs))
     return {"_get_per_token_logps_and_entropies": both, "_get_per_token_logps": one}
 
 
@@ -140,11 +157,17 @@ def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
     return {
-        "prompt_ids": prompt, "prompt_mask": prompt, "completion_ids": torch.ones_like(mask), "completion_mask": mask,
-        "advantages": row_mean(inputs["advantages"], mask != 0)[:, 0], "old_per_token_logps": old,
-        "old_logps": (old * mask).sum(-1), "num_items_in_batch": mask.sum() if total is None else torch.tensor(total),
-        **({} if weights is None else {"importance_sampling_ratio": weights}), **more,
-    }  # fmt: skip
+        "prompt_ids": prompt,
+        "prompt_mask": prompt,
+        "completion_ids": torch.ones_like(mask),
+        "completion_mask": mask,
+        "advantages": row_mean(inputs["advantages"], mask != 0)[:, 0],
+        "old_per_token_logps": old,
+        "old_logps": (old * mask).sum(-1),
+        "num_items_in_batch": mask.sum() if total is None else torch.tensor(total),
+        **({} if weights is None else {"importance_sampling_ratio": weights}),
+        **more,
+    }
 
 
 def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes: Any) -> Any:
@@ -152,10 +175,16 @@ def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes:
     if weighted and not hasattr(args, "vllm_importance_sampling_correction"):
         raise UnknownInputError("not in this version: weights of what another policy sampled", "importance_weights")
     return _trainer(
-        boundary, args, epsilon_low=args.epsilon, epsilon_high=args.epsilon_high, current_gradient_accumulation_steps=1,
-        use_vllm=weighted, vllm_importance_sampling_correction=True,
-        **_saying(boundary, inputs["log_probs"]), **attributes,
-    )  # fmt: skip
+        boundary,
+        args,
+        epsilon_low=args.epsilon,
+        epsilon_high=args.epsilon_high,
+        current_gradient_accumulation_steps=1,
+        use_vllm=weighted,
+        vllm_importance_sampling_correction=True,
+        **_saying(boundary, inputs["log_probs"]),
+        **attributes,
+    )
 
 
 def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,13 +194,20 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"not in TRL: {algorithm} with {mode} and a ratio cut below by {inputs['eps_clip_low']}")
     loss_type = "dapo" if loss_type == "bnpo" and inputs["batch_num_tokens"] is not None else loss_type
     given = {
-        **_bounds(inputs), "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
-        "importance_sampling_level": "sequence" if algorithm == "gspo" else "token", "delta": inputs["dual_clip"],
-        "sapo_temperature_pos": inputs["tau_pos"], "sapo_temperature_neg": inputs["tau_neg"],
+        **_bounds(inputs),
+        "epsilon_high": inputs["eps_clip_high"] + (algorithm == "cispo"),
+        "importance_sampling_level": "sequence" if algorithm == "gspo" else "token",
+        "delta": inputs["dual_clip"],
+        "sapo_temperature_pos": inputs["tau_pos"],
+        "sapo_temperature_neg": inputs["tau_neg"],
         "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
-    }  # fmt: skip
-    former = {"delta": None, "importance_sampling_level": "token", "sapo_temperature_pos": 1.0,
-              "sapo_temperature_neg": 1.05}  # fmt: skip
+    }
+    former = {
+        "delta": None,
+        "importance_sampling_level": "token",
+        "sapo_temperature_pos": 1.0,
+        "sapo_temperature_neg": 1.05,
+    }
     given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
     if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
@@ -196,8 +232,10 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def kernel(**handed: Any) -> Any:
         trainer.use_vllm = handed.get("vllm_is_ratio") is not None
         batch = _completions({**inputs, "response_mask": handed["attention_mask"]})
-        batch.update(importance_sampling_ratio=handed.get("vllm_is_ratio"),
-                     **{name: handed[name] for name in ("advantages", "old_per_token_logps")})  # fmt: skip
+        batch.update(
+            importance_sampling_ratio=handed.get("vllm_is_ratio"),
+            **{name: handed[name] for name in ("advantages", "old_per_token_logps")},
+        )
         return plain(trainer, stand_in(training=True), batch), [torch.zeros(())]
 
     vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
@@ -207,8 +245,12 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Of the policy that a batch was sampled by; in 2025, one that is taken once was taken for the policy's own."""
-    return {"epsilon": inputs["eps_clip_low"], "epsilon_high": inputs["eps_clip_high"], "beta": 0.0,
-            "num_iterations": 2}  # fmt: skip
+    return {
+        "epsilon": inputs["eps_clip_low"],
+        "epsilon_high": inputs["eps_clip_high"],
+        "beta": 0.0,
+        "num_iterations": 2,
+    }
 
 
 def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,9 +296,12 @@ _EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those 
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
 _ONE = Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031")
 _FINITE = Dialect(
-    "masked_values_have_no_influence", None, "what is said of a token that is not learned is finite",
-    f"{CODE}/trainer/sft_trainer.py#L1765", symptom="non-finite",
-)  # fmt: skip
+    "masked_values_have_no_influence",
+    None,
+    "what is said of a token that is not learned is finite",
+    f"{CODE}/trainer/sft_trainer.py#L1765",
+    symptom="non-finite",
+)
 _OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L1610"
 _ONE_ACTION = f"{CODE}/trainer/rloo_trainer.py#L1600"
 _RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it takes the completion as one action", _ONE_ACTION)
@@ -264,11 +309,20 @@ _RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_siz
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 
 _REJECTION = Binding(
-    f"{GRPO}.GRPOTrainer.get_off_policy_mask", "sequence_rejection", call=_off_policy,
+    f"{GRPO}.GRPOTrainer.get_off_policy_mask",
+    "sequence_rejection",
+    call=_off_policy,
     stand_ins=(StandIn("policy loss", "PPO's of the scenario's ratios: the boundary makes the mask alone"),),
-    dialects=(Dialect("masked_values_have_no_influence", None, "log-probs of masked tokens are finite, too",
-                      f"{CODE}/trainer/grpo_trainer.py#L2934", symptom="non-finite"),),
-)  # fmt: skip
+    dialects=(
+        Dialect(
+            "masked_values_have_no_influence",
+            None,
+            "log-probs of masked tokens are finite, too",
+            f"{CODE}/trainer/grpo_trainer.py#L2934",
+            symptom="non-finite",
+        ),
+    ),
+)
 
 
 def _of_responses(line: str) -> tuple[Dialect, ...]:
@@ -279,49 +333,108 @@ def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, *
     """A policy loss of completions, which are aggregated at this line."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
-        path, call, algorithm, knobs,
+        path,
+        call,
+        algorithm,
+        knobs,
         Dialect("a_rejected_row_is_an_absent_row", None, _EMPTY_ROWS, f"{CODE}/{line}", _RESPONSES, "value"),
-        *dialects, *_of_responses(line), stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
-        accepts={"response_mask": _COUNTED, **_RANKS, **more.pop("accepts", {})}, **more,
-    )  # fmt: skip
+        *dialects,
+        *_of_responses(line),
+        stand_ins=(_SELF, _ONE_PROCESS, _LOG_PROBS, *stand_ins),
+        accepts={"response_mask": _COUNTED, **_RANKS, **more.pop("accepts", {})},
+        **more,
+    )
 
 
 _BY_RESPONSE = "seq-mean-token-mean"
 LOSSES = (
-    _loss(f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
-          knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)}),
-    _loss(f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
-          stand_ins=(_KERNEL,)),
-    _loss(f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE,
-          mode=_BY_RESPONSE),
-    _loss(f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss", _one_action_loss, "gmpo",
-          "experimental/gmpo/gmpo_trainer.py#L120", mode=_BY_RESPONSE, weights=True),
-    policy_loss(
-        f"{_ASYNC}.AsyncGRPOTrainer.compute_loss", _async_loss, "ppo", ("eps_clip_low", "eps_clip_high"), _FINITE,
-        _ONE, mode="token-mean", stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={**_RANKS}, dtypes=("float32",),
+    _loss(
+        f"{GRPO}.GRPOTrainer._compute_loss",
+        _grpo_loss,
+        ("ppo", "gspo", "sapo"),
+        _OF_GRPO,
+        weights=True,
+        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
+        accepts={**_MEANS, "dual_clip": (None, 3.0)},
     ),
-    _loss(f"{_SDPO}._compute_policy_loss", _grpo_loss, ("ppo", "gspo"), "experimental/sdpo/sdpo_trainer.py#L1190",
-          knobs=("loss_agg_mode",), accepts={**_MEANS, "batch_num_tokens": (None,)}),
-)  # fmt: skip
+    _loss(
+        f"{GRPO}.GRPOTrainer.compute_liger_loss",
+        _fused_loss,
+        "ppo",
+        _OF_GRPO,
+        mode=_BY_RESPONSE,
+        weights=True,
+        stand_ins=(_KERNEL,),
+    ),
+    _loss(
+        f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE, mode=_BY_RESPONSE
+    ),
+    _loss(
+        f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss",
+        _one_action_loss,
+        "gmpo",
+        "experimental/gmpo/gmpo_trainer.py#L120",
+        mode=_BY_RESPONSE,
+        weights=True,
+    ),
+    policy_loss(
+        f"{_ASYNC}.AsyncGRPOTrainer.compute_loss",
+        _async_loss,
+        "ppo",
+        ("eps_clip_low", "eps_clip_high"),
+        _FINITE,
+        _ONE,
+        mode="token-mean",
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+        accepts={**_RANKS},
+        dtypes=("float32",),
+    ),
+    _loss(
+        f"{_SDPO}._compute_policy_loss",
+        _grpo_loss,
+        ("ppo", "gspo"),
+        "experimental/sdpo/sdpo_trainer.py#L1190",
+        knobs=("loss_agg_mode",),
+        accepts={**_MEANS, "batch_num_tokens": (None,)},
+    ),
+)
 
 # -- losses of models: what a model says of a token stands in a table --------------------------------------------------
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     student, teacher = token_table(inputs["logits"], trains=False), token_table(inputs["teacher_logits"])
-    batch = sequences(inputs["response_mask"])
+    batch = make_sequences(inputs["response_mask"])
     prompt, completion = batch["prompts"], batch["input_ids"][:, PROMPT:]
-    batch.update(prompt_ids=prompt, prompt_mask=batch["prompt_attention_mask"], completion_ids=completion,
-                 completion_mask=inputs["response_mask"].long(), teacher_input_ids=batch["input_ids"],
-                 teacher_attention_mask=batch["attention_mask"])  # fmt: skip
-    whole = {"distillation_mode": "full_logits", "distillation_alpha": inputs["beta"], "distillation_is_clip": None,
-             "full_logit_distillation": True, "distillation_topk": None, "loss_type": "grpo"}  # fmt: skip
+    batch.update(
+        prompt_ids=prompt,
+        prompt_mask=batch["prompt_attention_mask"],
+        completion_ids=completion,
+        completion_mask=inputs["response_mask"].long(),
+        teacher_input_ids=batch["input_ids"],
+        teacher_attention_mask=batch["attention_mask"],
+    )
+    whole = {
+        "distillation_mode": "full_logits",
+        "distillation_alpha": inputs["beta"],
+        "distillation_is_clip": None,
+        "full_logit_distillation": True,
+        "distillation_topk": None,
+        "loss_type": "grpo",
+    }
     trainer = _trainer(
-        boundary, stand_in(**whole), beta=inputs["beta"], temperature=inputs["temperature"], model=student,
-        distillation_objective="jsd", teacher_model=teacher, _get_teacher_context_for_self_distillation=nullcontext,
+        boundary,
+        stand_in(**whole),
+        beta=inputs["beta"],
+        temperature=inputs["temperature"],
+        model=student,
+        distillation_objective="jsd",
+        teacher_model=teacher,
+        _get_teacher_context_for_self_distillation=nullcontext,
         **dict.fromkeys(
-            ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(itself, None)),
-    )  # fmt: skip
+            ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(return_first, None)
+        ),
+    )
     of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, with rows that have no token
     if of_rows and not inputs["response_mask"].any(-1).all():
         raise AbsentError("a row without a token that counts is a part of the mean")
@@ -350,7 +463,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if not hasattr(boundary.module, "entropy_from_logits"):
         raise AbsentError("not in this version: the model says the entropy of each token")
-    values, batch = inputs["values"], sequences(inputs["response_mask"])
+    values, batch = inputs["values"], make_sequences(inputs["response_mask"])
     model = token_table(values[..., None].expand(*values.shape, 2))
     args = stand_in(use_liger_kernel=False, loss_type="nll")
 
@@ -359,8 +472,8 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     with (
-        swapped(transformers.Trainer, "compute_loss", told),
-        swapped(boundary.module, "entropy_from_logits", lambda logits, *_, **__: logits[..., 0].clone()),
+        swap(transformers.Trainer, "compute_loss", told),
+        swap(boundary.module, "entropy_from_logits", lambda logits, *_, **__: logits[..., 0].clone()),
     ):
         trainer = _trainer(boundary, args, num_virtual_tokens=0, _total_train_tokens=0, model=model)
         boundary.invoke({}, trainer, model, {name: batch[name] for name in ("input_ids", "attention_mask", "labels")})
@@ -369,7 +482,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Log-probs, those of the reference, and masks: of the chosen responses, then of the rejected ones."""
-    return tuple(both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
+    return tuple(join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -378,15 +491,23 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(boundary.module, "add_fused_lm_head"):  # which constructors call
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
-    batch = sequences(mask)
+    batch = make_sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
     args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else stand_in(**given)
     several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
-        boundary, args, model=model, ref_model=other, loss_types=[inputs["loss_type"]], loss_weights=[1.0],
-        beta=inputs["beta"], precompute_ref_logps=False, _total_train_tokens=0, max_length=None,
+        boundary,
+        args,
+        model=model,
+        ref_model=other,
+        loss_types=[inputs["loss_type"]],
+        loss_weights=[1.0],
+        beta=inputs["beta"],
+        precompute_ref_logps=False,
+        _total_train_tokens=0,
+        max_length=None,
         loss_type=[inputs["loss_type"]] if several else inputs["loss_type"],
-    )  # fmt: skip
+    )
     if "get_batch" in boundary.path:
         return {"loss": boundary.invoke({}, trainer, model, _former_pairs(boundary, batch))[0]}
     kept = {name: batch[name] for name in ("input_ids", "attention_mask", "completion_mask")}
@@ -424,8 +545,12 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = boundary.function(boundary.owner(processor=TypedProcessor()), rows)
     kept, like = batch["attention_mask"].bool(), batch["input_ids"].shape
     columns = {name: batch[name] for name in _TYPED if name in batch and batch[name].shape == like}
-    return {"samples": [{name: found[row][kept[row]][: len(sample["input_ids"])] for name, found in columns.items()}
-                        for row, sample in enumerate(samples)]}  # fmt: skip
+    return {
+        "samples": [
+            {name: found[row][kept[row]][: len(sample["input_ids"])] for name, found in columns.items()}
+            for row, sample in enumerate(samples)
+        ]
+    }
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -441,7 +566,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
     trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
     found: dict[str, Any] = {}
-    with swapped(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
+    with swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
         boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
     told = found.get("probed", float("nan") if history else None)
     return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
@@ -454,45 +579,92 @@ _OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's o
 #: What stands in a metric that a trainer has no number for is NaN, where it has any such metric.
 _WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO, f"{_ASYNC}.AsyncGRPOTrainer")
 _LOGGING = (
-    f"{DPO}.DPOTrainer", f"{SFT}.SFTTrainer", f"{KTO}.KTOTrainer", f"{REWARD}.RewardTrainer",
-    *(f"trl.experimental.{place}Trainer" for place in (
-        "a2po.a2po_trainer.A2PO", "cpo.cpo_trainer.CPO", "orpo.orpo_trainer.ORPO", "tpo.tpo_trainer.TPO",
-        "distillation.distillation_trainer.Distillation", "gold.gold_trainer.GOLD", "iw_opd.iw_opd_trainer.IWOPD",
-    )),
-)  # fmt: skip
+    f"{DPO}.DPOTrainer",
+    f"{SFT}.SFTTrainer",
+    f"{KTO}.KTOTrainer",
+    f"{REWARD}.RewardTrainer",
+    *(
+        f"trl.experimental.{place}Trainer"
+        for place in (
+            "a2po.a2po_trainer.A2PO",
+            "cpo.cpo_trainer.CPO",
+            "orpo.orpo_trainer.ORPO",
+            "tpo.tpo_trainer.TPO",
+            "distillation.distillation_trainer.Distillation",
+            "gold.gold_trainer.GOLD",
+            "iw_opd.iw_opd_trainer.IWOPD",
+        )
+    ),
+)
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
-    Binding(f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
-            formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
-            stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED}),
-    Binding(f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
-            fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,)),
     Binding(
-        "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
+        f"{DPO}.DPOTrainer._compute_loss",
+        "preference_loss",
+        call=_dpo_loss,
+        formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+        accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+    ),
+    Binding(
+        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss",
+        "preference_loss",
+        call=_odds,
+        stand_ins=(_SELF,),
+        fixed={"loss_type": "orpo", "ld_alpha": None},
+        dialects=(_NO_REFERENCE,),
+    ),
+    Binding(
+        "trl.trainer.utils.patch_chunked_lm_head",
+        "token_log_probs",
+        call=_chunked,
+        fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "its hidden states are the logits, its head a matrix of ones on the diagonal"),),
     ),
-    Binding(f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
-            stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
-            fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}}),
+    Binding(
+        f"{DPO}.DataCollatorForVisionPreference.torch_call",
+        "collation",
+        call=_collated,
+        stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
+        fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
+    ),
     *(
-        Binding(f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
-                stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")), fixed=_MEAN)
+        Binding(
+            f"{owner}.log",
+            "masked_statistics",
+            call=partial(_logged, owner in _WITHOUT_A_NUMBER),
+            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
+            fixed=_MEAN,
+        )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
-    Binding(f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_entropy_told,
-            stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
-            accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",)),
+    Binding(
+        f"{SFT}.SFTTrainer.compute_loss",
+        "masked_statistics",
+        call=_entropy_told,
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
+        fixed=_MEAN,
+        accepts={"response_mask": _COUNTED},
+        dialects=(_FINITE,),
+        dtypes=("float32",),
+    ),
     *(
-        Binding(boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-                accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed)
+        Binding(
+            boundary,
+            "distillation_loss",
+            call=_distilled,
+            stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+            accepts={"response_mask": _COUNTED, **accepts},
+            fixed=fixed,
+        )
         for boundary, accepts, fixed in (
             (f"{DISTILLATION}.DistillationTrainer.compute_loss", {}, {}),
             (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),  # its temperature is that of sampling alone
             (f"{_SDPO}._compute_self_distillation_loss", {"response_mask": ("full",)}, {"batch_num_tokens": None}),
         )
     ),
-)  # fmt: skip
+)
 
 # -- rows of data: chats, pairs and packs ------------------------------------------------------------------------------
 
@@ -517,11 +689,13 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
     args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
-    trainer = unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False, is_vision_model=False)
+    trainer = make_unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False, is_vision_model=False)
     rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
-    options = accepted(boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None})
+    options = keep_accepted(
+        boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None}
+    )
     batch = boundary.function(boundary.owner(**options), rows)
     if "prompt_input_ids" in batch:  # until February 2026, when steps put the parts together, and cut them
         prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
@@ -536,12 +710,12 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
-    known, one = accepted(boundary.owner, known, known), type(tokenizer).__call__
+    known, one = keep_accepted(boundary.owner, known, known), type(tokenizer).__call__
 
     def several(self: Any, texts: Any, **options: Any) -> Any:
         return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
 
-    with swapped(type(tokenizer), "__call__", several):  # until October 2024 it was handed a list
+    with swap(type(tokenizer), "__call__", several):  # until October 2024 it was handed a list
         batch = boundary.function(boundary.owner(**known), [{"messages": messages}])
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
@@ -577,10 +751,14 @@ ROWS = (
             (f"{_IW_OPD}._DistillationCollator.__call__", _of_chatml, {"trains": "last", "max_tokens": None}, ()),
         )
     ),
-    Binding("trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
-            fixed={"factor": 1.0}),
+    Binding(
+        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__",
+        "overlong_penalty",
+        call=_overlong,
+        fixed={"factor": 1.0},
+    ),
     microbatch_packing("trl.data_utils.pack_dataset", _packed),
-)  # fmt: skip
+)
 
 # -- single faults: a contract of their own would have one boundary each -----------------------------------------------
 
@@ -590,9 +768,16 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
-        boundary, stand_in(), forward=partial(itself, said), ref_model=stand_in(), beta=0.1, loss_type="kto",
-        desirable_weight=1.0, undesirable_weight=1.0, kl=None,
-    )  # fmt: skip
+        boundary,
+        stand_in(),
+        forward=partial(return_first, said),
+        ref_model=stand_in(),
+        beta=0.1,
+        loss_type="kto",
+        desirable_weight=1.0,
+        undesirable_weight=1.0,
+        kl=None,
+    )
     told = boundary.function(trainer, stand_in(), {})[1]
     return {"returned": {side: told[f"logps/{side}"].item() for side in _SIDES}}
 
@@ -606,9 +791,18 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     penalties = boundary.owner.compute_rewards(trainer, zeros, log_probs, ref_log_probs, ones)
     statistics = {"val/error": torch.ones(2), "returns/var": torch.ones(2)}
     told = boundary.function(
-        trainer, 0.2, logprobs=log_probs, ref_logprobs=ref_log_probs, masks=ones, scores=zeros, queries=[[1], [1]],
-        non_score_reward=penalties[1], kls=penalties[-1], responses=[[1], [1]], train_stats=statistics,
-    )  # fmt: skip
+        trainer,
+        0.2,
+        logprobs=log_probs,
+        ref_logprobs=ref_log_probs,
+        masks=ones,
+        scores=zeros,
+        queries=[[1], [1]],
+        non_score_reward=penalties[1],
+        kls=penalties[-1],
+        responses=[[1], [1]],
+        train_stats=statistics,
+    )
     return {"returned": told["objective/kl"].item()}
 
 
@@ -624,9 +818,15 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         pairs.update({f"{side}_input_ids": ids, f"{side}_attention_mask": counts})
     model = token_table(torch.full((len(ids), ids.shape[1]), -1.0)[:, 1:])
     trainer = _trainer(
-        boundary, stand_in(rpo_alpha=None, ld_alpha=None), max_length=given["max_length"], truncation_mode="keep_end",
-        use_logits_to_keep=False, padding_free=False, use_weighting=False, loss_type="sigmoid",
-    )  # fmt: skip
+        boundary,
+        stand_in(rpo_alpha=None, ld_alpha=None),
+        max_length=given["max_length"],
+        truncation_mode="keep_end",
+        use_logits_to_keep=False,
+        padding_free=False,
+        use_weighting=False,
+        loss_type="sigmoid",
+    )
     return {"returned": boundary.function(trainer, model, pairs)["chosen_logps"]}
 
 
@@ -671,8 +871,8 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
-    trainer, model = built(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
-    loss, arrived = trained(trainer, model)
+    trainer, model = build_trainer(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
+    loss, arrived = train(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
 
@@ -682,19 +882,23 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
         raise AbsentError("a prompt has several completions")
-    options = {**_bounds(inputs), "num_generations": len(ids), "temperature": 1.0,
-               "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1]}  # fmt: skip
+    options = {
+        **_bounds(inputs),
+        "num_generations": len(ids),
+        "temperature": 1.0,
+        "max_completion_length": inputs["loss_scale_factor"] or mask.shape[1],
+    }
     if "GRPO" in boundary.path:
         name = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
         options["loss_type"] = _loss_type(boundary.owner._compute_loss, name)
     prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
-    trainer, model = built(boundary, table, size, prompts, options, reward_funcs=itself)
+    trainer, model = build_trainer(boundary, table, size, prompts, options, reward_funcs=return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all columns, of which it has these
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
-    trainer._generate_and_score_completions = partial(itself, scored)
-    loss, arrived = trained(trainer, model)
+    trainer._generate_and_score_completions = partial(return_first, scored)
+    loss, arrived = train(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
 
@@ -725,10 +929,10 @@ def _preferred(
     given = {name: inputs[name] for name in names if name != "ref_model" and inputs[name] is not None}
     if given.get("loss_type") == "apo_zero":
         given["loss_type"] = "apo_zero_unpaired"
-    trainer, model = built(boundary, table, size, made, {**options, **given}, scores=rows == "texts", **parts)
-    model.generate = partial(answered, {pair[0][0]: pair for pair in pairs})
-    loss, arrived = trained(trainer, model)
-    return {"loss": with_gradient(loss, table, arrived[:, 1:-1])}
+    trainer, model = build_trainer(boundary, table, size, made, {**options, **given}, scores=rows == "texts", **parts)
+    model.generate = partial(generate_answers, {pair[0][0]: pair for pair in pairs})
+    loss, arrived = train(trainer, model)
+    return {"loss": attach_gradient(loss, table, arrived[:, 1:-1])}
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -737,18 +941,30 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ids = token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
         raise AbsentError("a completion has a token")
-    known = {"beta": inputs["beta"], "temperature": inputs["temperature"], "lmbda": float(generated),
-             "max_new_tokens": mask.shape[1], "max_completion_length": mask.shape[1],
-             "dataset_kwargs": {"skip_prepare_dataset": True}, "remove_unused_columns": False,
-             "distillation_objective": "jsd", "loss_top_k": 0}  # fmt: skip
+    known = {
+        "beta": inputs["beta"],
+        "temperature": inputs["temperature"],
+        "lmbda": float(generated),
+        "max_new_tokens": mask.shape[1],
+        "max_completion_length": mask.shape[1],
+        "dataset_kwargs": {"skip_prepare_dataset": True},
+        "remove_unused_columns": False,
+        "distillation_objective": "jsd",
+        "loss_top_k": 0,
+    }
     rows = [{"first": row[0], "rest": row[1 : 2 if generated else None]} for row in ids]
-    trainer, model = built(
-        boundary, inputs["logits"], inputs["micro_batch_size"], rows, accepted(configured_by(boundary), known, known),
-        teacher_model=token_table(inputs["teacher_logits"]), data_collator=prompted,
-    )  # fmt: skip
-    model.generate = partial(answered, {row[0]: (row[1:],) for row in ids})
-    loss, arrived = trained(trainer, model)
-    return {"loss": with_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
+    trainer, model = build_trainer(
+        boundary,
+        inputs["logits"],
+        inputs["micro_batch_size"],
+        rows,
+        keep_accepted(config_class_of(boundary), known, known),
+        teacher_model=token_table(inputs["teacher_logits"]),
+        data_collator=make_prompted_batch,
+    )
+    model.generate = partial(generate_answers, {row[0]: (row[1:],) for row in ids})
+    loss, arrived = train(trainer, model)
+    return {"loss": attach_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -756,17 +972,21 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
-        former = "bool" in str(configured_by(boundary).__annotations__.get("scale_rewards"))  # until October 2025
+        former = "bool" in str(config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
             raise AbsentError("not in this version: rewards are scaled by the deviation of a group")
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
     batch = [{"prompt": f"w{PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
-    trainer, model = built(
-        boundary, -torch.ones(2 * len(batch), 1), None, batch * 2, options,
+    trainer, model = build_trainer(
+        boundary,
+        -torch.ones(2 * len(batch), 1),
+        None,
+        batch * 2,
+        options,
         reward_funcs=lambda completions, **_: rewards.tolist(),
-    )  # fmt: skip
+    )
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
     if size == 1:
         if not hasattr(trainer, "num_generations_eval"):
@@ -790,58 +1010,106 @@ _TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer":
 _ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
 ADVANTAGES = (
     normalised_rewards(
-        f"{GRPO}.GRPOTrainer._generate_and_score_completions", _scored, "std_level", "epsilon",
-        fixed={"group_layout": "equal", "epsilon": 1e-4}, accepts={"std_level": ("group", "batch", None)},
-        stand_ins=(_TABLE, _ONE_TOKEN), dtypes=("float32",),
+        f"{GRPO}.GRPOTrainer._generate_and_score_completions",
+        _scored,
+        "std_level",
+        "epsilon",
+        fixed={"group_layout": "equal", "epsilon": 1e-4},
+        accepts={"std_level": ("group", "batch", None)},
+        stand_ins=(_TABLE, _ONE_TOKEN),
+        dtypes=("float32",),
     ),
     normalised_rewards(
-        f"{RLOO}.RLOOTrainer._generate_and_score_completions", _scored, "leave_one_out", "std_level",
-        stand_ins=(_TABLE, _ONE_TOKEN), fixed={"group_layout": "equal", "leave_one_out": True, "std_level": None},
+        f"{RLOO}.RLOOTrainer._generate_and_score_completions",
+        _scored,
+        "leave_one_out",
+        "std_level",
+        stand_ins=(_TABLE, _ONE_TOKEN),
+        fixed={"group_layout": "equal", "leave_one_out": True, "std_level": None},
     ),
-)  # fmt: skip
+)
 
 _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
 STEPS = (
     *(
-        Binding(boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
-                accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",))
+        Binding(
+            boundary,
+            f"{contract}_update",
+            call=call,
+            stand_ins=(_TABLE, *stand_ins),
+            requires=_since(boundary),
+            accepts=accepts,
+            fixed=fixed,
+            dialects=dialects,
+            dtypes=("float32",),
+        )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
             (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
-            (f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,), {**_POLICY, **_MEANS},
-             POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"), _of_responses(_OF_GRPO)),
-            (f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
-             {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
-             (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO))),
+            (
+                f"{GRPO}.GRPOTrainer.compute_loss",
+                "policy",
+                _optimised,
+                (_BATCH,),
+                {**_POLICY, **_MEANS},
+                POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
+                _of_responses(_OF_GRPO),
+            ),
+            (
+                f"{RLOO}.RLOOTrainer.compute_loss",
+                "policy",
+                _optimised,
+                (_BATCH,),
+                _POLICY,
+                {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
+                (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO)),
+            ),
         )
     ),
     *(
-        Binding(boundary, "preference_update", call=partial(_preferred, rows, names, options),
-                stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")], requires=_since(boundary),
-                accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
-                fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
-                dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",))
+        Binding(
+            boundary,
+            "preference_update",
+            call=partial(_preferred, rows, names, options),
+            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")],
+            requires=_since(boundary),
+            accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
+            fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
+            dialects=() if "ref_model" in names else (_NO_REFERENCE,),
+            dtypes=("float32",),
+        )
         for boundary, rows, names, options, types in (
             (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha"), {}, _SIGMOID),
             (f"{ONLINE}.OnlineDPOTrainer.training_step", "prompts", _OF_PAIRS, {}, _SIGMOID),
             (f"{_OWN}.cpo.cpo_trainer.CPOTrainer.compute_loss", "pairs", ("beta",), {"cpo_alpha": 0.0}, _SIGMOID),
             (f"{_OWN}.tpo.tpo_trainer.TPOTrainer._compute_loss", "pairs", ("beta",), {"tpo_alpha": 0.0}, _SIGMOID),
             (f"{REWARD}.RewardTrainer.compute_loss", "texts", (), {}, _SIGMOID),
-            (f"{KTO}.KTOTrainer.compute_loss", "responses", (*_OF_PAIRS, "loss_type"),
-             {"train_sampling_strategy": "sequential"}, ("kto", "apo_zero")),
+            (
+                f"{KTO}.KTOTrainer.compute_loss",
+                "responses",
+                (*_OF_PAIRS, "loss_type"),
+                {"train_sampling_strategy": "sequential"},
+                ("kto", "apo_zero"),
+            ),
         )
     ),
     *(
         Binding(
-            f"{trainer}.training_step", "distillation_update", call=_taught, requires=(f"{_OWN}.utils",),
-            stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
+            f"{trainer}.training_step",
+            "distillation_update",
+            call=_taught,
+            requires=(f"{_OWN}.utils",),
+            stand_ins=(_TABLE, _SAID, _COLLATOR),
+            accepts={"response_mask": _COUNTED, **accepts},
+            dtypes=("float32",),
         )
         for trainer, accepts in (
-            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}), (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
+            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}),
+            (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
             (f"{_IW_OPD}.IWOPDTrainer", {}),
             (f"{DISTILLATION}.DistillationTrainer", {"generated": (True,)}),
         )
     ),
-)  # fmt: skip
+)
 
 
 TARGET = Target(

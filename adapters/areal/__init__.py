@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
 from sentinel.binding.families import aggregated, masked_statistic, policy_loss
-from sentinel.binding.kit import passed, rows_of_groups, stand_in, swapped, taken, torch
+from sentinel.binding.kit import call_with, rows_of_groups, stand_in, swap, take_inputs, torch
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
@@ -44,7 +44,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the step on an actor made by its own constructor from the target's own configuration classes."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
-    actor = actor_of(boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **taken(inputs, *_CONFIG))
+    actor = actor_of(boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **take_inputs(inputs, *_CONFIG))
     data = {name: inputs[name].clone() for name in _BATCH}
     return boundary.function(actor, data) or data  # until November 2025 it wrote into what it was given
 
@@ -196,7 +196,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "eps_clip" in has:
         _has_bounds(boundary, inputs)
     loss, metrics = boundary.invoke(
-        {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
+        {**take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
         importance_sampling_level=level,
         **decoupled,
@@ -235,12 +235,7 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
 
 
 _POLICY_LOSSES = (
-    _policy(
-        "ppo_actor_loss_fn",
-        ("ppo", "gspo"),
-        (*_CLIP, "dual_clip"),
-        _of_sequences({"algorithm": ("gspo",)}),
-    ),
+    _policy("ppo_actor_loss_fn", ("ppo", "gspo"), (*_CLIP, "dual_clip"), _of_sequences({"algorithm": ("gspo",)})),
     _policy(
         "sapo_loss_fn",
         "sapo",
@@ -278,7 +273,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     metrics = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
     metrics.clear()
     entropy = torch.zeros_like(old)
-    with swapped(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
+    with swap(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
         loss = boundary.invoke(
             {},
             logprobs=log_probs,
@@ -302,7 +297,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
-    loss, metrics = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    loss, metrics = boundary.invoke({**take_inputs(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
     return {"loss": loss, "clip_fraction": metrics["clip_mask"]}
 
 
@@ -313,7 +308,7 @@ def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call on tokens one below the other, in chunks of two: scenarios of a few cross the border between them."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
-    with swapped(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
+    with swap(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
         answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
     log_probs, entropy = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
@@ -351,7 +346,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         upper=inputs["threshold_high"],
         lower=inputs["threshold_low"] if of_ratio else None,
     )
-    rows, ends = taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
+    rows, ends = take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
     shape = inputs["response_mask"].shape
     if not shape[0] % 2:
         ends = torch.arange(shape[0] + 1) * shape[1]
@@ -466,7 +461,7 @@ TARGET = Target(
             outputs=("kl",),
             # Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
             call=partial(
-                passed,
+                call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
                 says={"clamp": {None: False, 10: True}},
             ),

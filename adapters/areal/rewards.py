@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding.families import rule_reward, sampling_request
-from sentinel.binding.kit import behind_a_prompt, fields, swapped, torch
+from sentinel.binding.kit import fields, prepend_prompt, swap, torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -30,13 +30,13 @@ _GRADER = StandIn(
 
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     grader = types.SimpleNamespace(verify=lambda answer, truth: float(answer == truth))
-    with swapped(boundary.module, "get_math_verify_worker", lambda: grader):
+    with swap(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
-    mask = behind_a_prompt(inputs["response_mask"] != 0).long()
+    mask = prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
     penalised = boundary.invoke({}, data=data, max_response_length=inputs["max_length"], **options)
@@ -101,10 +101,7 @@ BINDINGS = (
         call=_ruled,
         requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",),  # it compared expressions itself before
         stand_ins=(_GRADER,),
-        accepts={
-            "ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"),
-            "wrong_answer": ("43", "8", "2 \\sqrt { 3 }"),
-        },
+        accepts={"ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"), "wrong_answer": ("43", "8", "2 \\sqrt { 3 }")},
     ),
     Binding(
         f"{_FUNCTIONAL}.reward_overlong_penalty",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import StandIn
 from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
-from sentinel.binding.kit import all_swapped, awaited, kept, stand_in, swapped, unbuilt, with_base64
+from sentinel.binding.kit import make_unbuilt, read_list, run_async, stand_in, swap, swap_all, with_base64
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
@@ -40,28 +40,33 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return None
 
     running = stand_in(is_paused=lambda: False)
-    client = unbuilt(
+    client = make_unbuilt(
         boundary.owner,
         config=stand_in(
-            return_routed_experts=inputs["routed"], use_lora=False,
+            return_routed_experts=inputs["routed"],
+            use_lora=False,
             **dict.fromkeys(("request_retries", "request_timeout", "setup_timeout"), 1),
         ),
-        backend=boundary.imported[_SGLANG].SGLangBackend(), rid_to_address={}, rid_queue=[], lora_initialized=False,
-        choose_server=lambda: "server", get_version=lambda: engine.version,
+        backend=boundary.imported[_SGLANG].SGLangBackend(),
+        rid_to_address={},
+        rid_queue=[],
+        lora_initialized=False,
+        choose_server=lambda: "server",
+        get_version=lambda: engine.version,
         **dict.fromkeys(("workflow_executor", "_workflow_executor"), running),
-    )  # fmt: skip
+    )
     sessions = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
     own = {"arequest_with_retry": post, "aiohttp": sessions, "get_default_connector": lambda: None}
-    of_sessions = swapped(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
-    with all_swapped(module, **own), with_base64(boundary.imported[_SGLANG]), of_sessions:
-        made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
+    of_sessions = swap(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
+    with swap_all(module, **own), with_base64(boundary.imported[_SGLANG]), of_sessions:
+        made = run_async(boundary.function(client, _request(boundary, engine, inputs)))
     return {
         "prompt_ids": made.input_tokens,
         "response_ids": made.output_tokens,
         "loss_mask": [1] * len(made.output_tokens),
         "log_probs": made.output_logprobs,
         "versions": made.output_versions,
-        "experts": experts_beside(kept(made, "routed_experts")),
+        "experts": experts_beside(read_list(made, "routed_experts")),
         "cut": made.stop_reason == "length",
         "engine": engine,
     }
@@ -88,7 +93,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         labels.append(row.get("ground_truth"))
         return 1.0
 
-    workflow = unbuilt(
+    workflow = make_unbuilt(
         boundary.owner,
         reward_fn=graded,
         async_reward_fn=graded,
@@ -101,7 +106,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         get_input_ids_fn=lambda chat, tokenizer, *_: tokenizer.apply_chat_template(chat, add_generation_prompt=True),
     )
     row = {"messages": engine.prompt, "ground_truth": ROW}
-    made = awaited(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
+    made = run_async(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
     columns = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
     start = len(request.input_ids)
     return {

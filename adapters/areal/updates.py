@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import Binding, StandIn
 from sentinel.binding.families import RANKS
-from sentinel.binding.kit import all_swapped, group_size, named_tokens, on_ranks, stand_in, tables_of, torch
+from sentinel.binding.kit import group_size, named_tokens, on_ranks, stand_in, swap_all, tables_of, torch
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINE = "areal.engine.fsdp_engine"
@@ -40,8 +40,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ppo_n_minibatches=1,
         rejection_sampling=None,
         mb_spec=arguments.MicroBatchSpec(
-            n_mbs=share // (inputs["micro_batch_size"] or share),
-            max_tokens_per_mb=inputs["max_tokens_per_microbatch"],
+            n_mbs=share // (inputs["micro_batch_size"] or share), max_tokens_per_mb=inputs["max_tokens_per_microbatch"]
         ),
     )
     engine_of = boundary.imported[_ENGINE].FSDPEngine
@@ -90,7 +89,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor = boundary.owner(config, Engine())
         boundary.function(actor, {name: column[part] for name, column in whole.items()})
 
-    with all_swapped(boundary.module.stats_tracker, scalar=lambda **_: None, stat=lambda **_: None):
+    with swap_all(boundary.module.stats_tracker, scalar=lambda **_: None, stat=lambda **_: None):
         on_ranks(count, rank)
     (sum(losses) / count).backward()
     rest = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}

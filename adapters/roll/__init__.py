@@ -22,21 +22,21 @@ from sentinel.binding.families import (
     normalised_rewards,
 )
 from sentinel.binding.kit import (
-    behind_a_prompt,
-    columns,
+    call_with,
     gradients_of,
     group_size,
+    keep_random_state,
+    make_silent_logger,
+    make_unbuilt,
     named_tokens,
     on_ranks,
-    own_randomness,
-    passed,
-    silent,
+    prepend_prompt,
+    read_columns,
     stand_in,
-    swapped,
+    swap,
     tables_of,
     takes_input,
     torch,
-    unbuilt,
 )
 
 from . import agents, containers, data, rewards
@@ -100,9 +100,9 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     The losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
-    made = unbuilt(getattr(boundary.imported[module], name))
+    made = make_unbuilt(getattr(boundary.imported[module], name))
     _settings(made, options)
-    made.actor_train = unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
+    made.actor_train = make_unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
     return made
 
 
@@ -191,7 +191,7 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the driver's whole step, without whitening, a reference or a clip."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
-    batch = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
+    batch = _batch(boundary, {**tensors, "response_mask": prepend_prompt(inputs["response_mask"])})
     estimator = "gae" if critic else "reinforce"
     answer = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
     return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
@@ -252,7 +252,7 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
     worker = stand_in(
         pipeline_config=configuration,
         worker_config=configuration.actor_train,
-        logger=silent(),
+        logger=make_silent_logger(),
         _cached_metrics={},
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
@@ -410,7 +410,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
     )
-    mask = behind_a_prompt(inputs["response_mask"])
+    mask = prepend_prompt(inputs["response_mask"])
     tensors = {
         "response_mask": mask,
         "input_ids": torch.zeros_like(mask, dtype=torch.long),
@@ -437,10 +437,10 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
     fields["attention_mask"] = fields["attention_mask"].long()
     del fields["advantages"]
     data = functions.compute_advantage(_batch(boundary, fields), 1.0, 1.0, "grpo")
-    stages.append(("compute_advantage", [columns(data)]))
+    stages.append(("compute_advantage", [read_columns(data)]))
     functions.batch_balance(data, dp_size=inputs["dp_size"], minibatch_size=len(data))
-    stages.append(("batch_balance", [columns(data)]))
-    return columns(data)
+    stages.append(("batch_balance", [read_columns(data)]))
+    return read_columns(data)
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,7 +454,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
-        "response_mask": behind_a_prompt(mask),
+        "response_mask": prepend_prompt(mask),
         **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
         "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
         "old_log_probs": inputs["old_log_probs"],
@@ -520,7 +520,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         metrics: dict[str, Any] = boundary.function(strategy, data, loss)
         return metrics
 
-    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
+    with keep_random_state(), swap(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
         metrics_of_ranks = on_ranks(count, rank)
     (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
@@ -575,7 +575,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
     tensors = {name: inputs[name] for name in ("values", "returns")}
-    data = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
+    data = _batch(boundary, {**tensors, "response_mask": prepend_prompt(inputs["response_mask"])})
     output = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1).unsqueeze(-1)
     loss, metrics = boundary.invoke({}, worker, data, output)
     return {"loss": loss, "clip_fraction": metrics["critic/clipfrac"]}
@@ -622,13 +622,7 @@ _UPDATE = Binding(
     call=_update,
     imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
-    stand_ins=(
-        _SELF,
-        _CONFIG,
-        _STRATEGY,
-        _ADDRESS,
-        RANKS,
-    ),
+    stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
     accepts={"loss_agg_mode": _MODES},
     dialects=(_SUM_OVER_SEQUENCES,),
@@ -667,7 +661,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)},
             outputs=("kl",),
-            call=partial(passed, says={"kl_estimator": _ESTIMATORS}),
+            call=partial(call_with, says={"kl_estimator": _ESTIMATORS}),
             dialects=(
                 Dialect(
                     "clamp",
@@ -683,7 +677,7 @@ TARGET = Target(
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             outputs=_ADVANTAGES,
-            call=partial(passed, takes=("token_level_rewards", "values", "gamma", "lam")),
+            call=partial(call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
             accepts=_ONLY_FULL,
         ),
         Binding(
@@ -691,7 +685,7 @@ TARGET = Target(
             "discounted_return",
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
-            call=partial(passed, takes=("token_level_rewards", "gamma")),
+            call=partial(call_with, takes=("token_level_rewards", "gamma")),
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),
@@ -775,7 +769,7 @@ TARGET = Target(
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(
-                passed, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
+                call_with, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
             ),
             "std_level",
             arguments={"std_level": ("div_std",)},

@@ -8,7 +8,16 @@ from typing import Any
 
 from sentinel import StandIn
 from sentinel.binding.families import TableEngine, rollout
-from sentinel.binding.kit import Named, all_swapped, bookkeeping, itself, silent, stand_in, torch, unbuilt
+from sentinel.binding.kit import (
+    Named,
+    bookkeeping,
+    make_silent_logger,
+    make_unbuilt,
+    return_first,
+    stand_in,
+    swap_all,
+    torch,
+)
 
 from .containers import PROTOCOL
 
@@ -41,9 +50,9 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     episodes = iter((0,))
     queue = stand_in(get_episode_id=remote(lambda *_: next(episodes, None)), put=remote(put))
     limits = {"max_new_tokens": 1000}
-    made = unbuilt(
+    made = make_unbuilt(
         boundary.owner,
-        logger=silent(),
+        logger=make_silent_logger(),
         worker_config=stand_in(
             generating_args=stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
         ),
@@ -62,12 +71,12 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         llm_proxy=stand_in(generate=generate),
     )
     stands = {
-        "ray": stand_in(get=itself),
+        "ray": stand_in(get=return_first),
         "Timer": lambda **_: contextlib.nullcontext(bookkeeping(last=0.0)),
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
         "get_tracer": lambda *_: bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
     }
-    with all_swapped(boundary.module, **stands):
+    with swap_all(boundary.module, **stands):
         boundary.function(made, data(meta_info={"seed": 0}))
     batch = done[0].batch
     mask, there = batch["response_mask"][0].long().tolist(), int(batch["attention_mask"][0].sum())

@@ -8,11 +8,11 @@ from typing import Any
 
 from sentinel import Binding
 from sentinel.binding.families import balanced_partition, data_proto
-from sentinel.binding.kit import container, dealt, numbered_rows
+from sentinel.binding.kit import make_container, numbered_rows, read_dealt_rows
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
 _DATA = f"{PROTOCOL}.DataProto"
-CONTAINER = partial(container, _DATA)
+CONTAINER = partial(make_container, _DATA)
 
 
 # -- sequences that are dealt out to ranks -----------------------------------------------------------------------------
@@ -28,7 +28,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = CONTAINER(boundary, numbered_rows(lengths), {})
     size = inputs["minibatch_size"] or len(lengths)
     boundary.function(batch, dp_size=parts, minibatch_size=size, keep_minibatch=inputs["keep_minibatches"])
-    return dealt(batch, parts)
+    return read_dealt_rows(batch, parts)
 
 
 _BALANCING = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding.families import chat
-from sentinel.binding.kit import passed, stand_in, swapped, torch
+from sentinel.binding.kit import call_with, stand_in, swap, torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -90,8 +90,8 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
         # Newer collators load images themselves: (images, options of the processor). The scenario's are loaded already.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
-        swapped(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
-        swapped(boundary.module, "BatchFeature", _Features),
+        swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
+        swap(boundary.module, "BatchFeature", _Features),
     ):
         # With an image, which the batch holds as features of a model: how is not measured.
         batch = boundary.function(
@@ -142,7 +142,7 @@ BINDINGS = (
         "roll.utils.functionals.pad_to_length",
         "column_padding",
         outputs=("padded",),
-        call=partial(passed, leading=("values",), takes=("length", "pad_value")),
+        call=partial(call_with, leading=("values",), takes=("length", "pad_value")),
         fixed={"side": "right"},
         dialects=(
             Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),

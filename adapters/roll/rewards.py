@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding.families import rule_reward, sampling_request
-from sentinel.binding.kit import DRAWS, behind_a_prompt, coefficients, fields, group_size, stand_in, swapped, torch
+from sentinel.binding.kit import DRAWS, fields, group_size, prepend_prompt, read_coefficients, stand_in, swap, torch
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -28,7 +28,7 @@ def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
     tensors = {
         "attention_mask": there,
         "position_ids": (there.cumsum(-1) - 1).clamp(min=0) * there,
-        "response_mask": behind_a_prompt(mask),
+        "response_mask": prepend_prompt(mask),
         "responses": torch.ones_like(mask, dtype=torch.long),
         **more,
     }
@@ -89,7 +89,7 @@ _OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", s
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
     """The pipeline hands the configuration on as a mapping; the worker adds what ends a text."""
-    with swapped(boundary.module, "SamplingParams", dict):
+    with swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)
 
@@ -201,7 +201,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Without a target it is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None
     controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
-    return coefficients(controller, inputs)
+    return read_coefficients(controller, inputs)
 
 
 _SCHEDULES = (Binding("roll.utils.kl_controller.get_kl_controller", "kl_coefficient", call=_coefficients),)

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import Binding
 from sentinel.binding.families import Container
-from sentinel.binding.kit import Surgery, cut, joined
+from sentinel.binding.kit import Surgery, cut_parts, join_parts
 
 from .driver import FIELDS, OPTIONAL_FIELDS
 from .shared import BATCH, FORMER, training_batch
@@ -65,8 +65,8 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", cut),
-    *_surgery("cat", "join", partial(joined, _batch)),
+    *_surgery("chunk", "split", cut_parts),
+    *_surgery("cat", "join", partial(join_parts, _batch)),
     *_surgery("slice", "shorten", _shortened),
     Binding(
         f"{BATCH}.pad_training_input_batch",

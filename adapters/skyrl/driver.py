@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import AbsentError, Binding, DriftError, StandIn
-from sentinel.binding.kit import coefficients, stand_in
+from sentinel.binding.kit import read_coefficients, stand_in
 
 from .shared import (
     BATCH,
@@ -124,13 +124,7 @@ _DRIVER = (
         imports=(BATCH,),
         fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
-    Binding(
-        "skyrl.train.utils.utils.validate_cfg",
-        "call",
-        call=_validate,
-        imports=CONFIGURED,
-        stand_ins=(GYM, RAY),
-    ),
+    Binding("skyrl.train.utils.utils.validate_cfg", "call", call=_validate, imports=CONFIGURED, stand_ins=(GYM, RAY)),
     Binding(
         "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",
         "training_input",
@@ -164,7 +158,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "kl_loss_coef": inputs["initial"],
     }
     controller = boundary.function(algorithm_of(boundary, options))
-    return coefficients(controller, inputs)
+    return read_coefficients(controller, inputs)
 
 
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)

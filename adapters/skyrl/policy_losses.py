@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding.families import aggregated, policy_loss
-from sentinel.binding.kit import taken, torch
+from sentinel.binding.kit import take_inputs, torch
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
@@ -37,7 +37,7 @@ def _policy_loss(
     loss has the others as an argument too, for off-policy correction, which is off.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     # Some have added up when the others still averaged; heads of pull requests have each in either way.
     reads = inspect.unwrap(boundary.function).__code__.co_names
@@ -97,7 +97,7 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """With bounds that cut nothing but the smallest ratios: what is reported is taken before the cut."""
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
-    names = taken(inputs, "log_probs", "old_log_probs", "response_mask")
+    names = take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
     return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
@@ -209,6 +209,6 @@ POLICY_LOSSES = (
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = algorithm_of(boundary, {"value_clip": inputs["cliprange_value"]})
-    names = taken(inputs, "vpreds", "values", "returns", "response_mask")
+    names = take_inputs(inputs, "vpreds", "values", "returns", "response_mask")
     loss, clip_fraction = boundary.invoke(names, config=config)
     return {"loss": loss, "clip_fraction": clip_fraction}

@@ -7,7 +7,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding.families import rule_reward
-from sentinel.binding.kit import group_size, ruled_of_answers, stand_in, torch
+from sentinel.binding.kit import apply_rule_to_answers, group_size, stand_in, torch
 
 from .shared import CODE
 
@@ -57,12 +57,12 @@ _REWARDS = (
     ),
     rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, knows="numbers"),
     rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, knows="minerva"),
-    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=ruled_of_answers),
+    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=apply_rule_to_answers),
     rule_reward(
         f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
         *_TAGS,
         knows="questions",
-        call=ruled_of_answers,
+        call=apply_rule_to_answers,
         # It looks for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.families import ROW, WORDS, ChatTokenizer, TableEngine, chat, rollout, sampling_request
-from sentinel.binding.kit import Named, awaited, fields, stand_in, swapped, unbuilt
+from sentinel.binding.kit import Named, fields, make_unbuilt, run_async, stand_in, swap
 
 from .shared import CODE, CONFIG
 
@@ -108,11 +108,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
     example = boundary.invoke(
-        {},
-        example={"messages": messages},
-        tokenizer=tokenizer,
-        max_length=inputs["max_tokens"],
-        train_on_what=which,
+        {}, example={"messages": messages}, tokenizer=tokenizer, max_length=inputs["max_tokens"], train_on_what=which
     )
     if example is None:
         return {"token_ids": None}
@@ -137,7 +133,7 @@ def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: 
 def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
     settings = _settings(stand_in, turns, conversation, _Sampling(), batched=batched)
     base = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
-    return unbuilt(
+    return make_unbuilt(
         boundary.owner,
         generator_cfg=settings,
         skyrl_gym_cfg={},
@@ -157,7 +153,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
     """Make the generator's environments here; each of them answers alike."""
-    return swapped(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
+    return swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
@@ -214,8 +210,12 @@ class _OfTable(_Gym):
         if ids is None:  # older loops hand over a chat
             ids = [self.table.tokenizer.apply_chat_template(request["prompts"][0], add_generation_prompt=True)]
         answer = self.table.answer(ids[0], request.get("sampling_params"))
-        return {"responses": [answer.text], "response_ids": [list(answer.ids)], "stop_reasons": [answer.ends],
-                "response_logprobs": None if self._again else [list(answer.log_probs)]}  # fmt: skip
+        return {
+            "responses": [answer.text],
+            "response_ids": [list(answer.ids)],
+            "stop_reasons": [answer.ends],
+            "response_logprobs": None if self._again else [list(answer.log_probs)],
+        }
 
     def make(self, *_: Any, extras: Mapping[str, Any], **__: Any) -> Any:
         self.truths.append(extras.get("ground_truth"))
@@ -245,9 +245,11 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
-    with swapped(boundary.module.skyrl_gym, "make", engine.make):
+    with swap(boundary.module.skyrl_gym, "make", engine.make):
         row = {"ground_truth": ROW}
-        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling))
+        answer = run_async(
+            boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling)
+        )
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
         answer = stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})

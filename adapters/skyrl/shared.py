@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sentinel import AbsentError, Dialect, DriftError, StandIn
-from sentinel.binding.kit import stand_in, swapped, torch
+from sentinel.binding.kit import stand_in, swap, torch
 
 #: Dialects say where SkyRL says so by a line of main in August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
@@ -65,7 +65,7 @@ K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"k
 
 
 def no_ray(boundary: Any) -> AbstractContextManager[Any]:
-    return swapped(boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False))
+    return swap(boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False))
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
@@ -79,11 +79,11 @@ def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
     if not hasattr(boundary.imported[WORKER_UTILS], "dist"):
         raise AbsentError("not in this version: no rank waits for another, and none has padding microbatches")
     ranks = stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
-    return swapped(boundary.imported[WORKER_UTILS], "dist", ranks)
+    return swap(boundary.imported[WORKER_UTILS], "dist", ranks)
 
 
 def current_device(name: str) -> AbstractContextManager[Any]:
-    return swapped(torch.cuda, "current_device", lambda: 0 if name.startswith("cuda") else torch.device(name))
+    return swap(torch.cuda, "current_device", lambda: 0 if name.startswith("cuda") else torch.device(name))
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.families import aggregated, group_advantage, masked_statistic
-from sentinel.binding.kit import estimated, log_probs_alone, passed, rows_of_groups, stand_in, taken, torch
+from sentinel.binding.kit import call_estimator, call_log_probs, call_with, rows_of_groups, stand_in, take_inputs, torch
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -61,7 +61,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
     """Bind an estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
     return group_advantage(
         f"{PPO}.{function}",
-        partial(passed, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
+        partial(call_with, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
         estimator,
         knobs,
         *_COUNTED,
@@ -91,7 +91,7 @@ def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
 
 
 def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = taken(inputs, "loss_mat", "response_mask")
+    names = take_inputs(inputs, "loss_mat", "response_mask")
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
@@ -111,7 +111,7 @@ def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    names = taken(inputs, "loss_mat", "response_mask")
+    names = take_inputs(inputs, "loss_mat", "response_mask")
     scaled = boundary.invoke(names, micro_batch_size=len(inputs["loss_mat"]), **options)
     return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
 
@@ -127,7 +127,7 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
-    advantages, mask = taken(inputs, "advantages", "response_mask").values()
+    advantages, mask = take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
     algorithm = algorithm_of(boundary, options)
@@ -162,7 +162,7 @@ _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
-    return boundary.invoke(taken(inputs, *_PAIR), off_policy_correction=config, **more)
+    return boundary.invoke(take_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ _TENSORS = (
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
         outputs=("kl",),
-        call=partial(estimated, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
+        call=partial(call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
     Binding(
@@ -240,7 +240,7 @@ _TENSORS = (
         outputs=("advantages", "returns"),
         # It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
         # before the first step, so that nothing is discounted through it.
-        call=partial(passed, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
+        call=partial(call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1339),),
     ),
@@ -248,7 +248,7 @@ _TENSORS = (
         f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
         "discounted_return",
         outputs=("advantages", "returns"),
-        call=partial(passed, takes=("token_level_rewards", "response_mask", "gamma")),
+        call=partial(call_with, takes=("token_level_rewards", "response_mask", "gamma")),
         fixed={"kl": None, "kl_coef": 0.0},
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1253),),
@@ -282,12 +282,7 @@ _TENSORS = (
             *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
         ),
     ),
-    Binding(
-        f"{PPO}.reduce_loss",
-        "loss_aggregation",
-        call=_sum_of_losses,
-        fixed={**SUMMED, "weights": None},
-    ),
+    Binding(f"{PPO}.reduce_loss", "loss_aggregation", call=_sum_of_losses, fixed={**SUMMED, "weights": None}),
     Binding(
         f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
         "loss_aggregation",
@@ -365,8 +360,8 @@ def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
 
 
 _LOG_PROBS = (
-    _bound("logprobs_from_logits", log_probs_alone, _LOG_PROBS),
-    _bound("logprobs_from_logits_v2", log_probs_alone, _LOG_PROBS),
+    _bound("logprobs_from_logits", call_log_probs, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", call_log_probs, _LOG_PROBS),
     _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
 )
 
@@ -384,7 +379,7 @@ _FORMER = (
         arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)},
         outputs=("loss",),
         call=partial(
-            passed,
+            call_with,
             takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
             says={"loss_agg_mode": REDUCTIONS},
         ),

@@ -12,7 +12,16 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import all_swapped, gradients_of, itself, megatron_alone, stand_in, swapped, torch, unbuilt
+from sentinel.binding.kit import (
+    gradients_of,
+    make_single_rank_mpu,
+    make_unbuilt,
+    return_first,
+    stand_in,
+    swap,
+    swap_all,
+    torch,
+)
 
 from .shared import (
     BACKEND,
@@ -370,7 +379,7 @@ class _Schedule:
 
 def _megatron_core() -> dict[str, Any]:
     """Make the modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
-    state, inside = megatron_alone(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
+    state, inside = make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
         "megatron": stand_in(core=stand_in(parallel_state=state)),
@@ -411,17 +420,17 @@ def _megatron_worker(
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
     users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
-    unwrapped = {"get_attr_wrapped_model": lambda model, name, **_: getattr(model, name), "unwrap_model": itself}
+    unwrapped = {"get_attr_wrapped_model": lambda model, name, **_: getattr(model, name), "unwrap_model": return_first}
     scheduled = {"finalize_model_grads": lambda *_, **__: None, "get_forward_backward_func": lambda: schedule}
     with contextlib.ExitStack() as alone:
         for module in users:
-            alone.enter_context(swapped(module, "mpu", core["megatron.core.parallel_state"]))
-        for swaps in (all_swapped(utils, **unwrapped), all_swapped(boundary.module, **scheduled), no_ray(boundary)):
+            alone.enter_context(swap(module, "mpu", core["megatron.core.parallel_state"]))
+        for swaps in (swap_all(utils, **unwrapped), swap_all(boundary.module, **scheduled), no_ray(boundary)):
             alone.enter_context(swaps)
         alone.enter_context(current_device(boundary.device))
         model = _megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
-        yield unbuilt(
+        yield make_unbuilt(
             workers.MegatronPolicyWorkerBase,
             cfg=settings,
             actor_module=[model],

@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, Target
 from sentinel.binding.families import MPU, normalised_rewards, policy_loss
-from sentinel.binding.kit import passed, stand_in, takes_input, torch
+from sentinel.binding.kit import call_with, stand_in, takes_input, torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -291,7 +291,7 @@ def _advantages(function: str, twin: str) -> Binding:
         # So that scenarios of a few tokens cross the border between chunks.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
-        call=partial(passed, takes=("token_level_rewards", "values", "gamma", "lam")),
+        call=partial(call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
         accepts={"response_mask": ("full",)},
         twins=(f"{PPO}.{twin}",),
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import all_swapped, itself, lengths_of, stand_in, swapped, taken, torch
+from sentinel.binding.kit import lengths_of, return_first, stand_in, swap, swap_all, take_inputs, torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
@@ -154,8 +154,8 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     def rank(number: int, all_gather: Any) -> Any:
         own = {"logits": logits.chunk(ranks)[number], "model_input_ids": tokens.chunk(ranks)[number].unsqueeze(0)}
         where = {"cp_rank": number, "cp_size": ranks, "cp_group": None, "allow_compile": False}
-        with swapped(torch.distributed.nn.functional, "all_gather", all_gather):
-            return boundary.invoke(taken(inputs, "temperature"), target_tokens=tokens, **own, **where)
+        with swap(torch.distributed.nn.functional, "all_gather", all_gather):
+            return boundary.invoke(take_inputs(inputs, "temperature"), target_tokens=tokens, **own, **where)
 
     def recorded(part: Any, group: Any = None) -> list[Any]:
         sent.append(part)
@@ -192,8 +192,8 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    ranks = all_swapped(torch.distributed, get_rank=partial(itself, 0), barrier=partial(itself, None))
-    with ranks, all_swapped(boundary.module, tqdm=itself, get_gloo_group=partial(itself, None)):
+    ranks = swap_all(torch.distributed, get_rank=partial(return_first, 0), barrier=partial(return_first, None))
+    with ranks, swap_all(boundary.module, tqdm=return_first, get_gloo_group=partial(return_first, None)):
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 

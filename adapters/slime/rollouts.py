@@ -26,14 +26,14 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import (
     EngineRequest,
-    all_swapped,
-    awaited,
     engine_request,
-    itself,
-    kept,
-    of_parser,
+    parser_options,
+    read_list,
+    return_first,
+    run_async,
     stand_in,
-    swapped,
+    swap,
+    swap_all,
     with_base64,
 )
 
@@ -78,14 +78,21 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the sampling parameters of the request that the teacher gets; it samples nothing."""
     args = stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
-    with swapped(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
+    with swap(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
         request = asyncio.run(boundary.function(args, sample))
     return {"request": request["sampling_params"], "configured": {}}
 
 
-_BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
-           "sglang_router_policy": None, "rollout_max_response_len": 100, "rollout_num_gpus": 1,
-           "rollout_num_gpus_per_engine": 1}  # fmt: skip
+_BESIDE = {
+    "sglang_server_concurrency": 1,
+    "sglang_dp_size": 1,
+    "sglang_router_ip": "",
+    "sglang_router_port": 0,
+    "sglang_router_policy": None,
+    "rollout_max_response_len": 100,
+    "rollout_num_gpus": 1,
+    "rollout_num_gpus_per_engine": 1,
+}
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
 _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
@@ -108,8 +115,8 @@ def _refuse_groups(module: Any) -> None:
 def _alone(tokenizer: Any) -> dict[str, Any]:
     """Give what the module of rollouts makes its state of: a tokenizer, in both ways in which it has been loaded."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
-    tokenizers = stand_in(from_pretrained=partial(itself, tokenizer))  # until December 2025
-    return {**{name: partial(itself, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
+    tokenizers = stand_in(from_pretrained=partial(return_first, tokenizer))  # until December 2025
+    return {**{name: partial(return_first, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
 
 
 def _asked(boundary: Any, args: Any) -> Any:
@@ -122,7 +129,7 @@ def _asked(boundary: Any, args: Any) -> Any:
         raise EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
-    with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
+    with swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(return_first, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
             return engine_request(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
         type(module.GenerateState)._instances.clear()
@@ -131,8 +138,8 @@ def _asked(boundary: Any, args: Any) -> Any:
 
 @contextlib.contextmanager
 def _without_engines_options(arguments: Any) -> Iterator[None]:
-    own = stand_in(add_cli_args=itself)
-    with swapped(sys.modules.get(_SGLANG), "ServerArgs", own), swapped(arguments, "RouterArgs", own):
+    own = stand_in(add_cli_args=return_first)
+    with swap(sys.modules.get(_SGLANG), "ServerArgs", own), swap(arguments, "RouterArgs", own):
         yield
 
 
@@ -147,7 +154,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
     arguments = boundary.imported[_ARGUMENTS]
     with _without_engines_options(arguments):
-        args = of_parser(arguments.get_slime_extra_args_provider(), **_BESIDE)(
+        args = parser_options(arguments.get_slime_extra_args_provider(), **_BESIDE)(
             **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
         )
 
@@ -162,12 +169,12 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
     shared = {**inputs["options"], "max_new_tokens": room}
-    of_generator = swapped(sys.modules.get(_GENERATOR), "post", post)
-    with all_swapped(module, **_alone(engine.tokenizer), post=post, async_rm=graded), with_base64(module), of_generator:
+    of_generator = swap(sys.modules.get(_GENERATOR), "post", post)
+    with swap_all(module, **_alone(engine.tokenizer), post=post, async_rm=graded), with_base64(module), of_generator:
         getattr(type(module.GenerateState), "_instances", {}).clear()
         state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
-            (row,) = awaited(boundary.function(*state, args, [row], shared))
+            (row,) = run_async(boundary.function(*state, args, [row], shared))
             if row.status is not made.Status.ABORTED:
                 break
     count = row.response_length
@@ -175,8 +182,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": row.tokens[: len(row.tokens) - count],
         "response_ids": row.tokens[len(row.tokens) - count :],
         "loss_mask": row.loss_mask or [1] * count,
-        "log_probs": kept(row, "rollout_log_probs"),
-        "experts": experts_beside(kept(row, "rollout_routed_experts")),
+        "log_probs": read_list(row, "rollout_log_probs"),
+        "experts": experts_beside(read_list(row, "rollout_routed_experts")),
         "cut": row.status is made.Status.TRUNCATED,
         "row": labels,
         "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
@@ -221,7 +228,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             raise AbsentError("not in this version: there is no dynamic batch size")
         manager._compute_dynamic_global_batch_size = size.__get__(manager)
     if hasattr(boundary.module, "call_rollout_fn"):
-        with swapped(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
+        with swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
             data, _ = boundary.function(manager, 0)
     else:  # until October 2025 the manager asked the function itself, and gave the samples alone
         data = boundary.function(manager)
@@ -236,7 +243,7 @@ def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     for n in range(inputs["completed"]):
         worker.output_queue.put((n, [sample(index=n)]))
     args = stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
-    with swapped(boundary.module, "_get_global_worker", lambda *_: worker):
+    with swap(boundary.module, "_get_global_worker", lambda *_: worker):
         groups = asyncio.run(boundary.function(args, 0, None))
     left = []
     with contextlib.suppress(queue.Empty):
@@ -318,11 +325,7 @@ BINDINGS = (
         fixed=SAMPLING_REQUEST.lacking("temperature"),
     ),
     Binding(
-        f"{_DISTILLATION}.post_process_rewards",
-        "call",
-        call=_teacher_log_probs,
-        imports=(TYPES,),
-        stand_ins=(ARGS,),
+        f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs, imports=(TYPES,), stand_ins=(ARGS,)
     ),
     Binding(
         "slime.ray.rollout.RolloutManager._get_rollout_data",

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel import AbsentError, StandIn
-from sentinel.binding.kit import lengths_of, megatron_alone, stand_in, swapped, torch
+from sentinel.binding.kit import lengths_of, make_single_rank_mpu, stand_in, swap, torch
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -38,7 +38,7 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
     :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
-    mpu = megatron_alone(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
+    mpu = make_single_rank_mpu(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
     if context_parallel_rank is None:
         mpu.get_context_parallel_rank = lambda: torch.distributed.get_rank()
     users = [m for n, m in list(sys.modules.items()) if n.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})]
@@ -129,7 +129,7 @@ def policy_microbatch(
     args = policy_args(inputs, **{"entropy_coef": 0.0, "use_kl_loss": False, **options})
     log_probs, batch = list(inputs["log_probs"]), {**policy_batch(inputs, inputs["response_mask"]), **more}
     answer = Answer(log_probs=log_probs, entropy=[torch.zeros_like(row) for row in log_probs])
-    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         return boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), reducer)
 
 

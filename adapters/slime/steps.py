@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
+from sentinel.binding.kit import gradients_of, on_ranks, return_first, stand_in, swap, torch
 
 from .balancing import schedule_of
 from .shared import (
@@ -54,7 +54,7 @@ def _microbatch(
 ) -> tuple[Any, Any]:
     """Call a microbatch with these losses of its tokens: (loss, what Megatron divides by)."""
     answer = Answer(log_probs=[-row for row in losses])
-    with swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
             {},
             args,
@@ -142,9 +142,9 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
     and was no option at first, is left out."""
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
-        swaps.enter_context(swapped(module, "get_local_storage", data.get))
-        swaps.enter_context(swapped(module, "set_local_storage", data.__setitem__))
-        swaps.enter_context(swapped(kernels, "distributed_masked_whiten", itself))
+        swaps.enter_context(swap(module, "get_local_storage", data.get))
+        swaps.enter_context(swap(module, "set_local_storage", data.__setitem__))
+        swaps.enter_context(swap(kernels, "distributed_masked_whiten", return_first))
         try:
             boundary.function(args)
         except NotImplementedError as error:
@@ -236,7 +236,7 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def token_mean(values: Any) -> Any:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
-    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, metrics = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     loss.backward()
     return {**gradients_of(inputs), **_reported(metrics)}
@@ -277,7 +277,7 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             answer["entropy"] = answer["entropy"] or [torch.zeros_like(row) for row in batch["current"]]
             with (
                 one_rank(data_parallel=ranks),
-                swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
+                swap(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
             ):
                 loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
             losses.append(loss)
@@ -286,7 +286,7 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     per_token = args.calculate_per_token_loss
     (sum(losses) / (tokens if per_token else count * ranks)).backward()
     reports = boundary.imported[_REPORTS]
-    with swapped(reports.dist, "all_reduce", lambda *_, **__: None):
+    with swap(reports.dist, "all_reduce", lambda *_, **__: None):
         metrics = reports.reduce_train_step_metrics(
             logs, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )

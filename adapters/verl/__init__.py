@@ -13,7 +13,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, Registry, Target, UnknownInputError
 from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
-from sentinel.binding.kit import passed, swapped, taken
+from sentinel.binding.kit import call_with, swap, take_inputs
 
 from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU
@@ -64,11 +64,11 @@ def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """:param names: the inputs that it takes; empty for all."""
-    rest = taken(_group(inputs), *(names or inputs))
+    rest = take_inputs(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
     # Without a GPU it answers torch.cpu, which is no device.
-    with swapped(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
+    with swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 
 
@@ -82,9 +82,9 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
-        return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask", "gamma"))
+        return boundary.invoke(take_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
     config = _algorithm(boundary, {"gamma": inputs["gamma"]})
-    return boundary.invoke(taken(inputs, "token_level_rewards", "response_mask"), config=config)
+    return boundary.invoke(take_inputs(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
 def _alone(line: int) -> Dialect:
@@ -230,7 +230,7 @@ def _loss(
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
-    loss, *rest = boundary.invoke(taken(inputs, *names), config=config)
+    loss, *rest = boundary.invoke(take_inputs(inputs, *names), config=config)
     reported = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
     shares = {key: sum(reported[name] for name in names) for key, names in metrics.items() if names[0] in reported}
     return {"loss": loss, **shares}
@@ -284,13 +284,13 @@ def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """At first there was one range, and no second clip."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
-        returned = boundary.invoke(taken(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
+        returned = boundary.invoke(take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
     elif inputs["dual_clip"] is not None:
         raise UnknownInputError("the loss knows no second clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
         raise AbsentError("not in this version: the clip has one range")
     else:
-        returned = boundary.invoke(taken(inputs, *names), cliprange=inputs["eps_clip_low"])
+        returned = boundary.invoke(take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
@@ -419,7 +419,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the whole correction with weights alone. For sequences it reports a share of the sequences."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
-        taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is=level,
         rollout_is_threshold=inputs["threshold_high"],
         rollout_is_batch_normalize=bool(inputs["normalise"]),
@@ -433,7 +433,7 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
     weights, metrics = boundary.invoke(
-        taken(inputs, "response_mask"),
+        take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_is=inputs["level"],
         rollout_is_threshold=f"{inputs['threshold_low']}_{inputs['threshold_high']}",
@@ -450,7 +450,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["level"] == "largest" and inputs["statistic"] == "ratio":
         raise AbsentError("there is no such option")
     kept, metrics = boundary.invoke(
-        taken(inputs, "response_mask"),
+        take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
         rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
@@ -463,7 +463,7 @@ def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: what is rejected goes by its ratio")
     kept, metrics = boundary.invoke(
-        taken(inputs, "response_mask"),
+        take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=inputs["level"],
         rollout_rs_threshold=inputs["threshold_high"],
@@ -486,7 +486,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The correction before rejection had a mask of its own. What is not kept has no weight in the loss."""
     batch, *masks, metrics = boundary.invoke(
-        taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
         rollout_is_mode="mask",
         rollout_is_threshold=inputs["threshold_high"],
@@ -630,7 +630,7 @@ TARGET = Target(
             f"{_CORE}.compute_value_loss",
             "value_loss",
             outputs=("loss", "clip_fraction"),
-            call=partial(passed, since={"loss_agg_mode": "token-mean"}),
+            call=partial(call_with, since={"loss_agg_mode": "token-mean"}),
             accepts={"cliprange_value": (0.2, 0.6), "dp_size": (1, 2)},
             dialects=(Dialect("factor", 0.5, "the loss is half the squared error", _core_line(2174)),),
         ),

@@ -13,17 +13,17 @@ from sentinel.binding.families import ROW, TableEngine, rollout, sampling_reques
 from sentinel.binding.kit import (
     DRAWS,
     EngineRequest,
-    all_swapped,
-    awaited,
     engine_request,
     fields,
-    itself,
-    kept,
-    record,
+    make_unbuilt,
+    read_list,
+    record_maker,
+    return_first,
+    run_async,
     stand_in,
-    swapped,
+    swap,
+    swap_all,
     torch,
-    unbuilt,
 )
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
@@ -52,7 +52,7 @@ def _response(text: str, image: Any = None, video: Any = None) -> Any:
 
 def _loop(boundary: Any, **attributes: Any) -> Any:
     plain = {"processor": None, "max_parallel_calls": 1, "enable_continuous_token": False, "loop": _SameThread()}
-    return unbuilt(boundary.owner, **{**plain, **attributes})
+    return make_unbuilt(boundary.owner, **{**plain, **attributes})
 
 
 class _SameThread:
@@ -94,7 +94,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         tool_schemas=[],
         response_length=arguments["response_length"],
     )
-    with swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
+    with swap(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
         after = asyncio.run(boundary.function(loop, state))
     ended = after is boundary.module.AgentState.TERMINATED
     return {"returned": {"response_mask": state.response_mask, "ended": ended}}
@@ -119,7 +119,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         max_tool_response_length=inputs["max_length"],
         tool_response_truncate_side=inputs["side"],
     )
-    with swapped(boundary.module, "ToolResponse", _response):
+    with swap(boundary.module, "ToolResponse", _response):
         options = [{}] if "tools_kwargs" in boundary.parameters else []
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
@@ -191,8 +191,14 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
     reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
     counts = dict.fromkeys(getattr(module, "SPEC_DECODE_EXTRA_KEYS", ()), answer.count)
-    return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts if routed else None,
-                    stop_reason=reason, num_preempted=answer.count, extra_fields=counts)  # fmt: skip
+    return stand_in(
+        token_ids=answer.ids,
+        log_probs=answer.log_probs,
+        routed_experts=experts if routed else None,
+        stop_reason=reason,
+        num_preempted=answer.count,
+        extra_fields=counts,
+    )
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,14 +251,14 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return states[-1]
 
     own = {"simple_timer": lambda *_: contextlib.nullcontext(), "ToolResponse": _response, "AgentData": watched}
-    with all_swapped(boundary.module, **own, AgentLoopOutput=record(base.AgentLoopOutput)):
-        made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
+    with swap_all(boundary.module, **own, AgentLoopOutput=record_maker(base.AgentLoopOutput)):
+        made = run_async(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
         "prompt_ids": made.prompt_ids,
         "response_ids": made.response_ids,
         "loss_mask": made.response_mask,
-        "log_probs": kept(made, "response_logprobs"),
-        "experts": kept(made, "routed_experts"),
+        "log_probs": read_list(made, "response_logprobs"),
+        "experts": read_list(made, "routed_experts"),
         "row": tool.truths,
         "messages": states[0].messages if states else None,
         "counts": [
@@ -272,19 +278,19 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params), inputs["routed"])
 
     config = {"async_training": stand_in(partial_rollout=inputs["resumed"])}
-    client = unbuilt(boundary.owner, config=stand_in(**config, actor_rollout_ref=stand_in(rollout=None)))
+    client = make_unbuilt(boundary.owner, config=stand_in(**config, actor_rollout_ref=stand_in(rollout=None)))
     limit = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     asked_for = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
-    own = swapped(boundary.module, "TokenOutput", record(boundary.module.TokenOutput))
-    with own, swapped(boundary.owner.__mro__[1], "generate", generate):
-        made = awaited(boundary.function(client, "request", **asked_for))
+    own = swap(boundary.module, "TokenOutput", record_maker(boundary.module.TokenOutput))
+    with own, swap(boundary.owner.__mro__[1], "generate", generate):
+        made = run_async(boundary.function(client, "request", **asked_for))
     return {
         "prompt_ids": prompt,
         "response_ids": made.token_ids,
         "loss_mask": [1] * len(made.token_ids),
-        "log_probs": kept(made, "log_probs"),
-        "experts": kept(made, "routed_experts"),
+        "log_probs": read_list(made, "log_probs"),
+        "experts": read_list(made, "routed_experts"),
         "engine": engine,
     }
 
@@ -342,8 +348,8 @@ def _asked(boundary: Any, config: Any) -> Any:
         sampling.update(sampling_params)
 
     older = stand_in(actor_rollout_ref=stand_in(rollout=config))
-    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": itself}
-    worker = unbuilt(boundary.owner, **own)
+    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": return_first}
+    worker = make_unbuilt(boundary.owner, **own)
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
     return _served(boundary.imported[_SERVER], config, sampling)
@@ -356,8 +362,8 @@ def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
         raise EngineRequest(fields["sampling_params"])
 
     alone = dict.fromkeys(("_disaggregation_role", "_pd_decode_peers"))
-    server = unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
-    with swapped(module, "GenerateReqInput", request):
+    server = make_unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
+    with swap(module, "GenerateReqInput", request):
         return engine_request(server.generate([1], dict(parameters), "request"))
 
 

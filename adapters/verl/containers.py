@@ -8,11 +8,21 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, StandIn
 from sentinel.binding.families import Container, balanced_partition, data_proto
-from sentinel.binding.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in, torch
+from sentinel.binding.kit import (
+    apply_count,
+    cut_parts,
+    fill_rows,
+    make_container,
+    numbered_rows,
+    read_columns,
+    read_dealt_rows,
+    stand_in,
+    torch,
+)
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"
-CONTAINER = partial(container, _DATA)
+CONTAINER = partial(make_container, _DATA)
 
 
 def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -72,13 +82,13 @@ _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
     *data_proto(_PROTOCOL, accepts=_EVEN),
-    _PROTO.surgery(f"{_DATA}.split", "split", cut),
+    _PROTO.surgery(f"{_DATA}.split", "split", cut_parts),
     _PROTO.surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
-    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", cut, accepts=_EVEN),
+    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", cut_parts, accepts=_EVEN),
     _OTHER.joining(f"{_TENSORDICT}.concat_tensordict"),
     _OTHER.surgery(f"{_TENSORDICT}.index_select_tensor_dict", "reorder", _selected),
-    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", filled),
-    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", counted),
+    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", fill_rows),
+    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", apply_count),
     _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
 )
 
@@ -106,7 +116,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     keep = {"keep_minibatch": True} if inputs["keep_minibatches"] else {}
     boundary.function(trainer, batch, {}, **keep)
-    return dealt(batch, parts)
+    return read_dealt_rows(batch, parts)
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +125,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
     parts, places_of = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
-    fields = [columns(part) for part in parts]
+    fields = [read_columns(part) for part in parts]
     rows = [part["row"].tolist() for part in fields]
     whole = rows == [list(part) for part in places_of] == [part["label"] for part in fields]
     return {"parts": rows if whole else []}

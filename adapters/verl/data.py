@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.families import chat
-from sentinel.binding.kit import log_probs_alone, passed, stand_in, swapped, torch, unbuilt
+from sentinel.binding.kit import call_log_probs, call_with, make_unbuilt, stand_in, swap, torch
 
 from .shared import CPU, MAIN
 from .updates import ENGINE, LEARNING, learned
@@ -98,8 +98,8 @@ def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
     """Read the one item of a dataset, of one row."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
     frame = stand_in(iloc=[stand_in(to_dict=lambda: dict(row))])
-    with swapped(boundary.module, "print_assembled_message", lambda *_: None):
-        return boundary.function(unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
+    with swap(boundary.module, "print_assembled_message", lambda *_: None):
+        return boundary.function(make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -223,7 +223,10 @@ _DATA = (
         imports=(_PROTOCOL,),
     ),
     Binding(
-        "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",), call=partial(passed, device="cpu")
+        "verl.utils.groupwise.as_torch_index",
+        "group_numbers",
+        outputs=("numbers",),
+        call=partial(call_with, device="cpu"),
     ),
     Binding(
         f"{_TRAINER}.compute_advantage",
@@ -282,9 +285,9 @@ def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KERNELS = (
-    _logits("logprobs_from_logits", log_probs_alone, False),
-    _logits("logprobs_from_logits_naive", log_probs_alone, False),
-    _logits("logprobs_from_logits_v2", log_probs_alone, False),
+    _logits("logprobs_from_logits", call_log_probs, False),
+    _logits("logprobs_from_logits_naive", call_log_probs, False),
+    _logits("logprobs_from_logits_v2", call_log_probs, False),
     _logits("entropy_from_logits", _entropies, True),
     _logits("entropy_from_logits_with_chunking", _entropies, True),
     Binding(
@@ -292,7 +295,7 @@ _KERNELS = (
         "response_masks",
         arguments={"eos_token_id": ("eos_token",)},
         outputs=("response_mask",),
-        call=partial(passed, leading=("responses",), takes=("eos_token_id",)),
+        call=partial(call_with, leading=("responses",), takes=("eos_token_id",)),
     ),
     Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
     Binding(
@@ -300,7 +303,9 @@ _KERNELS = (
         "column_padding",
         arguments={"side": ("left_pad",)},
         outputs=("padded",),
-        call=partial(passed, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}),
+        call=partial(
+            call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}
+        ),
     ),
     Binding(
         f"{_TORCH}.postprocess_data",

@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
 from sentinel.binding.families import BOXES, NORMALISERS, rule_reward
-from sentinel.binding.kit import all_swapped, ruled_of_answers, score_of, stand_in, torch
+from sentinel.binding.kit import apply_rule_to_answers, score_of, stand_in, swap_all, torch
 
 from .shared import MAIN
 
@@ -86,12 +86,14 @@ _RULED = (
     ),
     rule_reward(f"{_RULES}.prime_math.compute_score", *BOXES, knows="values", imports=(f"{_RULES}.prime_math.grader",)),
     rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, knows="math", call=_batched),
-    rule_reward(f"{_QA}.compute_score", *_TAGS, knows="questions", call=ruled_of_answers, dialects=(_prints(108),)),
+    rule_reward(
+        f"{_QA}.compute_score", *_TAGS, knows="questions", call=apply_rule_to_answers, dialects=(_prints(108),)
+    ),
     rule_reward(
         f"{_QA}.compute_score_subem",
         "<answer>It is {answer}.</answer>",
         knows="questions",
-        call=ruled_of_answers,
+        call=apply_rule_to_answers,
         # It looks for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
@@ -172,7 +174,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
     own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_looked_up, score)}
-    with all_swapped(boundary.module, **own):
+    with swap_all(boundary.module, **own):
         return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding.kit import (
-    columns,
     gradient_of_ranks,
+    make_unbuilt,
     named_tokens,
     on_ranks,
+    read_columns,
+    remove_padding,
     stand_in,
-    swapped,
+    swap,
     torch,
-    unbuilt,
-    unpadded,
 )
 
 from .containers import CONTAINER
@@ -111,7 +111,7 @@ def mean_of(reported: Any) -> Any:
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
     """Answer what a decorator logs of the accelerator's memory, wherever this version has the decorator."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
-    return swapped(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
+    return swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
@@ -145,7 +145,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         entropy = torch.zeros_like(micro_batch["advantages"]) if entropies is None else entropies[rows]
         return Answer(log_probs=model.table[rows], entropys=entropy)
 
-    actor = unbuilt(
+    actor = make_unbuilt(
         boundary.owner,
         config=options(inputs),
         actor_module=model,
@@ -160,10 +160,10 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = tensordict.TensorDict(_batch(inputs), batch_size=[len(inputs["response_mask"])])
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
-        swapped(tensordict.TensorDict, "cuda", lambda self: self),
-        swapped(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
+        swap(tensordict.TensorDict, "cuda", lambda self: self),
+        swap(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
         _unmeasured(boundary),
-        swapped(boundary.module, "get_device_id", lambda: boundary.device),
+        swap(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         metrics = boundary.function(actor, data)
     kl_loss = metrics.get("actor/kl_loss") if actor.config.use_kl_loss else None
@@ -189,7 +189,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     scenario = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
     batch = {**_batch(scenario), "attention_mask": _with_prompt(mask).long()}
-    critic = unbuilt(
+    critic = make_unbuilt(
         boundary.owner,
         critic_module=make_model(inputs["outputs"]),
         _forward_micro_batch=lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
@@ -199,7 +199,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
     )
-    with _unmeasured(boundary), swapped(boundary.module, "get_device_id", lambda: boundary.device):
+    with _unmeasured(boundary), swap(boundary.module, "get_device_id", lambda: boundary.device):
         return {"values": boundary.function(critic, data)}
 
 
@@ -256,8 +256,8 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
     :param step: microbatch -> (loss, metrics).
     """
     module = boundary.imported[_ENGINE]
-    summed = swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
-    with summed, swapped(module, "get_device_id", lambda: boundary.device):
+    summed = swap(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
+    with summed, swap(module, "get_device_id", lambda: boundary.device):
         return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
 
 
@@ -268,7 +268,7 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
         loss, metrics = step(micro_batch)
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
-    return unbuilt(
+    return make_unbuilt(
         module.FSDPEngine,
         ulysses_sequence_parallel_size=1,
         scaler=None,
@@ -509,16 +509,21 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
             return _tensordict(boundary, {}, metrics={})
 
         engine = _engine(
-            boundary.imported[_ENGINE], len(models), step, get_data_parallel_rank=lambda: rank,
-            optimizer_zero_grad=lambda: None, optimizer_step=lambda: 0.0, is_mp_src_rank_with_outputs=lambda: True,
+            boundary.imported[_ENGINE],
+            len(models),
+            step,
+            get_data_parallel_rank=lambda: rank,
+            optimizer_zero_grad=lambda: None,
+            optimizer_step=lambda: 0.0,
+            is_mp_src_rank_with_outputs=lambda: True,
             train_mode=lambda **_: contextlib.nullcontext(),
-        )  # fmt: skip
+        )
         profiler = stand_in(step=lambda: None)
         worker = stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name=boundary.device)
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    its_device = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
-    with its_device, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
+    its_device = swap(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
+    with its_device, swap(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
         on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 
@@ -530,10 +535,16 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
     ids, rewards = named["input_ids"], named.pop("rewards")
     fields = {
-        **named, "prompts": ids[:, :1], "responses": ids[:, 1:], "response_mask": mask, "token_level_rewards": rewards,
-        "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1), "old_log_probs": inputs["old_log_probs"],
-        "uid": inputs["group"], "label": [f"row {row}" for row in range(len(ids))],
-    }  # fmt: skip
+        **named,
+        "prompts": ids[:, :1],
+        "responses": ids[:, 1:],
+        "response_mask": mask,
+        "token_level_rewards": rewards,
+        "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1),
+        "old_log_probs": inputs["old_log_probs"],
+        "uid": inputs["group"],
+        "label": [f"row {row}" for row in range(len(ids))],
+    }
     batch = CONTAINER(boundary, fields, {})
     actor = options(inputs)
     rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
@@ -541,15 +552,17 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     stages: list[Any] = []
     update = partial(_sent, boundary, inputs, actor, models, stages)
     driver = stand_in(
-        _get_dp_size=lambda *_: ranks, actor_rollout_wg=stand_in(world_size=ranks, update_actor=update),
+        _get_dp_size=lambda *_: ranks,
+        actor_rollout_wg=stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
-        use_prefix_grouper=False, use_legacy_worker_impl="disable",  # until #6067 there was a choice
-    )  # fmt: skip
+        use_prefix_grouper=False,
+        use_legacy_worker_impl="disable",  # until #6067 there was a choice
+    )
     boundary.owner._balance_batch(driver, batch, {})
-    stages.append(("_balance_batch", [columns(batch)]))
+    stages.append(("_balance_batch", [read_columns(batch)]))
     batch = boundary.module.compute_advantage(batch, adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
-    stages.append(("compute_advantage", [columns(batch)]))
-    with swapped(boundary.imported[_PADDING], "unpad_input", unpadded):
+    stages.append(("compute_advantage", [read_columns(batch)]))
+    with swap(boundary.imported[_PADDING], "unpad_input", remove_padding):
         boundary.function(driver, batch)
     del fields["input_ids"], fields["position_ids"]  # which are unpadded
     return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}

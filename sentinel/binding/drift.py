@@ -75,9 +75,10 @@ Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
-    """Names what it lacks; in the place of a configuration it has the target's own defaults: :func:`answered_by`.
+    """A stand-in whose error messages name the missing attribute.
 
-    In the place of ``self`` it has the other methods and class attributes of its class: :func:`as_self`.
+    As a configuration it takes missing options from the target's defaults (:func:`use_declared_defaults`). As ``self``
+    it has the methods and class attributes of its class (:func:`give_class_attributes`).
     """
 
     _owner: ClassVar[type | None] = None
@@ -98,7 +99,7 @@ class StandInNamespace(SimpleNamespace):
 _NOTHING = object()
 
 
-def as_self(stand_in: StandInNamespace, owner: type) -> None:
+def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
     """Give a stand-in, which stays the same object, what the class of a method has for all its instances."""
     stand_in.__class__ = type(owner.__name__, (StandInNamespace,), {"_owner": owner})
 
@@ -115,7 +116,7 @@ class Bookkeeping(StandInNamespace):
             return value
 
 
-def answered_by(declared: Declared) -> None:
+def use_declared_defaults(declared: Declared) -> None:
     """Have all stand-ins ask for what they lack."""
     _declared[:] = [declared]
 

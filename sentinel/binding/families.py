@@ -15,19 +15,19 @@ from sentinel.binding.kit import (
     Make,
     Read,
     Surgery,
-    columns_and_meta,
-    container,
-    counted,
-    cut,
-    filled,
-    iterated,
-    joined,
-    operated,
-    packed,
-    passed,
-    reordered,
-    requested,
-    ruled,
+    apply_count,
+    apply_rule,
+    call_with,
+    cut_parts,
+    fill_rows,
+    iterate_minibatches,
+    join_parts,
+    make_container,
+    operate,
+    pack_by_length,
+    read_columns_and_meta,
+    reorder_rows,
+    request_sampling,
 )
 from sentinel.contracts.aggregation import aggregated as aggregated
 from sentinel.contracts.aggregation import row_mean as row_mean
@@ -99,7 +99,7 @@ def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Bin
     """Bind a statistic of the tokens that count, whose axis is torch's number; it lacks the knobs that are not
     named."""
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
-    call = partial(passed, says={"axis": AXIS})
+    call = partial(call_with, says={"axis": AXIS})
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
 
 
@@ -145,7 +145,7 @@ def rule_reward(
     path: str,
     *wordings: str,
     knows: str = "",
-    call: BoundaryCall = ruled,
+    call: BoundaryCall = apply_rule,
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
@@ -178,7 +178,7 @@ def sampling_request(
     :param parsed: whether ``made_by`` gives what adds arguments to a parser instead.
     """
     module, _, name = made_by.rpartition(".")
-    call = partial(requested, ask, module, name, fields, beside or {}, parsed)
+    call = partial(request_sampling, ask, module, name, fields, beside or {}, parsed)
     lacks = SAMPLING_REQUEST.lacking(*fields)
     modules = (module, *imports)
     return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)
@@ -217,7 +217,7 @@ def rollout(
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
     """Bind what deals sequences out and knows no minibatches; the ``leading`` inputs are passed by their places."""
     free = () if "equal_size" in more.get("fixed", {}) else ("equal_size",)
-    call = more.pop("call", None) or partial(passed, leading=leading or ("lengths", "parts"), takes=free)
+    call = more.pop("call", None) or partial(call_with, leading=leading or ("lengths", "parts"), takes=free)
     fixed = {"grouped": False, "keep_minibatches": False, **more.pop("fixed", {})}
     return Binding(path, "balanced_partition", outputs=("parts",), call=call, fixed=fixed, **more)
 
@@ -226,7 +226,7 @@ def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any)
     """Bind what packs sequences into microbatches of so many tokens; without a ``call`` it takes lengths and that
     number."""
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
-    packing = call or partial(packed, **more)
+    packing = call or partial(pack_by_length, **more)
     accepts = {"attention_mask": ("full", "right")}
     return Binding(path, "microbatch_packing", call=packing, accepts=accepts, **fields)
 
@@ -241,35 +241,35 @@ class Container:
     """
 
     make: Make
-    read: Read = columns_and_meta
+    read: Read = read_columns_and_meta
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
         """Bind what cuts, joins, orders, repeats, fills or shortens it."""
         fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
-        call = partial(operated, self.make, self.read, do)
+        call = partial(operate, self.make, self.read, do)
         return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})
 
     def joining(self, path: str, **more: Any) -> Binding:
         """Bind what joins several."""
-        return self.surgery(path, "join", partial(joined, self.make), **more)
+        return self.surgery(path, "join", partial(join_parts, self.make), **more)
 
     def iteration(self, path: str, **more: Any) -> Binding:
         """Bind what goes through its minibatches."""
-        call = partial(iterated, self.make, self.read)
+        call = partial(iterate_minibatches, self.make, self.read)
         return Binding(path, "minibatch_iteration", call=call, **{**self.common, **more})
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
     """Bind DataProto of the module ``protocol``; ``chunks`` are further fields of the binding of ``chunk``."""
     data = f"{protocol}.DataProto"
-    proto = Container(partial(container, data), common={"imports": (protocol,)})
+    proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (
-        proto.surgery(f"{data}.chunk", "cut", cut, **chunks),
+        proto.surgery(f"{data}.chunk", "cut", cut_parts, **chunks),
         proto.joining(f"{data}.concat"),
-        proto.surgery(f"{data}.reorder", "reorder", reordered),
-        proto.surgery(f"{data}.repeat", "repeat", counted, requires=(f"{data}.repeat",)),
-        proto.surgery(f"{protocol}.pad_dataproto_to_divisor", "fill", filled),
-        proto.surgery(f"{protocol}.unpad_dataproto", "shorten", counted),
+        proto.surgery(f"{data}.reorder", "reorder", reorder_rows),
+        proto.surgery(f"{data}.repeat", "repeat", apply_count, requires=(f"{data}.repeat",)),
+        proto.surgery(f"{protocol}.pad_dataproto_to_divisor", "fill", fill_rows),
+        proto.surgery(f"{protocol}.unpad_dataproto", "shorten", apply_count),
         proto.iteration(f"{data}.make_iterator"),
     )

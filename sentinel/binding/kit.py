@@ -30,7 +30,7 @@ def bookkeeping(**attributes: Any) -> Any:
     return Bookkeeping(**attributes)
 
 
-def unbuilt(owner: Any, **attributes: Any) -> Any:
+def make_unbuilt(owner: Any, **attributes: Any) -> Any:
     """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
     instance = object.__new__(owner)
     vars(instance).update(attributes)
@@ -47,7 +47,7 @@ class Named(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-def nested(options: Mapping[str, Any]) -> Any:
+def nest_options(options: Mapping[str, Any]) -> Any:
     """Make a stand-in of options, in which a dot in a name leads from a group into it."""
     namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
@@ -57,11 +57,11 @@ def nested(options: Mapping[str, Any]) -> Any:
         else:
             setattr(namespace, name, value)
     for group, inside in groups.items():
-        setattr(namespace, group, nested(inside))
+        setattr(namespace, group, nest_options(inside))
     return namespace
 
 
-def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Keep the options that a class has in this version.
 
     :param usual: what it did before it had an option.
@@ -77,30 +77,30 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     return {name: value for name, value in options.items() if name in names}
 
 
-def itself(value: Any, *_: Any, **__: Any) -> Any:
+def return_first(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
-def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
+def swap(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
     """Give another attribute for the length of a block, where there is one to swap."""
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
 @contextmanager
-def all_swapped(owner: Any, **values: Any) -> Iterator[None]:
+def swap_all(owner: Any, **values: Any) -> Iterator[None]:
     """Give other attributes for the length of a block, where there are some to swap."""
     with ExitStack() as swaps:
         for name, value in values.items():
-            swaps.enter_context(swapped(owner, name, value))
+            swaps.enter_context(swap(owner, name, value))
         yield
 
 
-def silent(*_: Any, **__: Any) -> Any:
+def make_silent_logger(*_: Any, **__: Any) -> Any:
     """Make a logger that says nothing."""
-    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
+    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(return_first, None)))
 
 
-def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
 
@@ -109,14 +109,14 @@ def group_size(inputs: Mapping[str, Any]) -> int:
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
-def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
+def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
     """Join a column of the chosen rows and that of the rejected ones, the shorter filled up with a value."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
-def behind_a_prompt(values: Any) -> Any:
+def prepend_prompt(values: Any) -> Any:
     """Put a column of zeros, one token of a prompt, before those of the responses."""
     return torch.nn.functional.pad(values, (1, 0))
 
@@ -137,7 +137,7 @@ def two_token_logits(log_probs: Any) -> Any:
 # -- calls that several frameworks share -------------------------------------------------------------------------------
 
 
-def passed(
+def call_with(
     boundary: Any,
     inputs: Mapping[str, Any],
     *,
@@ -178,15 +178,15 @@ def takes_input(boundary: Any, name: str) -> bool:
     return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
 
 
-def estimated(
+def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
     """Call a KL estimate by its estimator's name, or, before there were names, by the switches that asked for it."""
     if takes_input(boundary, "kl_estimator"):
-        return boundary.invoke(taken(inputs, *names, "kl_estimator"))
+        return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
         raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
-    return boundary.invoke(taken(inputs, *names), **switches[inputs["kl_estimator"]])
+    return boundary.invoke(take_inputs(inputs, *names), **switches[inputs["kl_estimator"]])
 
 
 def with_options(
@@ -227,11 +227,11 @@ def fields(same: str, **others: Any) -> dict[str, Any]:
 DRAWS = ("do_sample", {True: False, False: True})
 
 
-def awaited(way: Coroutine[Any, Any, Any]) -> Any:
+def run_async(way: Coroutine[Any, Any, Any]) -> Any:
     """Go a way to its end, on which nobody waits for time to pass."""
     at_once = asyncio.sleep
 
-    with swapped(asyncio, "sleep", lambda *_, **__: at_once(0)):
+    with swap(asyncio, "sleep", lambda *_, **__: at_once(0)):
         return asyncio.run(way)
 
 
@@ -241,11 +241,11 @@ def with_base64(*modules: Any) -> Iterator[None]:
     with ExitStack() as alone:
         alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
         for module in modules:
-            alone.enter_context(swapped(module, "pybase64", base64))
+            alone.enter_context(swap(module, "pybase64", base64))
         yield
 
 
-def record(owner: Any) -> Callable[..., Any]:
+def record_maker(owner: Any) -> Callable[..., Any]:
     """Give a maker of records for a class of annotated fields, where the package that would make them is not
     installed."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
@@ -254,7 +254,7 @@ def record(owner: Any) -> Callable[..., Any]:
     )
 
 
-def kept(owner: Any, name: str) -> Any:
+def read_list(owner: Any, name: str) -> Any:
     """Read what a record keeps in a field: None where it has no such field, and nothing where that is empty."""
     if not hasattr(owner, name):
         return None
@@ -275,7 +275,7 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
     raise DriftError("nothing is asked of the engine")
 
 
-def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
+def parser_options(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
     """Give a maker of the namespace of a framework's own command line: its defaults, with other values.
 
     :param adds: adds the framework's arguments to a parser.
@@ -296,7 +296,7 @@ def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
     return make
 
 
-def requested(
+def request_sampling(
     ask: Callable[[Any, Any], Mapping[str, Any]],
     module: str,
     name: str,
@@ -310,7 +310,7 @@ def requested(
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
-    make = of_parser(make(), **beside) if parsed else make
+    make = parser_options(make(), **beside) if parsed else make
     configuration, configured = with_options(make, fields, inputs, **beside)
     return {"request": ask(boundary, configuration), "configured": configured}
 
@@ -326,14 +326,14 @@ def part_of(answer: Any, place: Any) -> Any:
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
 
-def entropy_beside(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call an entropy, with the log-probs of its neighbour so that a gradient has something to come from."""
     logits = inputs["logits"]
     beside = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": beside, "entropy": boundary.function(logits)}
 
 
-def log_probs_alone(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call a function of logits and tokens."""
     return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
 
@@ -343,7 +343,7 @@ def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[
     return [int(length) for length in (inputs[mask] != 0).sum(-1)]
 
 
-def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
+def pack_by_length(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
     """Pack rows into microbatches, by their lengths alone."""
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
@@ -354,16 +354,16 @@ def score_of(answer: Any) -> Any:
     return answer[0] if isinstance(answer, tuple) else answer
 
 
-def ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"]))}
 
 
-def ruled_of_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Ask the rule of a question that may have several right answers."""
     return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
 
 
-def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
+def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
     """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
@@ -375,7 +375,7 @@ def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str
     return {"rates": values}
 
 
-def coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
+def read_coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
     """Read a controller's value, and that after each step."""
     values = [controller.value]
     for kl in inputs["kls"]:
@@ -393,7 +393,7 @@ Read = Callable[[Any, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, 
 Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
-def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+def make_container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     """Make a container of the target's class at ``path``; columns that are no tensors become arrays of objects."""
     import numpy
 
@@ -407,22 +407,22 @@ def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping
     return kind.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
 
 
-def columns(data: Any) -> dict[str, Any]:
+def read_columns(data: Any) -> dict[str, Any]:
     return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
 
 
-def columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return columns(data), data.meta_info
+def read_columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return read_columns(data), data.meta_info
 
 
-def operated(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def operate(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Do a surgery to a container of the scenario's rows."""
     data = make(boundary, inputs["fields"], inputs["meta"])
     parts = [read(part, inputs) for part in do(boundary, inputs, data)]
     return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
 
 
-def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Go through a container's minibatches."""
     batches = boundary.function(
         make(boundary, inputs["fields"], {}),
@@ -434,7 +434,7 @@ def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -
     return {"parts": [read(part, inputs)[0] for part in batches]}
 
 
-def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
+def join_parts(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
     """Join containers each of which was made for itself, as workers make them."""
     parts, start = [], 0
     for size in inputs["sizes"]:
@@ -444,20 +444,20 @@ def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequ
     return [boundary.function(parts)]
 
 
-def cut(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def cut_parts(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return list(boundary.function(data, inputs["count"]))
 
 
-def counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def apply_count(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["count"])]
 
 
-def reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     boundary.function(data, torch.tensor(inputs["order"]))
     return [data]
 
 
-def filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     """Fill up; what it says of the rows that it has added must be so."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
@@ -469,10 +469,10 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
 
-def dealt(data: Any, parts: int) -> dict[str, Any]:
+def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
     """Read the rows of each part of a container that is dealt out in order; one whose label is another's is in no
     part."""
-    fields = columns(data)
+    fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
@@ -526,7 +526,7 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"number": torch.arange(rows), "input_ids": ids, "attention_mask": there, "rewards": rewards}
 
 
-def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
+def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
     """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
     lengths, counts = mask.sum(-1), mask.bool()
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
@@ -536,7 +536,7 @@ def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Flatten the tables of an update, with a column before the first: by :func:`named_tokens`' ids."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
-    return {name: behind_a_prompt(inputs[name]).flatten() for name in there}
+    return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -675,7 +675,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     return answers
 
 
-def megatron_alone(**answers: Any) -> Any:
+def make_single_rank_mpu(**answers: Any) -> Any:
     """Make Megatron's ``mpu`` of one process: every axis of size 1, rank 0, no group, first and last stage.
 
     :param answers: function of its -> what it answers otherwise.
@@ -684,7 +684,7 @@ def megatron_alone(**answers: Any) -> Any:
     kinds = {"world_size": 1, "rank": 0, "group": None}
     said = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
     said |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
-    return stand_in(**{name: partial(itself, answer) for name, answer in {**said, **answers}.items()})
+    return stand_in(**{name: partial(return_first, answer) for name, answer in {**said, **answers}.items()})
 
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------
@@ -773,9 +773,14 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
                 loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **count)
             return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
 
-    sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1,
-             "num_labels": 2 - scores}  # fmt: skip
-    with own_randomness():  # layers draw what they are replaced with
+    sizes = {
+        "vocab_size": size,
+        "hidden_size": size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_labels": 2 - scores,
+    }
+    with keep_random_state():  # layers draw what they are replaced with
         model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
     model.loss_type, model.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
     return model
@@ -816,14 +821,23 @@ def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
     """Choose training arguments: one step of the optimiser on so many rows, which changes nothing."""
     size = micro_batch_size or rows
     return {
-        "output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
-        "disable_tqdm": True, "logging_nan_inf_filter": False, "gradient_checkpointing": False, "max_steps": 1,
-        "learning_rate": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": size,
+        "output_dir": "unused",
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_nan_inf_filter": False,
+        "gradient_checkpointing": False,
+        "max_steps": 1,
+        "learning_rate": 0.0,
+        "max_grad_norm": 0.0,
+        "per_device_train_batch_size": size,
         "gradient_accumulation_steps": rows // size,
-    }  # fmt: skip
+    }
 
 
-def trained(trainer: Any, model: Any) -> tuple[float, Any]:
+def train(trainer: Any, model: Any) -> tuple[float, Any]:
     """Train a :func:`token_table` by a trainer of transformers; give the loss that it reports and the table's
     gradient."""
     table = model.model.table
@@ -833,16 +847,16 @@ def trained(trainer: Any, model: Any) -> tuple[float, Any]:
         total.add_(gradient)
 
     table.register_hook(add)
-    with own_randomness():
+    with keep_random_state():
         return trainer.train().training_loss, total
 
 
-def configured_by(boundary: Any) -> Any:
+def config_class_of(boundary: Any) -> Any:
     """Give the class of the configuration of a trainer of transformers, which is named after it."""
     return getattr(boundary.module, boundary.owner.__name__.replace("Trainer", "Config"))
 
 
-def built(
+def build_trainer(
     boundary: Any,
     table: Any,
     micro: int | None,
@@ -856,13 +870,13 @@ def built(
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
-    configuration = configured_by(boundary)
-    args = configuration(**{**one_step(len(rows), micro), **accepted(configuration, options)})
+    configuration = config_class_of(boundary)
+    args = configuration(**{**one_step(len(rows), micro), **keep_accepted(configuration, options)})
     model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)
-    by_name = stand_in(from_pretrained=partial(itself, tokenizer))
-    silent = swapped(boundary.owner, "_send_telemetry", lambda *_: None)
-    with silent, swapped(boundary.module, "AutoTokenizer", by_name), own_randomness():
+    by_name = stand_in(from_pretrained=partial(return_first, tokenizer))
+    silent = swap(boundary.owner, "_send_telemetry", lambda *_: None)
+    with silent, swap(boundary.module, "AutoTokenizer", by_name), keep_random_state():
         trainer = boundary.owner(
             model=model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer, **parts
         )
@@ -880,16 +894,16 @@ class TypedProcessor:
         return dict(zip(("input_ids", "mm_token_type_ids", "attention_mask"), padded.unbind(-1)))
 
 
-def one_process(device: str) -> Any:
+def make_one_process(device: str) -> Any:
     """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
-    whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
+    whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), return_first)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
     state = bookkeeping(deepspeed_plugin=None)
     return bookkeeping(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
 
 
 @contextmanager
-def own_randomness() -> Iterator[None]:
+def keep_random_state() -> Iterator[None]:
     """Give the global generators back what they had: trainers seed them."""
     import random
 
@@ -904,27 +918,33 @@ def own_randomness() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-def with_gradient(loss: float, table: Any, gradient: Any) -> Any:
+def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
     """Give a number the gradient that was seen, so that a contract can take it."""
     return loss + (gradient * (table - table.detach())).sum()
 
 
-#: Prompt tokens before each response of :func:`sequences`.
+#: Prompt tokens before each response of :func:`make_sequences`.
 PROMPT = 2
 
 
-def sequences(mask: Any) -> dict[str, Any]:
+def make_sequences(mask: Any) -> dict[str, Any]:
     """Make a batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     ids = torch.cat([2 * prompt[:, 1:], ids], dim=1)
     whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
-    return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
-            "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
+    return {
+        "input_ids": ids,
+        "attention_mask": attention,
+        "labels": ids.masked_fill(whole == 0, -100),
+        "completion_mask": whole,
+        "prompts": ids[:, :PROMPT],
+        "prompt_attention_mask": prompt,
+    }
 
 
-def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
     """Generate as a model: to a prompt that comes for the first time its first answer, then its second."""
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
@@ -934,11 +954,16 @@ def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: A
     return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
 
 
-def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def make_prompted_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Make a batch of prompts of one token, each with a completion."""
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)
     labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
-    return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
-            "labels": labels, "prompts": prompts, "prompt_attention_mask": ones}  # fmt: skip
+    return {
+        "input_ids": torch.cat([prompts, completions], dim=1),
+        "attention_mask": torch.cat([ones, counts], dim=1),
+        "labels": labels,
+        "prompts": prompts,
+        "prompt_attention_mask": ones,
+    }
