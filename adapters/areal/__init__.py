@@ -1,7 +1,7 @@
-"""AReaL (areal-project/AReaL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for AReaL (areal-project/AReaL).
 
-Its losses and statistics are functions of tensors; options come to them in the target's own configuration classes.
-Masks are boolean to the losses, as their caller makes them.
+Losses and statistics are functions of tensors. Options arrive in AReaL's own configuration classes. Loss masks are
+boolean, as AReaL's callers make them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sentinel.binding.kit import call_with, rows_of_groups, stand_in, swap, take
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
 
-#: Dialects say where AReaL says so by a line of main in August 2026.
+#: Links of dialects point at AReaL's main branch of August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _FUNCTIONAL = "areal.utils.functional"
@@ -31,7 +31,7 @@ def _functional_line(number: int) -> str:
 
 # -- the advantage step -----------------------------------------------------------------------------------------------
 
-#: The fields of PPOActorConfig that the advantage step reads, by canonical input.
+#: The fields of PPOActorConfig that the advantage step reads, named like the contract's inputs.
 _CONFIG = (
     *("reward_bias", "reward_scaling", "reward_clip", "kl_ctl", "kl_estimator", "discount", "gae_lambda"),
     "mask_no_eos_with_zero",
@@ -41,16 +41,19 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the step on an actor made by its own constructor from the target's own configuration classes."""
+    """Build an actor with its own constructor and configuration classes, and run the advantage step."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
     actor = actor_of(boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **take_inputs(inputs, *_CONFIG))
     data = {name: inputs[name].clone() for name in _BATCH}
-    return boundary.function(actor, data) or data  # until November 2025 it wrote into what it was given
+    return boundary.function(actor, data) or data  # until November 2025 the function modified its argument in place
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE; position t stands before token t + 1: the last one is never a step, and every response has its EOS."""
+    """Call GAE with one more column.
+
+    Position t predicts token t + 1, so the last position is never a step. Every response ends with EOS.
+    """
 
     names = {"rewards": "token_level_rewards", "values": "values", "loss_mask": "response_mask"}
     wide = {theirs: torch.nn.functional.pad(inputs[ours], (0, 1)) for theirs, ours in names.items()}
@@ -65,7 +68,7 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Engine:
-    """A forward pass whose logits are given: the hook sees the batch as one packed microbatch."""
+    """An engine whose forward pass returns the scenario's logits. The hook gets the batch as one packed microbatch."""
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits
@@ -75,30 +78,30 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: the engine makes log-probs of its logits itself")
+            raise AbsentError("not in this version: the engine computes the log-probs itself")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute log-probs; label t is the token that the logits at t predict."""
+    """Recompute log-probs. Label t is the token that the logits at t predict."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
-    actor.config.recompute_logprob = True  # until 2026 an option, and off
+    actor.config.recompute_logprob = True  # an option until 2026, off by default
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw the samples of the first epochs through a loader on torch's own sampler."""
+    """Draw the samples of the first epochs through a DataLoader with torch's DistributedSampler."""
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
     sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
-    generator = torch.Generator()  # else the loader draws from the global one
+    generator = torch.Generator()  # without a generator the loader draws from the global one
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
     return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
@@ -107,20 +110,21 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise over consecutive groups; their sizes are arguments where they can be, and one for all otherwise."""
+    """Normalise over consecutive groups. Group sizes are arguments if the version accepts them; otherwise all groups
+    have one size."""
 
     sizes = [len(rows) for rows in rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes)) > 1:
-        raise AbsentError("groups are of one size here")
+        raise AbsentError("this version needs groups of one size")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
     arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
-        raise AbsentError("not in this version: a mean leaves out no row")
-    else:  # until October 2025 the others were arguments of the call
+        raise AbsentError("not in this version: mean_leave1out")
+    else:  # until October 2025 these options were arguments of the call
         arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
     norm = boundary.owner(made(group_size=max(sizes), **levels, **options))
@@ -138,7 +142,7 @@ def _token_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 _STD_ABOUT = Dialect(
     "std_about",
     "subtracted",
-    "the deviation is from the mean that is subtracted, whatever that is the mean of",
+    "the standard deviation is taken about the mean that is subtracted, at whatever level that mean is",
     f"{_MAIN}/utils/data.py#L1617",
 )
 
@@ -157,28 +161,31 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
-# Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
+# Every loss is the mean over the tokens of its microbatch. The engine weights microbatches by their token counts.
 
 
 def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
-    """Of what the ratio is.
+    """Return the level at which ratios are computed: ``token`` or ``sequence``.
 
-    :raises AbsentError: until October 2025 every ratio was a token's, and there was no option to say so.
+    :raises AbsentError: until October 2025 there were only token-level ratios, and no option.
     """
     level = "sequence" if inputs["algorithm"] == "gspo" or inputs["ratio_level"] == "geometric" else "token"
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
-        raise AbsentError("not in this version: there are no ratios of sequences")
+        raise AbsentError("not in this version: sequence-level ratios")
     return level
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """:raises AbsentError: until September 2025 there was one bound for both sides."""
+    """Check that this version accepts the clip range.
+
+    :raises AbsentError: until September 2025 there was one bound for both sides.
+    """
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
-        raise AbsentError("not in this version: a ratio is cut as far above as below")
+        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss."""
+    """Call a policy loss. The old policy is the proximal policy; a decoupled loss has another behaviour policy."""
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
@@ -188,7 +195,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: weights above the cap are dropped, and not cut to it")
+            raise AbsentError("not in this version: weights above the cap are dropped instead of clamped")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
@@ -211,7 +218,7 @@ def _policy(function: str, *more: Any, **fields: Any) -> Any:
 
 _CLIP = ("eps_clip_low", "eps_clip_high")
 _SAPO = ("tau_pos", "tau_neg")
-#: What the losses call their inputs.
+#: Contract input -> the names of AReaL's losses.
 _PPO = {
     "log_probs": ("logprobs",),
     "old_log_probs": ("proximal_logprobs", "old_logprobs"),
@@ -228,7 +235,7 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
     return Dialect(
         "advantage_level",
         "sequence",
-        "with a ratio of whole sequences the advantage is the mean over the sequence",
+        "with sequence-level ratios the advantage is the mean over the sequence",
         _functional_line(140),
         where=where,
     )
@@ -249,9 +256,9 @@ _POLICY_LOSSES = (
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch as the engine does: sequences one after the other, ``cu_seqlens`` between them.
+    """Call the loss of one packed microbatch as the engine does, with ``cu_seqlens`` between the sequences.
 
-    Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
+    The loss reports metrics to the tracker of the process. It is emptied first, as it is after each training step.
     """
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -305,7 +312,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call on tokens one below the other, in chunks of two: scenarios of a few cross the border between them."""
+    """Call with flattened tokens in chunks of two, so that small scenarios cross a chunk border."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with swap(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
@@ -319,10 +326,10 @@ def _gather(function: str, entropy: bool) -> Binding:
         f"{_FUNCTIONAL}.{function}",
         "token_log_probs",
         call=_gathered,
-        stand_ins=(StandIn("mpu", "Megatron's state, where the function asks it: one process, not initialised"),),
+        stand_ins=(StandIn("mpu", "Megatron's state, which the function queries: one process, not initialised"),),
         fixed={"with_entropy": entropy},
         accepts={"response_mask": ("full",)},
-        # Whatever the logits come in, they are widened to float32.
+        # Logits of any dtype are converted to float32.
         dtypes=("float32", "bfloat16", "float16"),
     )
 
@@ -331,13 +338,15 @@ def _gather(function: str, entropy: bool) -> Binding:
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
-    geometric mean of the ratios, or those of each token. What is clamped is always the ratio. Of an even number of
-    rows they are packed, as in training."""
+    """Reject or reweight sequences by the mean of their log-ratios or of a divergence.
+
+    Token weights are the geometric mean of the ratios, or the ratio of each token. Clamping always applies to the
+    ratio. Batches with an even number of rows are packed, as in training.
+    """
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
     if of_ratio and level == "largest":
-        raise AbsentError("there is no definition of this option for ratios")
+        raise AbsentError("the contract does not define this option for ratios")
     config = boundary.imported[ARGUMENTS].RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
         action="mask" if masks else "clamp",
@@ -368,7 +377,7 @@ TARGET = Target(
     defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
-    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 it made a folder below /home
+    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 this created a folder below /home
     preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
     bindings=(
         Binding(
@@ -378,7 +387,7 @@ TARGET = Target(
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
             imports=(ARGUMENTS,),
-            stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+            stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
         ),
         Binding(
             "areal.trainer.ppo.actor.PPOActor._compute_logp",
@@ -387,7 +396,7 @@ TARGET = Target(
             call=_recomputed,
             imports=(ARGUMENTS, _FUNCTIONAL),
             stand_ins=(
-                StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),
+                StandIn("engine", "its forward pass passes the scenario's logits to the boundary's hook"),
                 StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
             ),
             fixed={"with_entropy": False},
@@ -398,7 +407,11 @@ TARGET = Target(
             f"{_DATA}.cycle_dataloader",
             "epoch_order",
             call=_epochs,
-            stand_ins=(StandIn("dataloader", "torch's own, of which torchdata's is a subclass: the sampler decides"),),
+            stand_ins=(
+                StandIn(
+                    "dataloader", "torch's DataLoader, the base class of torchdata's: the sampler decides what is drawn"
+                ),
+            ),
         ),
         Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
         _norm("reward_normalisation", _rewards, clip=None),
@@ -430,11 +443,11 @@ TARGET = Target(
             stand_ins=(
                 StandIn(
                     "gather_logprobs_entropy",
-                    "answers the log-probs of the scenario where the loss asks for them; it is bound by itself",
+                    "returns the scenario's log-probs to the loss; the function has a binding of its own",
                 ),
             ),
             requires=containers.OWN,
-            dtypes=("float32",),  # its tracker takes no other
+            dtypes=("float32",),  # the tracker accepts no other dtype
         ),
         Binding(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",
@@ -448,7 +461,7 @@ TARGET = Target(
             call=_critic_loss,
             fixed=aggregated("token-mean"),
             accepts={"cliprange_value": (0.2, 0.6), "kind": ("mse", "huber")},
-            dtypes=("float32",),  # it asserts this
+            dtypes=("float32",),  # the function asserts this
             dialects=(
                 Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866)),
                 Dialect("huber_delta", 10.0, "Huber's loss is linear from 10 on", _functional_line(900)),
@@ -459,7 +472,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            # Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
+            # The only switch clamps every estimator to [-10, 10], k1 and k2 as well.
             call=partial(
                 call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
@@ -478,13 +491,13 @@ TARGET = Target(
                 Dialect(
                     "ratio_precision",
                     "float32",
-                    "log-probs are brought to single precision before the subtraction",
+                    "log-probs are converted to single precision before the subtraction",
                     _functional_line(231),
                 ),
                 Dialect(
                     "statistic_of",
                     "inverse",
-                    "the KL estimator's own sign is kept: k3 of the rollout's probability by the policy's",
+                    "the KL estimator keeps its sign: k3 of the rollout's probability over the policy's",
                     _functional_line(242),
                 ),
             ),

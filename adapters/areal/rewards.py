@@ -1,4 +1,4 @@
-"""AReaL: the rules that score a response, the penalty of long ones, and what is left out of training."""
+"""AReaL: rules that score a response, the penalty for long responses, and filters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OPTIONS = fields(
 
 _GRADER = StandIn(
     "get_math_verify_worker",
-    "math-verify, which it asks, is not installed; here two answers agree where their text does",
+    "math-verify is not installed; here two answers agree if their texts are equal",
 )
 
 
@@ -35,7 +35,7 @@ def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
+    """Call the penalty. A batch has a column for the prompt's token, and the function changes the rewards in place."""
     mask = prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
@@ -44,7 +44,7 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch was a TensorDict at first."""
+    """Filter groups. Batches were TensorDicts at first."""
     rows = len(inputs["group"])
     data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
     if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":
@@ -57,7 +57,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """At first the loss itself took the moments of its tokens, and asked for the largest first."""
+    """Mask by second moments. At first the loss computed the moments, and this function expected them in descending
+    order."""
     old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
     if "sorted_m2" not in boundary.parameters:
         return {"kept": boundary.function(old, proximal, mask, inputs["threshold"])}
@@ -68,7 +69,7 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(boundary: Any, config: Any) -> Any:
-    """Give what the backend's server is sent; at first of no adapter's version."""
+    """Return the payload for the backend's server. The first versions had no LoRA adapter version."""
     others = (False, 0)[: len(boundary.parameters) - 2]
     request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
     payload = boundary.function(boundary.owner(), request, *others).payload
@@ -99,7 +100,7 @@ BINDINGS = (
         "boxed",
         "The angle is {answer}.",
         call=_ruled,
-        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",),  # it compared expressions itself before
+        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",),  # earlier versions compared expressions themselves
         stand_ins=(_GRADER,),
         accepts={"ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"), "wrong_answer": ("43", "8", "2 \\sqrt { 3 }")},
     ),
@@ -113,7 +114,7 @@ BINDINGS = (
             Dialect(
                 "beyond_limit",
                 "linear",
-                "what an engine generates at most is the limit, so that nothing is said of what is longer",
+                "the limit is the most that an engine generates, so longer responses are not defined",
                 f"{_CODE}/utils/functional/functional.py#L952",
             ),
         ),
@@ -128,7 +129,7 @@ BINDINGS = (
             Dialect(
                 "none_left",
                 "all",
-                "a batch of which nothing is left is trained on as it is, although nothing is learnt",
+                "a batch from which every row is filtered is trained on as it is",
                 f"{_SAMPLING}/utils/functional/functional.py#L435",
             ),
         ),
@@ -143,7 +144,7 @@ BINDINGS = (
             Dialect(
                 "none_left",
                 "closest",
-                "one token is kept, so that there is a loss",
+                "one token is kept so that the loss is defined",
                 f"{_CODE}/trainer/ppo/actor.py#L1004",
             ),
         ),

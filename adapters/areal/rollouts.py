@@ -1,4 +1,4 @@
-"""AReaL: from a prompt to a trained sequence, through a remote engine's client and the workflow of one answer."""
+"""AReaL: from a prompt to a trained sequence, through the client of a remote engine and the RLVR workflow."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 
 class _Session(nullcontext[None]):
-    """What clients opened for each request until 2026; nothing goes through it."""
+    """The HTTP session that clients opened for each request until 2026. Nothing is sent through it."""
 
     async def close(self) -> None:
         pass
 
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate through SGLang's own words, there and back. It says nothing of where the last token goes."""
+    """Generate through SGLang's request and response format, which has no field for the last token's destination."""
     engine, module = TableEngine(inputs), boundary.module
 
     async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:
@@ -124,7 +124,7 @@ BINDINGS = (
     rollout(
         "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate",
         _generated,
-        *(_SELF, BASE64, StandIn("session", "of a client of HTTP: nothing goes through it")),
+        *(_SELF, BASE64, StandIn("session", "an HTTP client session; nothing is sent through it")),
         takes="max_tokens interrupted routed",
         formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),

@@ -1,4 +1,4 @@
-"""AReaL: an update of the actor, through its own minibatches, packing and engine, on a table of log-probs."""
+"""AReaL: an update of the actor through its own minibatches, packing and engine, on a table of log-probs."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A token is known by its id, wherever it ends up; what stands at a position is about the token after it. The loss
-    is averaged over ranks, as FSDP has it."""
+    """Run an update.
+
+    Each token has its own id, by which the model finds its log-prob wherever the token ends up. Values at a position
+    refer to the next token. The loss is averaged over ranks, as FSDP does.
+    """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], named_tokens(inputs)
     named.pop("rewards")
     rows, width = mask.shape
     share = rows // count
     table = tables_of(inputs)["log_probs"]
-    scored, old = "rewards" in inputs, inputs["old_log_probs"]  # the behaviour policy's are the proximal one's, too
+    scored, old = "rewards" in inputs, inputs["old_log_probs"]  # the behaviour policy is also the proximal policy
     of_tokens = {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs.get("advantages", old)}
     whole = {
         **named,
@@ -47,7 +50,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Engine(engine_of):  # type: ignore[misc, valid-type]
-        """Its batches, weights and loop; what shards and steps is left out."""
+        """The real engine without sharding and optimiser steps."""
 
         dp_group = data_parallel_group = None
         optimizer_zero_grad = _ensure_ready = train = staticmethod(lambda *_: None)
@@ -104,10 +107,12 @@ _UPDATE = Binding(
     imports=(_ENGINE, _ARGUMENTS),
     requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
     stand_ins=(
-        StandIn("model", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
-        StandIn("engine", "the real engine shards a model over a process group; what shards and steps is left out"),
+        StandIn("model", "a table of log-probs; the forward pass looks up its input tokens"),
+        StandIn(
+            "engine", "the real engine shards a model over a process group; sharding and optimiser steps are left out"
+        ),
         RANKS,
-        StandIn("stats_tracker", "what is reported is gathered elsewhere, by a tracker of the process"),
+        StandIn("stats_tracker", "reported values go to a tracker of the process and do not affect the update"),
     ),
     fixed={
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),
