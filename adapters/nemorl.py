@@ -1,8 +1,8 @@
-"""NeMo-RL (NVIDIA-NeMo/RL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for NeMo-RL (NVIDIA-NeMo/RL).
 
-It wants Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches want neither: what is missing
-is only imported, and what a later Python has, ``typing_extensions`` gives to earlier ones. Its losses take tensors of
-whole sequences, whose first token nobody predicts: every tensor here has one column more on the left.
+NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches need neither: missing
+packages are only imported, and ``typing_extensions`` provides the newer standard-library names. Its losses take tensors
+of whole sequences, whose first token is never predicted: every tensor here has one more column on the left.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.proc
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
-#: What every version's configuration must say, and what a later one's says by default.
+#: Keys that the configuration of every version must have, and the defaults of keys that came later.
 _OPTIONS: Mapping[str, Any] = {
     "reference_policy_kl_penalty": 0.0,
     "reference_policy_kl_type": "k3",
@@ -82,9 +82,9 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Make a configuration of the target's class, a typed dictionary or a model.
+    """Make a configuration of the target's class, which is a typed dictionary or a model.
 
-    :raises AbsentError: for an option that came later, where the scenario wants what it does.
+    :raises AbsentError: if the scenario needs an option that this version does not have.
     """
     return kind(**keep_accepted(kind, {**defaults, **options}, defaults))
 
@@ -94,7 +94,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call a loss of a batch; until March 2026 it took the logits."""
+    """Call a loss of a batch. Until March 2026 it took logits instead of log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -111,8 +111,10 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call a wrapped loss on the logits of all sequences, on one rank; of a pack, one behind the other."""
-    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
+    """Call a wrapped loss with the logits of all sequences on one rank. Packed sequences follow each other."""
+    uncertain = torch.where(
+        torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0
+    )  # a model never assigns probability 1
     logits, prepares = torch.nn.functional.pad(two_token_logits(uncertain), (0, 0, 0, 1)), boundary.imported[_PREPARED]
 
     def work(_: int) -> Any:
@@ -130,12 +132,12 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
 
 
 def _losses(boundary: Any) -> Any:
-    """Give the module of the losses, which a wrapper's is not."""
+    """Return the module of the losses, which differs from the module of a loss wrapper."""
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """Call the clipped policy loss of a batch: the loss, and its metrics."""
+    """Call the clipped policy loss of a batch and return the loss and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
     data = {upstream: prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
@@ -147,7 +149,7 @@ def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any
     return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
 
 
-#: The options by which each algorithm is asked for, and the one way in which its constructor lets it aggregate.
+#: Algorithm -> the options that select it, and the aggregation that its constructor allows.
 _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
     "ppo": ({}, None),
     "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
@@ -158,13 +160,14 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The cross entropy is its loss of positive examples, in a batch of nothing else and without advantages."""
+    """Call a policy loss. Cross entropy is NeMo-RL's loss for positive examples: a batch with nothing else and no
+    advantages."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
-        raise AbsentError(f"its constructor refuses {algorithm} with these options")
+        raise AbsentError(f"the constructor refuses {algorithm} with these options")
     if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
-        raise AbsentError(f"the weights of {algorithm} are none of tokens")
+        raise AbsentError(f"the weights of {algorithm} are not token-level")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     chosen = {
         **options,
@@ -189,11 +192,11 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A token's weight is its log-prob's gradient, as advantages are such that every other factor of that is 1."""
+    """Read each token's weight as the gradient of its log-prob. The advantages make every other factor 1."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
-        raise AbsentError("its constructor wants both bounds")
+        raise AbsentError("the constructor needs both bounds")
     options = {
         "use_importance_sampling_correction": True,
         "truncated_importance_sampling_ratio": high,
@@ -204,7 +207,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
-        raise AbsentError("not in this version: weights are truncated alone")
+        raise AbsentError("not in this version: weights can only be truncated")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
@@ -218,12 +221,12 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: the extremes of ratios are not reported")
+        raise AbsentError("not in this version: extreme ratios are not reported")
     return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
+    """Call the KL term alone, with advantages of 0. NeMo-RL's reference policy is the contract's rollout policy."""
     log_probs = inputs["log_probs"]
     options = {
         "reference_policy_kl_penalty": inputs["coefficient"],
@@ -260,14 +263,14 @@ def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A reward is the sum of its response's log-probs."""
+    """Call the preference loss with rewards: each reward is the sum of its response's log-probs."""
     rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
 
 
 def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A cross entropy is the divergence and the teacher's entropy, which is none of the student's."""
+    """Return the divergence: the cross entropy minus the teacher's entropy, which does not depend on the student."""
     mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
     data = {"sample_mask": _rows(mask)}
     loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
@@ -276,7 +279,7 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of chosen and rejected sequences in turn; those of the reference stand one place to the left."""
+    """Call the loss with chosen and rejected sequences in turn. Reference log-probs are shifted left by one position."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
@@ -306,7 +309,7 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The teacher's best tokens are all that there are."""
+    """Call the distillation loss. The teacher's top tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
@@ -315,7 +318,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
-_CLAMPED = Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
+_CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
 _LOSS_BINDINGS = (
     *(
         policy_loss(
@@ -421,7 +424,7 @@ _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # until November 2025 it had no option
+    Binding(  # until November 2025 there was no option
         f"{_UTILS}.calculate_kl",
         "kl_estimate",
         formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
@@ -444,19 +447,19 @@ _NUMBERS = (
 
 
 def _prompts(group: Sequence[Any]) -> Any:
-    """Make a prompt of one token for each group."""
+    """Make a one-token prompt for each group."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
 
 class _Options(dict[str, Any]):
-    """Read as an object, and until July 2026 as a dictionary."""
+    """Options that are read as attributes, and until July 2026 as dictionary keys."""
 
     __getattr__ = dict.__getitem__
 
 
 def _estimator(boundary: Any, **options: Any) -> Any:
-    """Make an estimator by its own constructor, and both of the configurations that it is given."""
+    """Build an estimator with its own constructor and the two configurations that it takes."""
     kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
 
@@ -485,10 +488,10 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With rewards of 0, the KL penalty is the advantage; an estimate of more than 10 is cut."""
+    """Call the estimator with rewards of 0, so that the advantage is the KL penalty. Estimates above 10 are clamped."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
-        raise AbsentError("a KL estimate is cut to [-10, 10]")
+        raise AbsentError("a KL estimate is clamped to [-10, 10]")
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
@@ -519,7 +522,7 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A step wants more than there are, so that nothing of what is kept is cut off."""
+    """Filter groups. The step asks for more prompts than exist, so that no kept prompt is cut off."""
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
@@ -536,9 +539,9 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
 
 
-_OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
+_OF_LOSS = StandIn("configurations", "the options that an estimator reads, as attributes and as dictionary keys")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
-_NUMBER = ("a reward is one number a response", f"{_AT}80")
+_NUMBER = ("a reward is one number per response", f"{_AT}80")
 _COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
 _ADVANTAGES = (
     group_advantage(
@@ -568,9 +571,9 @@ _ADVANTAGES = (
         stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         dialects=(
-            Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259"),
-            Dialect("epsilon_placement", "floor", "it is at least 1e-8", f"{_AT}260"),
-            Dialect("masked_output", "any", "the loss has its mask", f"{_AT}261"),
+            Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259"),
+            Dialect("epsilon_placement", "floor", "the standard deviation is at least 1e-8", f"{_AT}260"),
+            Dialect("masked_output", "any", "the loss applies the mask", f"{_AT}261"),
         ),
     ),
     *(
@@ -623,7 +626,7 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Group rollouts of prompts, to each of which the environment says something else."""
+    """Group the rollouts of prompts for which the environment returns different texts."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -636,21 +639,23 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt that holds an answer of another assistant; and turns, the last of which the environment may not answer.
-    What it says behind the last turn is in the batch: it is cut off here, as it has no gradient."""
+    """Build a prompt with an earlier assistant message, and turns, the last of which may have no environment reply.
+
+    Text of the environment after the last turn is in the batch. It has no gradient and is cut off here.
+    """
     log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
         log.append(_message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(_message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the engine has the limit, and this is what comes after it")
+        raise AbsentError("the engine applies the limit; the function sees only its output")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an engine that says the scenario's turns, and an environment that answers each."""
+    """Run an engine that returns the scenario's turns, and an environment that replies to each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
@@ -681,7 +686,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
-    """Make the tokens of a log of messages, and their mask, as collators do."""
+    """Flatten a message log into tokens and their mask, as collators do."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
     flat, _ = data.batched_message_log_to_flat_message([log])
@@ -689,7 +694,7 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a chat whose assistant is asked by the template to begin."""
+    """Process a chat. The template adds the header of the assistant's answer."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, stand_in(prompt=None, system_prompt=None)
     made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
@@ -698,7 +703,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one; what both begin with is no part of their difference."""
+    """Process the chosen answer to a chat next to a rejected one. Their common prefix is not part of the difference."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
@@ -715,7 +720,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": ids, "loss_mask": [int(flag) * (place >= shared) for place, flag in enumerate(mask)]}
 
 
-_BEHIND = "the new line behind an answer's end is a part of the message"
+_BEHIND = "the newline after the end of an answer is part of the message"
 _CHATS: dict[str, Any] = {
     "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
@@ -757,7 +762,7 @@ _MESSAGES = (
         call=_rolled,
         requires=(_MASKED,),
         imports=(_GRPO, _BATCHES),
-        stand_ins=(StandIn("engine, environment, ray", "answer at once, as it is said"),),
+        stand_ins=(StandIn("engine, environment, ray", "return the scenario's text immediately"),),
     ),
 )
 
@@ -770,7 +775,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Read rows, which are all that it holds: what belongs to the whole is somewhere else."""
+    """Read the rows of a batch. Data about the whole batch is stored elsewhere."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -779,14 +784,14 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
 
 
 def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """It takes the place of each row: the order that a scenario gives, turned round."""
+    """Restore the order of rows. The function takes the position of each row, the inverse of the scenario's order."""
     order = list(inputs["order"])
     boundary.function(batch, [order.index(place) for place in range(len(order))])
     return [batch]
 
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of one shard, by its own iterator."""
+    """Cut the microbatches of one shard with its own iterator."""
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
@@ -841,7 +846,7 @@ def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
-_ALPHANUMERIC = ("42", "7", "100")  # letters and digits alone are compared
+_ALPHANUMERIC = ("42", "7", "100")  # only letters and digits are compared
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _RULES = (
@@ -874,7 +879,7 @@ _RULES = (
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
+    """Compute the loss of one sequence whose tokens were sampled from ``top_k``, with sequence-level weights."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -900,7 +905,7 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Words:
-    """A tokenizer and its template: a word is a token, and a message its words."""
+    """A tokenizer with a chat template: each word is a token, and a message is its words."""
 
     pad_token_id = 0
 
@@ -915,7 +920,7 @@ class _Words:
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the tokens that generation goes on from."""
+    """Return the tokens from which generation continues."""
     answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
@@ -926,7 +931,7 @@ _CALLS = (
         f"{_PROCESSORS}.helpsteer3_data_processor",
         "call",
         call=_prompted,
-        stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
+        stand_ins=(StandIn("tokenizer", "a word is a token, and its number is its id"),),
     ),
     Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
 )
@@ -943,7 +948,7 @@ TARGET = Target(
         _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
     },
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
-    # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
+    # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
     no_signal=(

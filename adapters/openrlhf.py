@@ -1,7 +1,8 @@
-"""OpenRLHF (OpenRLHF/OpenRLHF): how Sentinel's contracts bind to its boundaries.
+"""Bindings for OpenRLHF (OpenRLHF/OpenRLHF).
 
-Its trainers import Ray, DeepSpeed and vLLM; none of that decides what a loss, an estimator or a mask computes. Those
-imports become ghosts, and the methods run on instances of the real classes that lack what they do not read.
+Its trainers import Ray, DeepSpeed and vLLM, which do not affect what a loss, an estimator or a mask computes. These
+imports become ghosts. Methods run on instances of the real classes that have only the attributes which the methods
+read.
 """
 
 from __future__ import annotations
@@ -64,16 +65,16 @@ _MAKER = f"openrlhf.{_OF_MAKER}"
 _DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
 _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 
-#: A response ends where padding begins; tokens of an environment stand between those of the policy.
+#: A response ends where padding begins. Tokens of an environment are between those of the policy.
 _PADDED = {"response_mask": ("full", "right")}
 
 
-#: What was done before there was an option.
+#: Option -> the behaviour before the option existed.
 _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Make an instance by its own constructor, which takes an option of a later version only at what was usual."""
+    """Build an instance with its own constructor. Options of later versions must have their earlier behaviour."""
     return boundary.owner(**keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -85,12 +86,13 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a loss the counts of the global batch; until May 2026 there were none."""
+    """Return the counts of the global batch for a loss. Until May 2026 there were none."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A row is a microbatch, and all of them are one step of the optimiser; the loss is their mean."""
+    """Call the loss once per row. Each row is a microbatch of one optimiser step, and the result is the mean of their
+    losses."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -118,17 +120,17 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the clip range; until May 2025 it had one bound."""
+    """Return the clip range. Until May 2025 it had one bound."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
     if low != high:
-        raise AbsentError("not in this version: the clip range is symmetric")
+        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
     return {"clip_eps": low}
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the options of truncated importance sampling, in the four ways in which they have been spelt."""
+    """Return the options of truncated importance sampling, which have had four spellings."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -142,8 +144,11 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """GSPO is asked for by its name alone: its definition is a mean over sequences, whatever the default is. Of the two
-    boundaries one is the class, whose constructor knows that."""
+    """Call the policy loss.
+
+    GSPO is selected by name, and its definition is a mean over sequences, whatever the default is. One of the two
+    boundaries is the class, whose constructor handles that.
+    """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
     gspo = inputs["algorithm"] == "gspo"
@@ -158,7 +163,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a critic, or of supervised learning."""
+    """Call the loss of a critic or of supervised learning."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
     return {"loss": boundary.invoke({**take_inputs(inputs, *names), **_counts(inputs)}, loss)}
@@ -167,9 +172,11 @@ def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) ->
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
 _BY_SEQUENCES = {"loss_scale_factor": None, "loss_agg_mode": "seq-mean-token-mean"}
 _CORRECTED = {"importance_weight_cap": (None, 2.0), **_AGGREGATES}
-_CUT = "the log-ratio is cut to [-20, 20] against overflow"
+_CUT = "the log-ratio is clamped to [-20, 20] to prevent overflow"
 _LOG_RATIO = Dialect("log_ratio_clamp", 20.0, _CUT, f"{_MAIN}/models/loss.py#L185")
-_REPORTED = Dialect("reported_log_ratio", "whole", "ppo_kl is reported before that cut", f"{_MAIN}/models/loss.py#L238")
+_REPORTED = Dialect(
+    "reported_log_ratio", "whole", "ppo_kl is reported before the log-ratio is clamped", f"{_MAIN}/models/loss.py#L238"
+)
 _LOSSES = (
     Binding(
         f"{_LOSS}.aggregate_loss",
@@ -212,7 +219,7 @@ _DEEPSPEED = "openrlhf.utils.deepspeed.deepspeed"
 
 
 class _Bar(list[Any]):
-    """A progress bar that shows nothing."""
+    """A progress bar without output."""
 
     set_postfix = staticmethod(lambda *_: None)
 
@@ -223,8 +230,11 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
-    by the microbatches of a step and averages over ranks. A token is known by its id, wherever it ends up."""
+    """Run the trainer's loop on each rank, from its buffer of unpadded rows to DeepSpeed.
+
+    DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
+    the model finds its log-prob.
+    """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
     share, budget = rows // count, inputs["max_tokens_per_microbatch"]
@@ -281,7 +291,7 @@ _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", 
 
 
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
-    """Give what the trainer reads of its command line."""
+    """Return the command-line options that the trainer reads."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
@@ -312,15 +322,17 @@ _UPDATES = (
         imports=(_DEEPSPEED, _EXPERIENCE),
         requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),
         stand_ins=(
-            StandIn("actor", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
-            StandIn("DeepSpeed", "its engine divides a loss by the microbatches of a step, and averages over ranks"),
+            StandIn("actor", "a table of log-probs; the forward pass looks up its input tokens"),
+            StandIn(
+                "DeepSpeed", "the engine divides a loss by the number of microbatches in a step and averages over ranks"
+            ),
             RANKS,
         ),
         fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
             _LOG_RATIO,
-            Dialect("kl_clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
+            Dialect("kl_clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
         ),
     ),
 )
@@ -330,10 +342,10 @@ _UPDATES = (
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
+    """Place rewards without a penalty: the KL that is passed in, or computed, is multiplied by 0."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards beyond 10, which it cuts")
+        raise AbsentError("not in this version: rewards above 10, which are clamped")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -341,10 +353,11 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Until October 2024 there was one estimator, which was always given a mask; until July 2025 none was cut."""
+    """Call the KL estimator. Until October 2024 there was one estimator, with a required mask; until July 2025 none
+    clamped."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: an estimate is cut to [-10, 10]")
+        raise AbsentError("not in this version: an estimate is clamped to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
@@ -360,7 +373,7 @@ _NUMBERS = (
         call=_estimate,
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
-        dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
+        dialects=(Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
     ),
     Binding(
         f"{_UTILS}.compute_reward",
@@ -384,16 +397,16 @@ _NUMBERS = (
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """On a copy: it divides the model's logits in place, which nobody reads again."""
+    """Call with a copy of the logits. The function divides them in place, and OpenRLHF does not read them again."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
-        raise AbsentError("not in this version: there is no sampling temperature")
+        raise AbsentError("not in this version: sampling temperature")
     log_probs = boundary.invoke({}, temperature=inputs["temperature"], **arguments)
     return {"log_probs": log_probs, "entropy": None}
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One token of a prompt stands before the response. The model is a table of the scenario's logits."""
+    """Compute log-probs with a model that returns the scenario's logits. One prompt token precedes the response."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
@@ -402,17 +415,17 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return Named(logits=torch.cat([logits, behind], 1))
 
     options = take_inputs(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # which took it before there was the option
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # the model applied it before the option existed
         options = keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the first form until May 2025
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
 
 
-_MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
+_MODEL = StandIn("model", "a table of the scenario's logits; the network's own computation is not checked")
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
     Binding(
@@ -435,7 +448,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Give the options that an advantage reads, as they are grouped since April 2026 and as they were before."""
+    """Return the options that an advantage reads: grouped since April 2026, flat before."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
@@ -459,9 +472,9 @@ def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
 def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
-    """Compute advantages of one experience, whose rows stand in the order of their prompts."""
+    """Compute the advantages of one experience, whose rows are sorted by prompt."""
     if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
-        raise AbsentError("not in this version: it moves rewards to a GPU, wherever they are")
+        raise AbsentError("not in this version: the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
@@ -478,9 +491,9 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the estimator that has these settings."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), group_size(inputs)
     if settings not in _ESTIMATORS:
-        raise AbsentError("no estimator leaves one out and scales")
+        raise AbsentError("no estimator both leaves one out and scales")
     if samples == 1:
-        raise AbsentError("its command line refuses one sample a prompt with this estimator")
+        raise AbsentError("the command line refuses one sample per prompt with this estimator")
     if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
         raise AbsentError(f"not in this version: there is no estimator {estimator}")
     rewards = inputs["rewards"]
@@ -489,7 +502,7 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without discount the return of a token is its own reward, and that minus its KL."""
+    """Normalise advantages. Without discount a token's return is its own reward minus its KL."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
@@ -509,8 +522,8 @@ def _kl_coefficient(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return read_coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
 
 
-_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
-_SAMPLES = StandIn("experience", "a record of tensors; the step reads those that it is given")
+_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads only options and a KL coefficient")
+_SAMPLES = StandIn("experience", "a record of tensors; the step reads only those in the scenario")
 
 
 #: (std_level, leave_one_out) -> the estimator.
@@ -546,9 +559,9 @@ _ADVANTAGES = (
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         accepts=_PADDED,
         dialects=(
-            Dialect("std", "biased", "the variance divides by the tokens", f"{_MADE}#L316"),
+            Dialect("std", "biased", "the variance divides by the token count", f"{_MADE}#L316"),
             Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
-            Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
+            Dialect("masked_output", "any", "the loss applies its mask", f"{_MAIN}/models/loss.py#L34"),
         ),
     ),
     Binding(f"{_PPO}.length_penalty.apply_overlong_penalty", "overlong_penalty", call=_overlong, stand_ins=(_SAMPLES,)),
@@ -560,7 +573,8 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It pads to the longest row: one more row, of the length that there is to be, is cut off again."""
+    """Pad rows. The function pads to the longest row, so one more row of the requested length is added and removed
+    again."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -579,7 +593,7 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": drawn}
 
 
-#: What a row of an experience is called in a scenario of rows.
+#: Field of an experience -> the contract's name of the column.
 _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advantages", "label": "labels"}
 
 
@@ -590,7 +604,7 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """An experience of one sample has no axis of rows."""
+    """Read an experience. With one sample it has no row axis."""
     columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
     if not columns["number"].ndim:
         columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
@@ -606,7 +620,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Append to a buffer, and collate."""
+    """Append experiences to a buffer and collate them."""
     with swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -614,7 +628,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance samples whose labels are their places, and which have nothing but lengths."""
+    """Balance samples whose labels are their positions and which have only lengths."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -642,7 +656,8 @@ _ROWS = (
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A mask stands at the position that predicts a token, as the trainer reads it: by the token, one to the right."""
+    """Read the trained tokens. A mask refers to the position that predicts a token; the trainer reads the token to its
+    right."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -659,7 +674,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Make a data set of one row of messages, by its own constructor."""
+    """Build a data set of one row of messages with its own constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
@@ -670,17 +685,17 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of one conversation. Its mask stands one position before a token."""
+    """Read the item of one conversation. Its mask is one position to the left of the token."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
     if isinstance(ids, int):
-        raise AbsentError("not in this version: a trainer makes the mask, of a prompt's length")
+        raise AbsentError("not in this version: the trainer makes the mask from the prompt length")
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one; what is behind the prompt is compared."""
+    """Read the chosen answer to a chat next to a rejected one. Only the tokens after the prompt are compared."""
     tokenizer, messages = chat(inputs)
     other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
     data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
@@ -689,9 +704,10 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """Compute the trainer's log-probs of both sides, behind a prompt of two tokens; a model has its own of the second.
+    """Compute the trainer's log-probs of both sides after a two-token prompt.
 
-    The token that stands there has the scenario's log-prob.
+    The model predicts the second prompt token, too, with its own log-prob. Response tokens have the scenario's
+    log-probs.
     """
     pad = torch.nn.functional.pad
     masks = pad(join_both_sides(inputs, "mask").long(), (2, 0), value=1)
@@ -708,7 +724,7 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``fit`` does: the log-probs of both models, and the loss of both. Either of the two is the boundary."""
+    """Compute the log-probs of both models and the loss, as ``fit`` does. The boundary is one of the two functions."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": stand_in(ring_attn_group=None), "loss_fn": loss}
@@ -719,20 +735,20 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """The trainer's log-probs are asked for by DPO's loss, the loss by IPO's."""
+    """Bind the trainer's log-probs for DPO's loss and the loss for IPO."""
     return Binding(
         boundary,
         "preference_loss",
         call=_preference,
         imports=(_DPO.rpartition(".")[0],),
-        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
+        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads only a token id")),
         fixed={"loss_type": loss_type, "ld_alpha": None},
         accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
     )
 
 
-_OF_FILES = StandIn("self", "a dataset reads files; the mask reads the length of a prompt")
-_NEW_LINE = "the new line behind an answer's end is trained with it"
+_OF_FILES = StandIn("self", "a dataset reads files; the mask reads only the length of a prompt")
+_NEW_LINE = "the newline after the end of an answer is trained with it"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
@@ -760,17 +776,18 @@ _DATA = (
 
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """Tokenize: a letter is a token."""
+    """Tokenize: each letter is a token."""
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
+    """Run an episode after a two-token prompt. Tokens after the last turn belong to the environment and are cut off
+    here."""
     lengths, observed = inputs["said"], iter(inputs["heard"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
-        """Say so many tokens in each turn, or as many of them as there may be."""
+        """Generate the scenario's number of tokens in each turn, up to the limit."""
         says = next(turns)
         ids = [1] * min(says, params.max_tokens)
         reason = "length" if says > params.max_tokens else "stop"
@@ -785,7 +802,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
     elif len(lengths) > 1 or inputs["heard"][-1]:
-        raise AbsentError("it has one turn, and no environment")
+        raise AbsentError("it has one turn and no environment")
     else:
         executor = boundary.owner()
     params = stand_in(max_tokens=None, logprobs=None)
@@ -801,8 +818,8 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _AGENT = "openrlhf.utils.agent"
 _RULES, _KNOWS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
 _ENGINE = (
-    StandIn("llm_engine", "answers as many tokens as the scenario says"),
-    StandIn("hf_tokenizer", "a letter is a token"),
+    StandIn("llm_engine", "returns as many tokens as the scenario requires"),
+    StandIn("hf_tokenizer", "each letter is a token"),
 )
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
@@ -815,7 +832,7 @@ _AGENTS = (
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """On a machine without an accelerator, in a ring of two ranks."""
+    """Run on a machine without an accelerator, in a ring of two ranks."""
     import torch
 
     ones = torch.ones
@@ -827,7 +844,7 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the reported pass rate, where engines answered ``consumed`` prompts, and ``accepted`` samples are left."""
+    """Return the reported pass rate after engines answered ``consumed`` prompts and ``accepted`` samples were kept."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
@@ -839,8 +856,8 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": boundary.function(generator)[1]}
 
 
-_TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function asks for their number")
-_ANSWERED = StandIn("_generate_vllm", "engines answer; what they say is how many prompts and samples")
+_TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function reads only their number")
+_ANSWERED = StandIn("_generate_vllm", "engines; the function reads only how many prompts and samples they returned")
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(

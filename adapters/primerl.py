@@ -1,7 +1,7 @@
-"""prime-rl (PrimeIntellect-ai/prime-rl): how Sentinel's contracts bind to its boundaries.
+"""Bindings for prime-rl (PrimeIntellect-ai/prime-rl).
 
-It has one flat tensor a sample, and no padding: the rows of a scenario are cut where their mask ends. Its loss is a sum
-over samples, divided by a count of the whole step. Until July 2025 it was a package of another name, ``zeroband``.
+prime-rl has one flat tensor per sample and no padding: rows of a scenario are cut at the end of their mask. Its loss is
+a sum over samples, divided by a count over the whole step. Until July 2025 the package was called ``zeroband``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _ADVANTAGE = f"{_ORCHESTRATOR}.advantage"
 
 # -- losses -----------------------------------------------------------------------------------------------------------
 
-#: No token is ever out of these bounds, in whatever way a version has spelt them.
+#: Bounds that no token exceeds, in the spelling of every version.
 _UNBOUNDED: Mapping[str, Any] = {
     "clip_ratio": float("inf"),
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
@@ -75,23 +75,23 @@ def _counted(inputs: Mapping[str, Any]) -> int:
 
 
 def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
-    """Give the options of a loss.
+    """Return the options of a loss.
 
     :param reader: the function that reads them.
     """
     if inputs["algorithm"] != "dppo_tv":
         return stand_in(**_UNBOUNDED)
     if "dppo_mask_high" not in inspect.getsource(reader):
-        raise AbsentError("not in this version: the trust region is another one")
+        raise AbsentError("not in this version: this trust region")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
     return stand_in(**{**_UNBOUNDED, **trust})
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Give the loss of one sample, by its settings; until February 2026 there was no function of its own."""
+    """Return the loss function of one sample for its settings. Until February 2026 it was not a separate function."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: the trust region is another one")
+            raise AbsentError("not in this version: this trust region")
         return stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
     settings = _settings(inputs, default)
@@ -99,7 +99,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum over all samples of a step, and divide by their count."""
+    """Sum over the samples of a step and divide by their token count."""
     current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
@@ -115,7 +115,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """Make the inputs of one sample's loss; a reference came with another name."""
+    """Make the inputs of one sample's loss. Reference log-probs were added under another name."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -139,8 +139,10 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of spring 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
-    two tokens, of which one stands everywhere."""
+    """Call the loss of spring 2025, which takes a padded batch, a first token without a prediction, and logits.
+
+    The vocabulary has two tokens, and every token is the second one.
+    """
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
     logits = two_token_logits(log_probs)
@@ -155,17 +157,17 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "epsilon" in boundary.parameters:
         if low != high:
-            raise AbsentError("not in this version: the clip range is symmetric")
+            raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
         arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
         arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
-        raise AbsentError("not in this version: the loss is clipped in another way")
+        raise AbsentError("not in this version: this kind of clipping")
     loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
 
-_SETTINGS = StandIn("loss_config", "the options that a loss reads, in the names of all versions")
+_SETTINGS = StandIn("loss_config", "the options that a loss reads, under the names of all versions")
 _CLIP = ("eps_clip_low", "eps_clip_high")
 _LOSSES = (
     policy_loss(
@@ -196,7 +198,7 @@ _LOG_PROBS = (
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
         "kl_estimate",
-        # What it calls the trainer's log-probs are those of the reference.
+        # This function calls the reference log-probs the trainer's.
         call=partial(call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
@@ -221,30 +223,30 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Until June 2026: one function, whose settings have grown and gone."""
+    """Call the function that computed all advantages until June 2026, whose settings came and went."""
     rewards = inputs["rewards"]
     rows, size, one_out = len(rewards), group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
     settings = {**wanted, "length_weighted_mean": False, "neg_clipped": False, "type": "default"}
     if "advantage_type" in boundary.parameters:
         if inputs["std_level"] is not None:
-            raise AbsentError("not in this version: nothing is divided by a standard deviation")
+            raise AbsentError("not in this version: division by a standard deviation")
         options: dict[str, Any] = {"advantage_type": "rloo" if one_out else "drgrpo"}
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: an advantage is a reward less the mean of its group")
+            raise AbsentError("not in this version: an advantage is the reward minus the mean of its group")
         options = {"advantage_config": stand_in(**settings)}
     else:
         raise AbsentError("not in this version: rollouts are scored")
     if one_out and size == 1:
-        raise AbsentError("there is nothing to leave one out of")
+        raise AbsentError("a group of one has no row to leave out")
     arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
     return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make an episode of one trace of one sampled token for each reward."""
+    """Make an episode with one trace of one sampled token for each reward."""
     agent = stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
@@ -279,7 +281,7 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a request with as many completions as a group has, each with the scenario's reward."""
+    """Score a request with one completion per row of the group, each with the scenario's reward."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in rows_of_groups(inputs["group"]):
@@ -297,7 +299,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score each group by GRPO, and ask the gate, whose range is the default."""
+    """Score each group with GRPO and query the gate with its default range."""
     algorithm = make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -310,7 +312,7 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
-#: Before, a rollout had its reward where a trace has it today.
+#: In older versions a rollout stored the reward that is on its trace today.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
 _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
@@ -346,14 +348,16 @@ _ADVANTAGES = (
         _computed,
         "std_level",
         "leave_one_out",
-        stand_ins=(StandIn("advantage_config", "the options that it reads, in the names of all versions"),),
+        stand_ins=(
+            StandIn("advantage_config", "the options that the function reads, under the names of all versions"),
+        ),
         fixed={"group_layout": "equal", "epsilon": 1e-8},
     ),
     normalised_rewards(
         f"{_BEFORE}.inference.rewards._compute_request_rewards",
         _of_requests,
         "std_level",
-        stand_ins=(StandIn("request", "an engine's record of completions, and what a rule gives to each"),),
+        stand_ins=(StandIn("request", "an engine's record of completions, with the score that a rule gave to each"),),
         accepts={"std_level": (None, "group")},
     ),
 )
@@ -363,7 +367,7 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a sample of so many tokens, each of which is the row's number."""
+    """Make a sample with the given number of tokens, each of which is the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
@@ -374,7 +378,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """What a pack costs is its tokens; until July 2026 a sample had an adapter of LoRA; there is one."""
+    """Return further arguments of a version: the token cost of packing, and until July 2026 one LoRA adapter."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -394,7 +398,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare for two workers; what is added lest one has less to do has no token that counts."""
+    """Prepare batches for two workers. Samples that are added to balance the workers have no valid token."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -404,9 +408,9 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples one behind the other, in rows of one length, as the loader does; a token is its sample's number.
+    """Pack samples into rows of one length, as the loader does. Each token is its sample's number.
 
-    What fills a row up is no token that counts.
+    Padding at the end of a row is not a valid token.
     """
     lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
@@ -422,7 +426,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
-        raise AbsentError("it is given a multiple of the parts")
+        raise AbsentError("the caller passes a multiple of the number of parts")
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 
@@ -463,8 +467,10 @@ _SCHEDULES = (
         "learning_rate",
         call=_rates,
         fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
-        accepts={"min_ratio": (0.1, 1.0)},  # a warm-up from nothing begins at 1e-8 of the peak
-        dialects=(Dialect("warmup_from", "minimum", "it goes up from min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),),
+        accepts={"min_ratio": (0.1, 1.0)},  # a warm-up from 0 begins at 1e-8 of the peak
+        dialects=(
+            Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),
+        ),
     ),
     Binding(
         f"{_SCHEDULER}.setup_constant_scheduler",
@@ -479,9 +485,9 @@ _SCHEDULES = (
 
 
 def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``tokens`` has those of each node: [sampled, ids]; ``branches`` the numbers of the nodes of each.
+    """Build training samples from a tree of messages and count how often each token is trained on.
 
-    What comes back is how often each token is trained on.
+    ``tokens`` has ``[sampled, ids]`` for each node, and ``branches`` the node numbers of each branch.
     """
     arguments = inputs["arguments"]
     nodes = []
@@ -504,7 +510,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the age of the rollout in flight, after each of so many updates of the policy."""
+    """Read the age of the rollout in flight after each of the given number of policy updates."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -534,7 +540,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch of the rollouts that are done, each of one sample; none of them has an advantage of 0."""
+    """Take a batch of finished rollouts of one sample each. None of them has an advantage of 0."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
@@ -556,7 +562,7 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Log-probs that a service has said of the tokens of a branch, of which the first is a message of its own."""
+    """Assign the reference log-probs that a service returned for a branch. Its first token is a message of its own."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
@@ -574,7 +580,10 @@ _ROLLOUTS = (
         "rollout_collection",
         requires=_NODES,
         call=_taken,
-        stand_ins=(_TRACES, StandIn("self", "a sink without its curriculum: what it has collected is there")),
+        stand_ins=(
+            _TRACES,
+            StandIn("self", "a sink without its curriculum; its collected rollouts are those of the scenario"),
+        ),
     ),
     Binding(
         f"{_ALGORITHMS}.routing.assign_reference_logprobs",
@@ -595,7 +604,7 @@ _ROLLOUTS = (
         "call",
         formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
         call=_updated,
-        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads one rollout in flight"),),
+        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads only one rollout in flight"),),
     ),
 )
 
