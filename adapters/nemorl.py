@@ -279,7 +279,7 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss with chosen and rejected sequences in turn. Reference log-probs are shifted left by one position."""
+    """Call the loss with chosen and rejected sequences in turn. Reference log-probs are shifted left by one."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
@@ -424,7 +424,7 @@ _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # until November 2025 there was no option
+    Binding(  # there was no option for it until November 2025
         f"{_UTILS}.calculate_kl",
         "kl_estimate",
         formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
@@ -522,7 +522,7 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Filter groups. The step asks for more prompts than exist, so that no kept prompt is cut off."""
+    """Filter groups. The step requests more prompts than exist, so that no kept prompt is cut off."""
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]

@@ -495,7 +495,7 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if samples == 1:
         raise AbsentError("the command line refuses one sample per prompt with this estimator")
     if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
-        raise AbsentError(f"not in this version: there is no estimator {estimator}")
+        raise AbsentError(f"not in this version: the estimator {estimator}")
     rewards = inputs["rewards"]
     mask = torch.ones(len(rewards), 1)
     return {"normalised": _advantages(boundary, estimator, samples, torch.zeros(mask.shape), mask, rewards, 0.0)[:, 0]}
@@ -844,7 +844,7 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the reported pass rate after engines answered ``consumed`` prompts and ``accepted`` samples were kept."""
+    """Return the reported pass rate after engines processed ``consumed`` prompts and ``accepted`` samples were kept."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}

@@ -1,8 +1,8 @@
-"""TRL (huggingface/trl): how Sentinel's contracts bind to its boundaries.
+"""Bindings for TRL (huggingface/trl).
 
-Its trainers are run on its configuration classes. A method that is given log-probs or rewards is called on a trainer
-whose constructor did not run: what that would have set stands in the configuration, or in ``_OFF``. For the scaling of
-a whole step the trainer is built for real.
+Trainers run with TRL's own configuration classes. Methods that take log-probs or rewards are called on a trainer whose
+constructor did not run: the attributes that it would set come from the configuration or from ``_OFF``. To check the
+scaling of a whole step, the trainer is really built.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _COUNTED, _TYPED = ("full", "right"), ("input_ids", "mm_token_type_ids")  # comp
 
 _SIDES = ("chosen", "rejected")
 
-#: What constructors set beside the options of the configuration, for a run without tools, images, adapters and vLLM.
+#: Attributes that constructors set in addition to the configuration, for a run without tools, images, adapters and
+#: vLLM.
 _OFF: dict[str, Any] = {
     **dict.fromkeys(("tools", "environments", "environment_factories", "rollout_func", "ref_model", "_is_vlm")),
     **dict.fromkeys(("is_encoder_decoder", "_peft_has_been_casted_to_bf16", "reference_free"), False),
@@ -91,7 +92,7 @@ _OFF: dict[str, Any] = {
 
 
 def _of_configuration(self: Any, name: str) -> Any:
-    """Read what the constructor would have set."""
+    """Return the attributes that the constructor would set."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # sums
@@ -102,7 +103,7 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
-    """A configuration of one of TRL's own classes with these options, of which it checks none."""
+    """Make a configuration of TRL's own class with these options, without its validation."""
     kind = kind or config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in keep_accepted(kind, given, former).items():
@@ -111,7 +112,7 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
-    """A trainer whose constructor did not run: see _of_configuration."""
+    """Make a trainer whose constructor did not run: see _of_configuration."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {"accelerator": make_one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
@@ -119,10 +120,10 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     return made
 
 
-_ONE_PROCESS = StandIn("accelerator", "one process: what is gathered or reduced over ranks is what it was")
-_SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes are its configuration's")
-_TABLE = StandIn("model", "one table of outputs, a causal model of transformers: its gradient is that of each token")
-_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "answers the scenario's log-probs; no model is measured")
+_ONE_PROCESS = StandIn("accelerator", "one process: gathering and reducing over ranks return their input")
+_SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes come from its configuration")
+_TABLE = StandIn("model", "one table of outputs, as a causal model of transformers; its gradient is that of each token")
+_LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model is checked")
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Methods that answer these log-probs: one alone; with entropies, and later with a router's loss."""
+    """Return methods that return these log-probs: alone, with entropies, and later with a router's loss."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     both, one = (partial(return_first, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs))
@@ -152,7 +153,7 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """A batch of one prompt token and the scored response, as a trainer hands it to its loss."""
+    """Make a batch of one prompt token and the scored response, as a trainer passes it to its loss."""
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -173,7 +174,9 @@ def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 def _clipping(boundary: Any, args: Any, inputs: Mapping[str, Any], **attributes: Any) -> Any:
     weighted = inputs["importance_weights"] is not None
     if weighted and not hasattr(args, "vllm_importance_sampling_correction"):
-        raise UnknownInputError("not in this version: weights of what another policy sampled", "importance_weights")
+        raise UnknownInputError(
+            "not in this version: importance weights for another sampling policy", "importance_weights"
+        )
     return _trainer(
         boundary,
         args,
@@ -191,7 +194,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm, mode, mask = inputs["algorithm"], inputs["loss_agg_mode"], inputs["response_mask"]
     loss_type = _LOSS_TYPES.get((algorithm, mode))
     if loss_type is None or (algorithm == "cispo" and inputs["eps_clip_low"] < 1):
-        raise AbsentError(f"not in TRL: {algorithm} with {mode} and a ratio cut below by {inputs['eps_clip_low']}")
+        raise AbsentError(f"not in TRL: {algorithm} with {mode} and the lower clip bound {inputs['eps_clip_low']}")
     loss_type = "dapo" if loss_type == "bnpo" and inputs["batch_num_tokens"] is not None else loss_type
     given = {
         **_bounds(inputs),
@@ -210,7 +213,7 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     given["loss_type"] = _loss_type(boundary.function, loss_type)
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
-    if "student_logits" in boundary.parameters:  # SDPO's; a model is never certain of a token
+    if "student_logits" in boundary.parameters:  # SDPO's loss; a model never assigns probability 1
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
         return {"loss": boundary.function(trainer, batch, two_token_logits(said))}
     loss = boundary.function(trainer, stand_in(training=True), batch)
@@ -220,12 +223,12 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _loss_type(loss: Any, name: str) -> str:
     if f'"{name}"' not in inspect.getsource(loss):
-        raise AbsentError(f"not in this version: there is no loss_type {name!r}")
+        raise AbsentError(f"not in this version: loss_type {name!r}")
     return name
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the fused kernel is handed is answered by TRL's own loss: the kernel is a package of its own."""
+    """Compute the loss through the fused path. TRL's own loss replaces the fused kernel, which is in another package."""
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -244,7 +247,8 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the policy that a batch was sampled by; in 2025, one that is taken once was taken for the policy's own."""
+    """Return the bounds of the sampling policy's weights. In 2025 a sampling policy that was used once counted as the
+    policy."""
     return {
         "epsilon": inputs["eps_clip_low"],
         "epsilon_high": inputs["eps_clip_high"],
@@ -259,10 +263,10 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Completions behind a first token each, in one row, as TRL's own collator packs them."""
+    """Call the loss with completions after one first token each, packed into one row by TRL's own collator."""
     mask, model = inputs["response_mask"].long(), token_table(inputs["log_probs"], trains=False)
     if not hasattr(boundary.module, "patch_chunked_lm_head"):
-        raise AbsentError("not in this version: its batches are trees of rollouts, or its model says logits")
+        raise AbsentError("not in this version: batches are trees of rollouts, or the model returns logits")
     boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
@@ -276,12 +280,12 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _options(boundary, _bounds(inputs), {"beta": 0.0, "num_iterations": 2})
     trainer = _clipping(boundary, args, inputs, _train_tokens_start_time=None)
     loss = boundary.function(trainer, model, batch)
-    clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if mask.any() else None  # of no token it is NaN
+    clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if mask.any() else None  # NaN without a token
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Which completions of one advantage each are kept; what their tokens lose is PPO's."""
+    """Read which completions are kept, each with one advantage. Their token losses are PPO's."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
         raise AbsentError("a completion has one advantage")
@@ -291,20 +295,20 @@ def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"opsm_mask": kept.expand(mask.shape), "opsm_clipfrac": None, "policy_loss": losses}
 
 
-_KERNEL = StandIn("liger_loss", "of a package of its own: answers TRL's unfused loss of what it is handed")
-_EMPTY_ROWS = "a mean over responses is taken over the rows of the batch, those whose completion is masked included"
+_KERNEL = StandIn("liger_loss", "from another package: returns TRL's unfused loss for the same arguments")
+_EMPTY_ROWS = "a mean over responses divides by the rows of the batch, including masked completions"
 _RESPONSES = {"loss_agg_mode": ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")}
 _ONE = Dialect("advantage_level", "sequence", "a response has one advantage", f"{CODE}/trainer/grpo_trainer.py#L3031")
 _FINITE = Dialect(
     "masked_values_have_no_influence",
     None,
-    "what is said of a token that is not learned is finite",
+    "log-probs of tokens that are not trained are finite",
     f"{CODE}/trainer/sft_trainer.py#L1765",
     symptom="non-finite",
 )
 _OF_GRPO, _OF_RLOO = "trainer/grpo_trainer.py#L3107", "trainer/rloo_trainer.py#L1610"
 _ONE_ACTION = f"{CODE}/trainer/rloo_trainer.py#L1600"
-_RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it takes the completion as one action", _ONE_ACTION)
+_RATIO_OF_A_RESPONSE = Dialect("ratio_level", "sequence", "it treats the completion as one action", _ONE_ACTION)
 _RANKS: dict[str, tuple[Any, ...]] = dict.fromkeys(("global_batch_size", "dp_size"), (None,))
 _MEANS = {"loss_agg_mode": ("token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm")}
 
@@ -312,12 +316,12 @@ _REJECTION = Binding(
     f"{GRPO}.GRPOTrainer.get_off_policy_mask",
     "sequence_rejection",
     call=_off_policy,
-    stand_ins=(StandIn("policy loss", "PPO's of the scenario's ratios: the boundary makes the mask alone"),),
+    stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios: the boundary computes only the mask"),),
     dialects=(
         Dialect(
             "masked_values_have_no_influence",
             None,
-            "log-probs of masked tokens are finite, too",
+            "log-probs of masked tokens are finite as well",
             f"{CODE}/trainer/grpo_trainer.py#L2934",
             symptom="non-finite",
         ),
@@ -330,7 +334,7 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """A policy loss of completions, which are aggregated at this line."""
+    """Bind a policy loss of completions, aggregated at this source line."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path,
@@ -435,9 +439,9 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(return_first, None)
         ),
     )
-    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, with rows that have no token
+    of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, for rows without a token
     if of_rows and not inputs["response_mask"].any(-1).all():
-        raise AbsentError("a row without a token that counts is a part of the mean")
+        raise AbsentError("the mean counts rows without a valid token")
     if "distillation_logits" in boundary.parameters:
         said = trainer._compute_teacher_student_logits(student, teacher, batch)
         return {"loss": boundary.function(trainer, student, batch, said)}
@@ -447,7 +451,8 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A head that multiplies by 1, three tokens of the vocabulary at a time; nobody predicts the first token."""
+    """Compute the chunked loss with a head that multiplies by 1, three vocabulary entries at a time. The first token
+    has no prediction."""
     logits, pad = inputs["logits"], torch.nn.functional.pad
     states, head = stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = stand_in(config=stand_in(), lm_head=stand_in(weight=head), model=lambda **_: states)
@@ -458,11 +463,11 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is logged as the entropy of tokens whose entropies are the scenario's values."""
+    """Read the logged entropy of tokens whose entropies are the scenario's values."""
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: the model says the entropy of each token")
+        raise AbsentError("not in this version: the model returns the entropy of each token")
     values, batch = inputs["values"], make_sequences(inputs["response_mask"])
     model = token_table(values[..., None].expand(*values.shape, 2))
     args = stand_in(use_liger_kernel=False, loss_type="nll")
@@ -481,7 +486,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Log-probs, those of the reference, and masks: of the chosen responses, then of the rejected ones."""
+    """Return log-probs, reference log-probs and masks: chosen responses first, then rejected ones."""
     return tuple(join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
@@ -515,7 +520,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """ORPO's second term, of averages that it takes itself of logits; its first is a cross entropy."""
+    """Compute ORPO's second term from the averages that it takes of logits. Its first term is a cross entropy."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -525,7 +530,7 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """The pairs of a batch as they were collated until February 2026, and until October 2024."""
+    """Make pairs as they were collated until February 2026, and until October 2024."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
@@ -537,7 +542,7 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Preference pairs of numbers, collated and read back: each token of a prompt, and its type."""
+    """Collate preference pairs of numbers and read them back: each prompt token and its type."""
     samples = inputs["samples"]
     pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
@@ -554,12 +559,12 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is logged of a metric, of which a batch that does not count had no number: NaN, or nothing there."""
+    """Read a logged metric. For a batch that does not count, TRL logged NaN or nothing."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025 every batch had a number
-        raise AbsentError("not in this version: a reward function scores every completion")
+        raise AbsentError("not in this version: every reward function scores every completion")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
@@ -569,14 +574,14 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     with swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
         boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
     told = found.get("probed", float("nan") if history else None)
-    return {"result": values.new_tensor(0.0 if told is None else told)}  # of no number nothing is told
+    return {"result": values.new_tensor(0.0 if told is None else told)}  # without a number nothing is logged
 
 
 _NO_REFERENCE = Dialect("reference", "none", "it has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677")
-_AT_THE_TABLE = StandIn("entropy_from_logits", "reads the scenario's numbers out of the table")
-_OF_HF = StandIn("Trainer.compute_loss", "of transformers: returns the model's outputs; its loss is not looked at")
+_AT_THE_TABLE = StandIn("entropy_from_logits", "looks up the scenario's numbers in the table")
+_OF_HF = StandIn("Trainer.compute_loss", "from transformers: returns the model's outputs; its loss is not used")
 
-#: What stands in a metric that a trainer has no number for is NaN, where it has any such metric.
+#: A missing metric is NaN if the trainer has any metric of that kind.
 _WITHOUT_A_NUMBER = (f"{GRPO}.GRPOTrainer", f"{RLOO}.RLOOTrainer", _SDPO, f"{_ASYNC}.AsyncGRPOTrainer")
 _LOGGING = (
     f"{DPO}.DPOTrainer",
@@ -620,13 +625,13 @@ MODELS = (
         "token_log_probs",
         call=_chunked,
         fixed={"with_entropy": True},
-        stand_ins=(StandIn("model", "its hidden states are the logits, its head a matrix of ones on the diagonal"),),
+        stand_ins=(StandIn("model", "its hidden states are the logits, and its head is the identity matrix"),),
     ),
     Binding(
         f"{DPO}.DataCollatorForVisionPreference.torch_call",
         "collation",
         call=_collated,
-        stand_ins=(StandIn("processor", "of a vision model: makes numbers of texts, and types beside them"),),
+        stand_ins=(StandIn("processor", "a vision processor: turns texts into numbers and adds their types"),),
         fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
     ),
     *(
@@ -634,7 +639,7 @@ MODELS = (
             f"{owner}.log",
             "masked_statistics",
             call=partial(_logged, owner in _WITHOUT_A_NUMBER),
-            stand_ins=(_SELF, StandIn("Trainer.log", "of transformers: it writes what it is handed")),
+            stand_ins=(_SELF, StandIn("Trainer.log", "from transformers: it logs what it is passed")),
             fixed=_MEAN,
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
@@ -660,7 +665,7 @@ MODELS = (
         )
         for boundary, accepts, fixed in (
             (f"{DISTILLATION}.DistillationTrainer.compute_loss", {}, {}),
-            (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),  # its temperature is that of sampling alone
+            (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),  # its temperature is only for sampling
             (f"{_SDPO}._compute_self_distillation_loss", {"response_mask": ("full",)}, {"batch_num_tokens": None}),
         )
     ),
@@ -670,7 +675,7 @@ MODELS = (
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A chat of which all that the assistant said is learned, or its last answer to what stands before."""
+    """Read the trained tokens of a chat: everything that the assistant wrote, or its last answer."""
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
@@ -684,7 +689,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one."""
+    """Read the chosen answer to a chat next to a rejected one."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
@@ -697,7 +702,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None}
     )
     batch = boundary.function(boundary.owner(**options), rows)
-    if "prompt_input_ids" in batch:  # until February 2026, when steps put the parts together, and cut them
+    if "prompt_input_ids" in batch:  # until February 2026, when training steps joined and cut the parts
         prompt, answer = (batch[f"{part}_input_ids"][0] for part in ("prompt", "chosen"))
         learned = torch.cat([torch.zeros_like(prompt), torch.ones_like(answer)])
         return {"token_ids": torch.cat([prompt, answer]), "loss_mask": learned}
@@ -706,7 +711,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The last answer of a chat, as GKD's collator learns it."""
+    """Read the last answer of a chat as GKD's collator trains it."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
@@ -715,7 +720,7 @@ def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def several(self: Any, texts: Any, **options: Any) -> Any:
         return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
 
-    with swap(type(tokenizer), "__call__", several):  # until October 2024 it was handed a list
+    with swap(type(tokenizer), "__call__", several):  # until October 2024 it took a list
         batch = boundary.function(boundary.owner(**known), [{"messages": messages}])
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
@@ -725,7 +730,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from datasets import Dataset, disable_progress_bars
 
     if "strategy" not in boundary.parameters:
-        raise AbsentError("not in this version: a row is cut where a pack ends")
+        raise AbsentError("not in this version: a row is cut at the end of a pack")
     disable_progress_bars()
     rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
@@ -733,13 +738,13 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What is added to a reward; the trainer adds up what its rules say."""
+    """Read the overlong penalty, which the trainer adds to the reward."""
     ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
     added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
 
 
-_WORDS = StandIn("tokenizer", "of words: a word is a token")
+_WORDS = StandIn("tokenizer", "each word is a token")
 _PREPARES = f"{SFT}.SFTTrainer._prepare_dataset", f"{DPO}.DPOTrainer._prepare_dataset(args)"
 ROWS = (
     *(
@@ -764,7 +769,7 @@ ROWS = (
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What KTO reports of a batch whose chosen and rejected responses have these log-probs, as has the reference."""
+    """Read KTO's metrics for a batch in which policy and reference have these log-probs."""
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
@@ -783,7 +788,7 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The KL that is reported, of log-probs of which the trainer has computed the penalties itself."""
+    """Read the reported KL for log-probs whose penalties the trainer has computed."""
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
@@ -807,7 +812,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The log-probs of the chosen responses of pairs that are too long; each token's is -1."""
+    """Read the log-probs of the chosen responses of pairs that are too long. Each token has log-prob -1."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -831,7 +836,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The labels of token ids, in which a template is a token."""
+    """Read the labels of token ids. A template is one token."""
     given = inputs["arguments"]
     tokenizer = table_tokenizer(token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
@@ -839,7 +844,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a known template makes of a conversation, what the one for training makes of it, and what that trains."""
+    """Render a conversation with a known template and with its training template, and read what that trains."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
@@ -866,7 +871,7 @@ SINGLE = tuple(
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Rows of token ids, of which a completion mask says what is learned; the first token's is of no consequence."""
+    """Train on rows of token ids with a completion mask. The first token does not matter."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
@@ -877,7 +882,7 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Completions that are generated and scored, buffered, cut and trained on."""
+    """Train on completions that are generated, scored, buffered and cut."""
     mask = inputs["response_mask"]
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -895,7 +900,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = build_trainer(boundary, table, size, prompts, options, reward_funcs=return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
-    makes = inspect.getsource(trainer._generate_and_score_completions)  # a step cuts all columns, of which it has these
+    makes = inspect.getsource(
+        trainer._generate_and_score_completions
+    )  # a step cuts all columns; these are the ones it has
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
     trainer._generate_and_score_completions = partial(return_first, scored)
     loss, arrived = train(trainer, model)
@@ -905,10 +912,12 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _preferred(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Pairs of responses to a prompt, in rows of pairs, of responses, of texts (of a reward model, which sums what the
-    table says of tokens) or of prompts (answered and judged); ``names`` are the scenario's options. A row's first token
-    is the prompt, and begins the response: it says whose end it is where there is but one. Trainers add the end; only
-    the reward trainer did not until September 2025, and learned texts as they were."""
+    """Train on pairs of responses to a prompt. ``names`` are the scenario's options.
+
+    Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (generated and
+    judged). A row's first token is the prompt. It begins the response and identifies the row when there is only one end
+    token. Trainers append the end token; the reward trainer did not until September 2025.
+    """
     table, reference, mask = _of_pairs(inputs)
     ids = token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
@@ -936,7 +945,8 @@ def _preferred(
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Completions are the student's own, of the scenario, and the data set's have one token; or the other way round."""
+    """Train a student. Either its own completions come from the scenario and the data set's have one token, or the
+    reverse."""
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
@@ -968,13 +978,13 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Advantages of completions of one token; a group of one is evaluated, as a trainer wants several."""
+    """Read the advantages of one-token completions. A group of one is evaluated, because trainers need several."""
     rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
         former = "bool" in str(config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
-            raise AbsentError("not in this version: rewards are scaled by the deviation of a group")
+            raise AbsentError("not in this version: rewards are scaled by the standard deviation of a group")
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
@@ -990,24 +1000,24 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
     if size == 1:
         if not hasattr(trainer, "num_generations_eval"):
-            raise AbsentError("not in this version: a group has several")
+            raise AbsentError("not in this version: a group has several rows")
         model.eval()
         trainer.num_generations_eval = 1
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _since(boundary: str) -> tuple[str, ...]:  # what trainers do not take that are older, or of an older transformers
+def _since(boundary: str) -> tuple[str, ...]:  # options that older trainers, or an older transformers, do not accept
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 
 
-_SAID = StandIn("generate", "answers the scenario's tokens, in the place of sampling")
+_SAID = StandIn("generate", "returns the scenario's tokens instead of sampling")
 _ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None,), "response_mask": _COUNTED}
-_BATCH = StandIn("_generate_and_score_completions", "answers the scenario's completions and advantages")
-_COLLATOR = StandIn("data_collator", "hands over prompts of one token, each with its completion")
+_BATCH = StandIn("_generate_and_score_completions", "returns the scenario's completions and advantages")
+_COLLATOR = StandIn("data_collator", "returns one-token prompts, each with its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
 _TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer": "__init__(reward_funcs)"}
-_ONE_TOKEN = StandIn("generate", "answers one token, in the place of sampling")
+_ONE_TOKEN = StandIn("generate", "returns one token instead of sampling")
 ADVANTAGES = (
     normalised_rewards(
         f"{GRPO}.GRPOTrainer._generate_and_score_completions",
@@ -1121,12 +1131,12 @@ TARGET = Target(
         *("transformers", "transformers.trainer", "transformers.models.auto.processing_auto", "torch.distributed.fsdp"),
         *("accelerate", "datasets", "huggingface_hub", "pyarrow", "requests"),
     ),
-    moved={  # what became experimental in the winter of 2025, and a class of another name
+    moved={  # experimental since the winter of 2025, and a class that was renamed
         **{f"{_OWN}.{n}.{n}_trainer": (f"trl.trainer.{n}_trainer",) for n in ("gkd", "cpo", "orpo", "online_dpo")},
         f"{_OWN}.utils.DataCollatorForChatML": ("trl.trainer.utils.DataCollatorForChatML",),
         f"{DPO}.DataCollatorForPreference": (f"{DPO}.PreferenceCollator",),
     },
-    at_import={  # names that transformers 5 has no more, and what came after them; no boundary uses them
+    at_import={  # names that transformers 5 removed, and their successors; no boundary uses them
         "transformers.top_k_top_p_filtering": Alias("transformers.TopKLogitsWarper"),
         "transformers.models.auto.modeling_auto.MODEL_FOR_VISION_2_SEQ_MAPPING_NAMES": Alias(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"

@@ -1,7 +1,7 @@
-"""ROLL (alibaba/ROLL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for ROLL (alibaba/ROLL).
 
-Its workers want Ray and GPUs. None of that decides what their losses compute, so these run as methods of the real
-class, on the target's own configuration and batches, with the small stand-ins that each binding names.
+ROLL's workers need Ray and GPUs, which do not affect what their losses compute. The losses run as methods of the real
+classes, on ROLL's own configuration and batches, with the small stand-ins that each binding declares.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ _RLVR_CONFIG = "roll.pipeline.rlvr.rlvr_config"
 _BASE_CONFIG = "roll.configs.base_config"
 _WORKER_CONFIG = "roll.configs.worker_config"
 
-#: The worker classes with policy losses, and the class of their configuration.
+#: The worker classes with policy losses, and their configuration classes.
 _RLVR_PG = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
 _AGENTIC_PG = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
 _CONFIG_OF = {"rlvr": (_RLVR_CONFIG, "RLVRConfig"), "agentic": (_AGENTIC_CONFIG, "AgenticConfig")}
 
-#: ROLL's names of the estimators.
+#: Estimator of the contract -> its name in ROLL.
 _ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "k3"}
 
 _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto; ``labels`` are its arrays of objects."""
+    """Make a DataProto. ``labels`` are its object arrays."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: Options that older configurations do not have -> what those do without.
+#: Option that older configurations lack -> the behaviour without it.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -80,8 +80,10 @@ _BEFORE: Mapping[str, Any] = {
 
 
 def _settings(owner: Any, options: Mapping[str, Any]) -> None:
-    """:raises AbsentError: for an option that came later, where the scenario wants what it does.
-    :raises DriftError: for any other that the configuration does not have: setting it would succeed silently.
+    """Set options of a configuration.
+
+    :raises AbsentError: if the scenario needs an option that this version does not have.
+    :raises DriftError: for any other option that the configuration lacks, because setting it would silently succeed.
     """
 
     for name, value in options.items():
@@ -94,9 +96,9 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    """Make the pipeline's configuration and that of its actor, both of the target's classes.
+    """Make the pipeline's configuration and its actor's, both from ROLL's classes.
 
-    A pipeline's constructor looks for checkpoints and makes log folders; without it the fields have their defaults.
+    A pipeline's constructor looks for checkpoints and creates log folders. Without it the fields have their defaults.
     The losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
@@ -110,19 +112,20 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """With weights of rows, until its caller gave it the number of responses, it divided by the rows with a token."""
+    """Aggregate losses. With row weights the function divided by the rows with a token, until callers passed the number
+    of responses."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
-            raise AbsentError("not in this version: a row without a token does not count among those of a mean")
+            raise AbsentError("not in this version: a mean counts rows without a token")
     return boundary.invoke(inputs)
 
 
 _COUNT_EPSILON = Dialect(
     "count_epsilon",
     1e-8,
-    "a small number is added to the count, lest a mean of no token divides by 0",
+    "a small number is added to the count to prevent a division by 0",
     f"{_MAIN}/utils/functionals.py#L290",
 )
 
@@ -131,7 +134,7 @@ _COUNT_EPSILON = Dialect(
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Until June 2025 it took the rewards and not their batch."""
+    """Normalise rewards by group. Until June 2025 the function took rewards instead of a batch."""
     level, rewards = inputs["std_level"], inputs["rewards"]
     bare = "response_level_rewards" in boundary.parameters
     answer = boundary.invoke(
@@ -149,7 +152,7 @@ def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return boundary.invoke(names, n_sample=group_size(inputs))
 
 
-#: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
+#: (level of the mean, level of the standard deviation) -> the former configuration value for both.
 _METHODS = {
     (None, None): ("batch", "identity"),
     ("batch", None): ("batch", "mean"),
@@ -160,7 +163,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
+    """Normalise agentic rewards. The function computes in float32, so finer inputs are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -175,8 +178,11 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory. GiGPO's returns are those
-    of step_reinforce, and were there before."""
+    """Compute agentic returns. Each step of a trajectory is a row of the batch, and each row of the scenario is a
+    trajectory.
+
+    GiGPO's returns are those of step_reinforce, under the older name.
+    """
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
     labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
@@ -188,7 +194,7 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's whole step, without whitening, a reference or a clip."""
+    """Run the driver's whole advantage step without whitening, reference or clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": prepend_prompt(inputs["response_mask"])})
@@ -199,31 +205,31 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _NO_SPREAD = Dialect(
     "the_oracle_agrees",
-    reason="rewards without spread become 0, whatever is subtracted from them: a comment says so",
+    reason="a comment states that rewards without spread become 0, whatever is subtracted from them",
     link=f"{_MAIN}/pipeline/agentic/utils.py#L138",
     symptom="value",
 )
 
 _ADVANTAGES = ("advantages", "returns")
-#: A KL penalty is in the rewards already; one reward a response.
+#: The rewards already include the KL penalty. There is one reward per response.
 _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind a driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said.
+    """Bind a driver's advantage step, with and without a critic. Masks of agents have gaps where tools wrote tokens.
 
-    Returns have an estimator beside it that knows the mask. GAE has none, and nothing trains the values in the gaps.
+    The other functions for returns use the mask. GAE does not, and nothing trains the values in the gaps.
     """
     gaps = Dialect(
         "masked_steps",
         "counted",
-        "returns are discounted by the position of a token: what tools have said between two turns counts as steps",
+        "returns are discounted by token position: tool output between two turns counts as steps",
         f"{_MAIN}/utils/functionals.py#L495",
     )
     common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
     common |= {} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
-        # What a token that does not count has earned is no reward of its step.
+        # A reward on an invalid token does not belong to its step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
         Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
     )
@@ -231,19 +237,18 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
 
 # -- workers ----------------------------------------------------------------------------------------------------------
 
-_SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read these attributes alone")
+_SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read only these attributes")
 _ADDRESS = StandIn(
     "get_node_ip",
-    "a decorator asks for the machine's address while it is imported; contained, there is no network to ask",
+    "a decorator reads the machine's address at import, which needs a network",
 )
 _CONFIG = StandIn(
     "self.pipeline_config",
-    "the target's own class without its constructor, which looks for checkpoints and makes log folders",
+    "ROLL's own class without its constructor, which looks for checkpoints and creates log folders",
 )
 _STRATEGY = StandIn(
     "self.strategy",
-    "answers the log-probs of the scenario, and an entropy that its coefficient of 0 leaves out; how a model makes "
-    "them is not measured",
+    "returns the scenario's log-probs and an entropy, whose coefficient is 0; the model itself is not checked",
 )
 
 
@@ -264,8 +269,11 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Dual clip cuts at ``1 + 2 pg_clip``. Where that is no other number than both of the range, pg_clip says it all,
-    as it had to before there was a range; else the range is given by two numbers, and pg_clip is free."""
+    """Return the options of the clip range. Dual clip cuts at ``1 + 2 pg_clip``.
+
+    If dual clip equals both bounds, pg_clip alone sets them, as it did before the range existed. Otherwise two numbers
+    set the range and pg_clip sets dual clip.
+    """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
     options = {"pg_clip": cut, "dual_clip_loss": dual is not None, "use_pg_clip_range": not low == high == cut}
@@ -273,7 +281,8 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what variants read from the actor's configuration. TIS has bounds of the ratio, CISPO distances from 1."""
+    """Return the options that variants read from the actor's configuration: TIS has ratio bounds, CISPO distances from
+    1."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -288,7 +297,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give global counts by name of mask. Where the scenario gives none there is one microbatch on one rank."""
+    """Return global counts by mask name. Without counts in the scenario there is one microbatch on one rank."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -299,7 +308,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a loss of each token. Its caller hands in the ratio of the tokens, and aggregates.
+    """Call a token-level loss. Its caller passes the token ratios and aggregates.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -307,10 +316,10 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # Backward through this exp is the caller's: loss_func, which is a boundary of its own, overflows there.
-        raise AbsentError("a ratio overflows, before the boundary is called")
+        # Gradients through this exp belong to the caller, loss_func, which has its own binding and overflows there.
+        raise AbsentError("a ratio overflows before the boundary is called")
     scores, data = inputs["scores"], None
-    if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
+    if scores is not None:  # in RLVR a tensor of the batch, for agents the reward of each trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
@@ -323,12 +332,12 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
 
 
-#: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
+#: These functions do not aggregate, so the loss of a batch is the sum over its tokens here.
 _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Draw TOPR's scores: of one sign with the response's first advantage, which is most often the case."""
+    """Draw TOPR's scores with the sign of the response's first advantage, as in most training runs."""
     from sentinel.values.literals import tensor
 
     advantages = inputs["advantages"]
@@ -340,17 +349,17 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
         Dialect(
             "ratio_level",
             "token",
-            f"{variant} is applied token by token, as ROLL's other losses: the ratio is an argument [batch, tokens]",
+            f"{variant} is applied per token, like ROLL's other losses: the ratio is an argument [batch, tokens]",
             f"{_MAIN}/{path}#L{lines[variant]}",
         ),
     )
 
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
-    """Bind the losses of one class of workers; ``lines`` are those of the dialects."""
+    """Bind the losses of one worker class. ``lines`` are the source lines of the dialects."""
     tokens = Dialect(
         "masked_values_have_no_influence",
-        reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to agg_loss",
+        reason="it returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
         link=f"{_MAIN}/{path}#L{lines['agg_loss']}",
         symptom="non-finite",
     )
@@ -386,7 +395,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch as the strategy does, with no KL and no entropy term."""
+    """Call the loss of a microbatch as the strategy does, without KL and entropy terms."""
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -405,7 +414,7 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
         worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
     elif weights is not None:
-        raise UnknownInputError("the loss knows no weights of another policy", "importance_weights")
+        raise UnknownInputError("the loss has no input for importance weights", "importance_weights")
     worker.strategy = stand_in(
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
@@ -430,7 +439,8 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Make of scored responses what the pipeline does: advantages, and ranks with as many tokens each."""
+    """Build the batch that the pipeline makes of scored responses: with advantages, and the same number of tokens per
+    rank."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -444,8 +454,10 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the strategy's step on each rank, with the real worker's loss. A token is known by its id, wherever it ends
-    up. FSDP averages gradients over ranks."""
+    """Run the strategy's step on each rank with the real worker's loss.
+
+    Each token has its own id, by which the model finds its log-prob. FSDP averages gradients over ranks.
+    """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
@@ -477,7 +489,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
-        """Its step; what shards, clips and steps is left out, and a model answers from a table."""
+        """The strategy's step without sharding, gradient clipping and optimiser steps. The model is a table."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
         model = stand_in(train=lambda: None)
@@ -511,7 +523,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
-            """Compute a microbatch's loss: its backward pass is the sum's, when all ranks have ended."""
+            """Compute a microbatch's loss. The backward pass runs on the sum, after all ranks have returned."""
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
             scaled = answer.detach().requires_grad_()
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
@@ -537,11 +549,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SUM_OVER_SEQUENCES = Dialect(
     "sequence_norm",
     "sum",
-    "seq-mean-token-sum-norm divides by the number of columns alone; a comment says how it should be constant",
+    "seq-mean-token-sum-norm divides by the number of columns only; a comment describes how to make it constant",
     f"{_MAIN}/utils/functionals.py#L274",
     where={"loss_agg_mode": ("seq-mean-token-sum-norm",)},
 )
-_OWN_COUNT = "where its caller gives no number of responses, it divides by the rows that it has, empty ones included"
+_OWN_COUNT = "if the caller passes no number of responses, it divides by its rows, including empty ones"
 _OWN_LINE = f"{_MAIN}/utils/functionals.py#L252"
 _BY_ROWS: Mapping[str, tuple[Any, ...]] = {
     "loss_agg_mode": ("seq-mean-token-sum", "seq-mean-token-mean"),
@@ -551,10 +563,10 @@ _ROWS_AT_HAND = (
     Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
     Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
 )
-#: What the policy rejects is in a mask of its own, final_response_mask, which the critic does not read.
-_ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, those without a token too"
+#: Rejections of the policy have their own mask, final_response_mask, which the critic does not read.
+_ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-#: Ranks are the strategy's business, and there is no option for the divisor of seq-mean-token-sum-norm.
+#: The strategy handles ranks, and there is no option for the divisor of seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
 
 
@@ -582,7 +594,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights are its is_weight, cut from above; a decision is that of one of its filters."""
+    """Read the correction: weights are its is_weight, clamped from above, and a decision is the decision of one filter."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -594,7 +606,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise AbsentError("weights are cut from above only")
+            raise AbsentError("weights are clamped from above only")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
@@ -603,14 +615,15 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The entropy is its neighbour's, of the same logits."""
+    """Compute log-probs, and the entropy of the same logits with the neighbouring function."""
     names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
     return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The value head speaks at every position of prompt and response; a batch has a column for the prompt's token."""
+    """Read the critic's values. The value head returns one for each position of prompt and response, so a batch has a
+    column for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, stand_in(), data=None, output_tensor=output)
     return {"values": values}
@@ -666,7 +679,7 @@ TARGET = Target(
                 Dialect(
                     "clamp",
                     10,
-                    "k3 is cut to [-10, 10], so that no token outweighs the others",
+                    "k3 is clamped to [-10, 10] so that no token outweighs the others",
                     f"{_MAIN}/utils/functionals.py#L202",
                     where={"kl_estimator": ("k3",)},
                 ),
@@ -701,7 +714,7 @@ TARGET = Target(
                 Dialect(
                     "credit",
                     "segment",
-                    "a turn is one step: all its tokens have the return of its last one, and turns are discounted",
+                    "a turn is one step: all its tokens have the return of its last token, and turns are discounted",
                     f"{_MAIN}/pipeline/agentic/utils.py#L396",
                 ),
             ),
@@ -726,7 +739,7 @@ TARGET = Target(
                 Dialect(
                     "epsilon_placement",
                     "floor",
-                    "the variance is kept from being smaller than eps, rather than moved by it",
+                    "the variance is clamped to at least eps instead of adding eps",
                     f"{_MAIN}/utils/functionals.py#L361",
                 ),
             ),
@@ -760,12 +773,12 @@ TARGET = Target(
                 Dialect(
                     "std_about",
                     "subtracted",
-                    "div_std_global is the deviation of the batch from the means of its groups",
+                    "div_std_global is the standard deviation over the batch about the group means",
                     f"{_MAIN}/utils/functionals.py#L1422",
                 ),
             ),
         ),
-        # Until reward_norm in August 2025.
+        # Before reward_norm, until August 2025.
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(
@@ -845,7 +858,7 @@ TARGET = Target(
             call=_token_log_probs,
             fixed={"temperature": 1.0},
             accepts=_ONLY_FULL,
-            # Whatever the logits come in, they are widened to float32.
+            # Logits of any dtype are converted to float32.
             dtypes=("float32", "bfloat16", "float16"),
         ),
         Binding(
@@ -857,7 +870,7 @@ TARGET = Target(
                 Dialect(
                     "outside_the_mask",
                     "any",
-                    "it gives the value of every position; its callers mask",
+                    "it returns the value of every position; its callers apply the mask",
                     f"{_MAIN}/pipeline/base_worker.py#L690",
                 ),
             ),
@@ -875,7 +888,7 @@ TARGET = Target(
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
-    # Its wrappers of engines raise beside a version that they do not know.
+    # ROLL's engine wrappers raise for package versions that they do not know.
     ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
     no_signal=(
         "roll.models.*",

@@ -25,8 +25,10 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode from its beginning to the queue. The prompt's message of the system is the
-    template's, and its first message of the user what the environment shows."""
+    """Run one episode from its beginning to the queue.
+
+    The template provides the system message, and the first user message is the environment's observation.
+    """
     engine = TableEngine(inputs)
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()
     heard = [message["content"] for message in engine.messages if message["role"] == "user"]
@@ -86,7 +88,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": ids[:start],
         "response_ids": ids[start:],
         "loss_mask": mask[start:there],
-        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of what comes next
+        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of the next observation
         "engine": engine,
     }
 
@@ -95,13 +97,13 @@ BINDINGS = (
     rollout(
         f"{_MANAGER}.run_rollout_loop",
         _followed,
-        StandIn("self", "the real manager's constructor makes an environment and a client of an engine"),
-        StandIn("env", "shows what the scenario says"),
+        StandIn("self", "the real manager's constructor creates an environment and an engine client"),
+        StandIn("env", "shows the scenario's text"),
         StandIn("ray", "the queue is here"),
-        StandIn("Timer", "measures how long a step takes, with a package that is not needed for anything else"),
+        StandIn("Timer", "measures how long a step takes; its package is not needed for anything else"),
         StandIn("get_tracer", "traces of an episode"),
         takes="turns",
-        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # an environment had the limits before
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # the environment had the limits before
         fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
     ),

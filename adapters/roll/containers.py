@@ -1,4 +1,4 @@
-"""ROLL: DataProto, the container of a batch, and the sequences that are dealt out in it."""
+"""ROLL: DataProto, the container of a batch, and the distribution of its sequences."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ _FUNCTIONALS = "roll.utils.functionals"
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the rows of a batch in the order in which they are dealt out: each rank gets as many. A row whose label
-    is not its own is in no part."""
+    """Reorder a batch so that each rank gets the same number of rows. A row with another row's label is in no part."""
 
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, numbered_rows(lengths), {})

@@ -1,4 +1,4 @@
-"""ROLL: where a reward lands, what of a batch is trained on, what an engine is asked for, and the KL coefficient."""
+"""ROLL: reward placement, filters, sampling requests and the KL coefficient."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _FUNCTIONALS = "roll.utils.functionals"
 _CONTROLLERS = "roll.utils.kl_controller"
 _RULES = "roll.pipeline.rlvr.rewards"
 
-_CONFIG = StandIn("pipeline_config", "the options that the function reads; the real one looks for checkpoints")
+_CONFIG = StandIn(
+    "pipeline_config", "the options that the function reads; the real configuration looks for checkpoints"
+)
 _SAMPLING = StandIn(
-    "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code makes one"
+    "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code creates one"
 )
 
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
-    """Make a batch of responses behind prompts of one token, with masks as the trainer holds them."""
+    """Make a batch of responses after one-token prompts, with masks as the trainer stores them."""
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
@@ -41,7 +43,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the penalty of a KL, of which no token has any."""
+    """Place rewards in the batch without a KL penalty: no token has any."""
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
     config = stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
@@ -58,7 +60,7 @@ def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
-    """Compute the mask of the responses that training sees."""
+    """Compute the mask of the responses that training uses."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
     data, _ = boundary.function(_batch(boundary, mask, scores=scores), stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
@@ -83,12 +85,12 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
 
-#: Options of a rollout that are no field of the same name.
+#: Options of a rollout whose fields have other names.
 _OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=DRAWS)
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
-    """The pipeline hands the configuration on as a mapping; the worker adds what ends a text."""
+    """Build a request. The pipeline passes the configuration as a mapping, and the worker adds stop tokens."""
     with swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)
@@ -99,7 +101,7 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The second of what a rule of multiple choices tells; what prices the wording too is asked for the loose price."""
+    """Read the second value of a multiple-choice rule. If the rule also scores the wording, this is the lenient score."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 
@@ -111,7 +113,7 @@ _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one", "kept", "with one response to each prompt there is no filter", f"{MAIN}/utils/functionals.py#L604"
+    "group_of_one", "kept", "with one response per prompt nothing is filtered", f"{MAIN}/utils/functionals.py#L604"
 )
 
 _REWARDS = (
@@ -178,7 +180,7 @@ _REWARDS = (
         dialects=(
             Dialect(
                 "the_oracle_agrees",
-                reason="what was read from a picture is compared word by word",
+                reason="answers that were read from a picture are compared word by word",
                 link=f"{MAIN}/pipeline/rlvr/rewards/video_r1_reward_worker.py#L93",
                 where={"rule": ("OCR",), "notation": tuple(_AS_NUMBERS.split())},
             ),
@@ -198,7 +200,7 @@ _REWARDS = (
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without a target it is fixed."""
+    """Read the coefficients. Without a target the coefficient is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None
     controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
     return read_coefficients(controller, inputs)
