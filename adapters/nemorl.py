@@ -55,7 +55,7 @@ _UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
 _BATCH = f"{_BATCHES}.BatchedDataDict"
 _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.processors"
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
@@ -418,7 +418,7 @@ _LOSS_BINDINGS = (
     ),
 )
 
-# -- KL and masked statistics -----------------------------------------------------------------------------------------
+# -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
@@ -443,7 +443,7 @@ _NUMBERS = (
     masked_statistic(f"{_UTILS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
 )
 
-# -- advantages -------------------------------------------------------------------------------------------------------
+# -- advantages --------------------------------------------------------------------------------------------------------
 
 
 def _prompts(group: Sequence[Any]) -> Any:
@@ -607,7 +607,7 @@ _ADVANTAGES = (
     ),
 )
 
-# -- rewards, prompts and masks ---------------------------------------------------------------------------------------
+# -- rewards, prompts and masks ----------------------------------------------------------------------------------------
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -766,7 +766,7 @@ _MESSAGES = (
     ),
 )
 
-# -- batches and packing ----------------------------------------------------------------------------------------------
+# -- batches and packing -----------------------------------------------------------------------------------------------
 
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -832,7 +832,7 @@ _ROWS = (
     Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
 )
 
-# -- rules ------------------------------------------------------------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -875,7 +875,7 @@ _RULES = (
     ),
 )
 
-# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+# -- bindings for recipes only -----------------------------------------------------------------------------------------
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

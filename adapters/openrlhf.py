@@ -78,7 +78,7 @@ def _made(boundary: Any, **options: Any) -> Any:
     return boundary.owner(**keep_accepted(boundary.owner, options, _USUAL))
 
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
@@ -212,7 +212,7 @@ _LOSSES = (
 )
 
 
-# -- an update of the actor -------------------------------------------------------------------------------------------
+# -- an update of the actor --------------------------------------------------------------------------------------------
 
 _TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
 _DEEPSPEED = "openrlhf.utils.deepspeed.deepspeed"
@@ -338,7 +338,7 @@ _UPDATES = (
 )
 
 
-# -- KL, rewards, masked statistics, and log-probs of a model --------------------------------------------------------
+# -- KL, rewards, masked statistics, and log-probs of a model ----------------------------------------------------------
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -440,7 +440,7 @@ _LOG_PROBS = (
 )
 
 
-# -- advantages and returns, length penalties and the KL coefficient --------------------------------------------------
+# -- advantages and returns, length penalties and the KL coefficient ---------------------------------------------------
 
 
 def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -569,7 +569,7 @@ _ADVANTAGES = (
 )
 
 
-# -- experiences and padding ------------------------------------------------------------------------------------------
+# -- experiences and padding -------------------------------------------------------------------------------------------
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -652,7 +652,7 @@ _ROWS = (
 )
 
 
-# -- supervised and preference data -----------------------------------------------------------------------------------
+# -- supervised and preference data ------------------------------------------------------------------------------------
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -828,7 +828,7 @@ _AGENTS = (
 )
 
 
-# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+# -- bindings for recipes only -----------------------------------------------------------------------------------------
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -228,7 +228,7 @@ def _loss_type(loss: Any, name: str) -> str:
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss through the fused path. TRL's own loss replaces the fused kernel, which is in another package."""
+    """Compute the loss through the fused path. TRL's own loss replaces the fused kernel of another package."""
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -403,7 +403,7 @@ LOSSES = (
     ),
 )
 
-# -- losses of models: what a model says of a token stands in a table --------------------------------------------------
+# -- losses of models, with a table in place of the model --------------------------------------------------------------
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -765,7 +765,7 @@ ROWS = (
     microbatch_packing("trl.data_utils.pack_dataset", _packed),
 )
 
-# -- single faults: a contract of their own would have one boundary each -----------------------------------------------
+# -- single bugs whose contract would have only one boundary -----------------------------------------------------------
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -867,7 +867,7 @@ SINGLE = tuple(
     )
 )
 
-# -- whole steps: trainers that are built for real train a model that is a table ---------------------------------------
+# -- whole steps of trainers with their real constructors, on a model that is a table ----------------------------------
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

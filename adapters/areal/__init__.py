@@ -29,7 +29,7 @@ def _functional_line(number: int) -> str:
     return f"{_MAIN}/utils/functional/functional.py#L{number}"
 
 
-# -- the advantage step -----------------------------------------------------------------------------------------------
+# -- the advantage step ------------------------------------------------------------------------------------------------
 
 #: The fields of PPOActorConfig that the advantage step reads, named like the contract's inputs.
 _CONFIG = (
@@ -64,7 +64,7 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"advantages": advantages[:, :-1], "returns": returns[:, :-1]}
 
 
-# -- what a step begins with ------------------------------------------------------------------------------------------
+# -- inputs of a step --------------------------------------------------------------------------------------------------
 
 
 class _Engine:
@@ -106,7 +106,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
 
-# -- normalisation ----------------------------------------------------------------------------------------------------
+# -- normalisation -----------------------------------------------------------------------------------------------------
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
@@ -159,7 +159,7 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
     )
 
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 # Every loss is the mean over the tokens of its microbatch. The engine weights microbatches by their token counts.
 
@@ -334,7 +334,7 @@ def _gather(function: str, entropy: bool) -> Binding:
     )
 
 
-# -- divergences ------------------------------------------------------------------------------------------------------
+# -- divergences -------------------------------------------------------------------------------------------------------
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

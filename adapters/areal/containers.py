@@ -113,7 +113,7 @@ def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [rows[place] for place in made.backward_indices]}
 
 
-# -- what is dealt out ------------------------------------------------------------------------------------------------
+# -- distribution to ranks ---------------------------------------------------------------------------------------------
 
 
 def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

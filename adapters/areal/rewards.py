@@ -24,7 +24,7 @@ _OPTIONS = fields(
 
 _GRADER = StandIn(
     "get_math_verify_worker",
-    "math-verify is not installed; here two answers agree if their texts are equal",
+    "math-verify is not installed; here two results agree if their texts are equal",
 )
 
 

@@ -18,8 +18,8 @@ _ARGUMENTS = "areal.api.cli_args"
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run an update.
 
-    Each token has its own id, by which the model finds its log-prob wherever the token ends up. Values at a position
-    refer to the next token. The loss is averaged over ranks, as FSDP does.
+    Each token has its own id, by which the model finds its log-prob after any reordering. Values at a position refer to
+    the next token. The loss is averaged over ranks, as FSDP does.
     """
     mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], named_tokens(inputs)
     named.pop("rewards")

@@ -108,7 +108,7 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     return made
 
 
-# -- token by token ---------------------------------------------------------------------------------------------------
+# -- token by token ----------------------------------------------------------------------------------------------------
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -130,7 +130,7 @@ _COUNT_EPSILON = Dialect(
 )
 
 
-# -- rewards and returns ----------------------------------------------------------------------------------------------
+# -- rewards and returns -----------------------------------------------------------------------------------------------
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
     )
 
 
-# -- workers ----------------------------------------------------------------------------------------------------------
+# -- workers -----------------------------------------------------------------------------------------------------------
 
 _SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read only these attributes")
 _ADDRESS = StandIn(
@@ -594,7 +594,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the correction: weights are its is_weight, clamped from above, and a decision is the decision of one filter."""
+    """Read the correction: weights are its is_weight, clamped from above; a decision comes from one filter."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]

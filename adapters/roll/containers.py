@@ -15,7 +15,7 @@ _DATA = f"{PROTOCOL}.DataProto"
 CONTAINER = partial(make_container, _DATA)
 
 
-# -- sequences that are dealt out to ranks -----------------------------------------------------------------------------
+# -- distribution of sequences to ranks --------------------------------------------------------------------------------
 
 _FUNCTIONALS = "roll.utils.functionals"
 

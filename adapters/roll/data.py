@@ -13,7 +13,7 @@ from sentinel.binding.kit import call_with, stand_in, swap, torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
-_TOKENIZER = StandIn("tokenizer", "a tokenizer is a download; in this one each letter is a token")
+_TOKENIZER = StandIn("tokenizer", "a tokenizer is a download; here each letter is a token")
 _PROCESSOR = StandIn("processor", "like the tokenizer; for images it stores their number in pixel_values")
 _TRANSFORMERS = StandIn(
     "pad_without_fast_tokenizer_warning, BatchFeature",
@@ -23,7 +23,7 @@ _TRANSFORMERS = StandIn(
 
 
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make response masks for a batch of prompts and the engine's answers, one response per prompt.
+    """Make response masks for prompts and the engine's output, one response per prompt.
 
     The function moves rows to the left, so that prompts begin in the first column. Here they are moved back. Newer
     batches are not dataclasses.

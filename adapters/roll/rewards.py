@@ -101,7 +101,7 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the second value of a multiple-choice rule. If the rule also scores the wording, this is the lenient score."""
+    """Read the second value of a multiple-choice rule. If the rule scores the wording, this is the lenient score."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 

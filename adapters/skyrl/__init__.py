@@ -1,7 +1,7 @@
-"""SkyRL (NovaSky-AI/SkyRL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for SkyRL (NovaSky-AI/SkyRL).
 
-Its workers want Ray, GPUs and Megatron. None of that decides what these boundaries compute, so they run on the
-target's own configuration, batches and iterators, with the small stand-ins that each binding names.
+SkyRL's workers need Ray, GPUs and Megatron, which do not affect what these boundaries compute. They run on SkyRL's own
+configuration, batches and iterators, with the small stand-ins that each binding declares.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sentinel import PackageRoot, Registry, Target
 from . import containers, driver, rewards, rollouts, tensors, workers
 from .shared import MOVED, PPO
 
-#: A batch is float32, and a model bfloat16 or float32.
+#: Batches are float32, and models are bfloat16 or float32.
 #: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/train/dataset/preprocess.py#L214
 #: https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl/backends/skyrl_train/workers/model_wrapper.py#L158
 _DTYPES = ("float32", "bfloat16")

@@ -1,4 +1,4 @@
-"""SkyRL: the batch of a training step: tensors, lists of tensors of different shapes, and what belongs to the whole."""
+"""SkyRL: the batch of a training step, with tensors, lists of tensors of different shapes, and batch-level values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TENSORS = f"{BATCH}.TensorBatch"
 _FORMERLY = f"{FORMER}.training_batch.TensorBatch"
 
 
-#: Fields are tensors; what has a shape of its own in each row (the patches of images) is a list of them.
+#: Fields are tensors. Values with another shape in each row, such as image patches, are lists of tensors.
 _FIELDS: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "sequences": {"kind": "tensor", "dtype": "int64", "shape": [2]},
@@ -44,7 +44,7 @@ _BATCH = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
-    """Bind today's method, and what it was before batches had lists of tensors."""
+    """Bind today's method, and its older form from before batches had lists of tensors."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
@@ -57,7 +57,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad by two rows. What a batch may carry, and how, is known of the iterator that makes padding microbatches."""
+    """Pad by two rows. The iterator that makes padding microbatches defines which fields a batch may have."""
     real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     padded = boundary.function(real, 2)
     made = {name: field[len(real) :] for name, field in padded.items() if field is not None}

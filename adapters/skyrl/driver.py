@@ -1,4 +1,4 @@
-"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding, the KL coefficient."""
+"""SkyRL: the driver and what it passes to its workers: configuration, training input, padding, the KL coefficient."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
     return {"dtype": dtype, "shape": ["batch", *shape], **({"mask": True} if mask else {})}
 
 
-#: TrainingInput, the schema of a training batch: dtypes as the driver's preprocessing makes them.
+#: TrainingInput, the schema of a training batch, with the dtypes of the driver's preprocessing.
 FIELDS = {
     "sequences": _layout("int64", "length"),
     "attention_mask": _layout("int64", "length", mask=True),
@@ -38,7 +38,7 @@ FIELDS = {
     "returns": _layout("float32", "response"),
     "advantages": _layout("float32", "response"),
 }
-#: Without pictures: of these each row has any number, and padding needs none.
+#: Without image fields: each row has any number of images, and padding needs none.
 OPTIONAL_FIELDS = {
     "base_action_log_probs": _layout("float32", "response"),
     "values": _layout("float32", "response"),
@@ -52,18 +52,18 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
     unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
     if unknown:
-        raise DriftError(f"training batches have no {', '.join(sorted(unknown))} in this version")
+        raise DriftError(f"not in this version: training batches with {', '.join(sorted(unknown))}")
     batch = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
     padding = boundary.invoke({}, iterator)
     return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
 
 
-# -- the driver: configuration and training input ---------------------------------------------------------------------
+# -- the driver: configuration and training input ----------------------------------------------------------------------
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: Configurations whose training step reads the rollouts' log-probs, after one that does not.
+#: A configuration whose training step ignores rollout log-probs, then configurations whose step reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {},
     {f"{_CORRECTION}.tis_ratio_type": "token"},
@@ -76,7 +76,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether the check accepts the configuration, and the watched options as it leaves them."""
+    """Return whether the check accepts the configuration, and the watched options after the check."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))
@@ -112,7 +112,7 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
     if batch is not None and "rollout_logprobs" not in batch:
-        raise AbsentError("not in this version: a training batch has no log-probs of the rollouts")
+        raise AbsentError("not in this version: a training batch with rollout log-probs")
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 
 
@@ -134,10 +134,10 @@ _DRIVER = (
             GYM,
             StandIn(
                 "self",
-                "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone, or "
-                "pad_batch, which adds no row on one rank",
+                "the real trainer starts Ray; the step reads only cfg, tokenizer, all_metrics and dispatch, "
+                "or pad_batch, which adds no row on one rank",
             ),
-            StandIn("tokenizer", "the step reads its pad_token_id alone"),
+            StandIn("tokenizer", "the step reads only its pad_token_id"),
             StandIn("dispatch", "one data-parallel rank, so no row is added to make the batch divisible"),
         ),
         accepts={"needing": _NEED_LOG_PROBS},

@@ -1,4 +1,4 @@
-"""SkyRL: the rules by which its gym scores a response, and which responses are trained on."""
+"""SkyRL: the rules with which its gym scores a response, and the filters for training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .shared import CODE
 
 _ENVIRONMENTS = "skyrl_gym.envs"
 
-_TRAINER = StandIn("self", "the real trainer starts a cluster; the method reads these options alone")
+_TRAINER = StandIn("self", "the real trainer starts a cluster; the method reads only these options")
 
 _HASHES = ("#### {answer}", "6 times 7 is\n#### {answer}")
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
@@ -21,7 +21,7 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rewards that the trainer makes of a generator's; a response has as many tokens as its row."""
+    """Read the trainer's token rewards for a generator's rewards. Each response has as many tokens as its row."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -40,7 +40,9 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    kept = answer[0] if isinstance(answer, tuple) else answer  # since April 2026 rows may be merged, and uids with them
+    kept = (
+        answer[0] if isinstance(answer, tuple) else answer
+    )  # since April 2026 rows can be merged, together with their uids
     width = mask.shape[1]
     rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
@@ -63,20 +65,20 @@ _REWARDS = (
         *_TAGS,
         knows="questions",
         call=apply_rule_to_answers,
-        # It looks for the answer anywhere, without its punctuation: 3 is in 43.
+        # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
 )
 
 
-# -- which responses are trained on ------------------------------------------------------------------------------------
+# -- filters of responses ----------------------------------------------------------------------------------------------
 
 _SAMPLING = "train.utils.trainer_utils"
 _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect of one batch, towards a batch that is never full; a response is its row's number."""
+    """Collect kept responses from one batch into a batch that never fills up. A response is its row's number."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -95,14 +97,14 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every trajectory is alive."""
+    """Filter groups without variance. Every trajectory is alive."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """They stop at their end, or at the last column, as the engine says; once it was their last token that said."""
+    """Set stop reasons. Responses stop at their end or at the last column. Older code read the last token instead."""
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]
@@ -119,7 +121,7 @@ def _alone(line: int) -> Dialect:
     return Dialect(
         "group_of_one",
         "kept",
-        "with one response to each prompt there is no filter",
+        "with one response per prompt nothing is filtered",
         f"{CODE}/{_SAMPLING.replace('.', '/')}.py#L{line}",
     )
 

@@ -1,4 +1,4 @@
-"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction, log-probs."""
+"""SkyRL: functions of tensors: estimators, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from .shared import (
     with_options,
 )
 
-#: Where its masks come from: every response-level tensor is right-aligned, with padding on the left.
+#: The source of the masks: every response-level tensor is right-aligned, with padding on the left.
 RIGHT_ALIGNED = ("full", "left")
 
 
-#: Estimators as two switches, before they had names.
+#: Estimator -> its two switches, from before estimators had names.
 _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
 
 
@@ -40,14 +40,12 @@ def _whitens(line: int) -> Dialect:
     return Dialect("whiten", True, "the estimator's last step whitens its advantages over the batch", ppo_line(line))
 
 
-#: A score is the sum of a row's rewards, wherever they stand: the driver writes 0 where no response token stands.
-_SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver puts 0 where no token of the response stands"
+#: A score is the sum of a row's rewards. The driver sets rewards to 0 outside response tokens.
+_SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver sets rewards to 0 outside response tokens"
 _ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
-#: The mask of an estimator is the extent of the response. A response that is filtered out keeps it and its place in the
-#: group's statistics; what is 0 is its loss_mask, which no estimator sees.
-_EXTENT = (
-    "the estimators get response_mask, the extent of a response: one that is filtered out (loss_mask 0) still counts"
-)
+#: An estimator's mask is the extent of the response. A filtered response keeps its mask and its place in the statistics
+#: of its group. Its loss_mask is 0, which no estimator reads.
+_EXTENT = "estimators take response_mask, the extent of a response: a filtered response (loss_mask 0) still counts"
 _GIVEN_EXTENT = f"{CODE}/train/trainer.py#L1184"
 _COUNTED = (
     Dialect("rejected", "counted", _EXTENT, _GIVEN_EXTENT),
@@ -58,7 +56,7 @@ _COUNTED = (
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
-    """Bind an estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
+    """Bind an estimator of one score per response: "operating only on Outcome reward", as its docstring states."""
     return group_advantage(
         f"{PPO}.{function}",
         partial(call_with, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
@@ -71,7 +69,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
     )
 
 
-# -- loss reduction ---------------------------------------------------------------------------------------------------
+# -- loss reduction ----------------------------------------------------------------------------------------------------
 
 REDUCTIONS = {
     "token-mean": "token_mean",
@@ -79,7 +77,7 @@ REDUCTIONS = {
     "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
 }
 BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
-_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, empty ones included"
+_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, including empty ones"
 
 
 def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
@@ -99,13 +97,13 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if {"mini_batch_size", "mini_batch_boundaries"} & {*boundary.parameters}:
-        raise AbsentError("not in this version: the trainer scales them for its loss, too")
+        raise AbsentError("not in this version: the trainer scales advantages for its loss as well")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Scale losses in the place of advantages, and sum them by its own ``reduce_loss``."""
+    """Scale losses as if they were advantages, and sum them with SkyRL's ``reduce_loss``."""
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 
@@ -117,16 +115,17 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[st
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """As :func:`_scaled_advantages`; the rows of a prompt stand together."""
+    """As :func:`_scaled_advantages`, with the rows of a prompt next to each other."""
     prompts = [(rows[0], rows[-1] + 1) for rows in rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
 
-# -- the trainer's normalisation of advantages ------------------------------------------------------------------------
+# -- the trainer's normalisation of advantages -------------------------------------------------------------------------
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
+    """Scale advantages. The following loss reduction divides by the tokens of loss_mask, at least 1, so without tokens
+    it changes nothing."""
     advantages, mask = take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
@@ -148,14 +147,14 @@ _BATCH_NORMALISATION: dict[str, Any] = {
         Dialect(
             "masked_output",
             "any",
-            "padding keeps minus the mean; the loss multiplies by its mask before it sums",
+            "padding keeps minus the mean; the loss applies its mask before it sums",
             ppo_line(1149),
         ),
     ),
 }
 
 
-# -- off-policy correction --------------------------------------------------------------------------------------------
+# -- off-policy correction ---------------------------------------------------------------------------------------------
 
 _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
@@ -166,7 +165,7 @@ def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, A
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The metric of sequences is a share of the sequences, so that it is none of the contract's."""
+    """Read the truncated weights. The sequence metric is a share of sequences, which the contract does not have."""
     level = inputs["level"]
     options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
     weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
@@ -197,7 +196,7 @@ def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A mask and weights that are cut nowhere, in one; sequences have no weight of a geometric mean."""
+    """Apply a mask and unclamped weights together. Sequences have no weight by geometric mean."""
     level = inputs["level"]
     metric, prefix = {
         **_SEQUENCE_METRICS,
@@ -238,8 +237,8 @@ _TENSORS = (
         f"{PPO}.compute_gae_advantage_return",
         "generalised_advantage",
         outputs=("advantages", "returns"),
-        # It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
-        # before the first step, so that nothing is discounted through it.
+        # The function uses the mask only for whitening, and every token is a step of the episode. Padding is on the
+        # left, before the first step, so it does not add discounting.
         call=partial(call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1339),),
@@ -258,7 +257,7 @@ _TENSORS = (
         "grpo",
         ("epsilon", "norm_by_std"),
         Dialect(
-            "group_of_one", "score", "a response without others has the baseline 0 and the scale 1", ppo_line(1379)
+            "group_of_one", "score", "a response alone in its group has the baseline 0 and the scale 1", ppo_line(1379)
         ),
     ),
     _outcome("compute_rloo_outcome_advantage", "rloo", ()),
@@ -266,7 +265,7 @@ _TENSORS = (
         "compute_maxrl_advantage",
         "maxrl",
         ("epsilon",),
-        Dialect("group_of_one", "score", "a response without others has the baseline 0", ppo_line(1416)),
+        Dialect("group_of_one", "score", "a response alone in its group has the baseline 0", ppo_line(1416)),
     ),
     *POLICY_LOSSES,
     *CALLS,
@@ -307,7 +306,7 @@ _TENSORS = (
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
         **_BATCH_NORMALISATION,
     ),
-    # What the step did before it was a method of the trainer.
+    # The same step from before it was a method of the trainer.
     Binding(
         f"{PPO}.normalize_advantages_dict",
         "advantage_normalisation",
@@ -342,13 +341,13 @@ _TENSORS = (
 
 # -- log-probs and entropies of a model's logits -----------------------------------------------------------------------
 
-#: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
+#: SkyRL divides logits by the temperature in the model wrapper, before it calls these functions.
 _LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
 _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    """Call the entropy, and the log-probs of the neighbouring function so that a gradient exists."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}
@@ -367,8 +366,8 @@ _LOG_PROBS = (
 
 
 # -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
-#
-# What it has is bound by its present names (``MOVED``). Here is what it did otherwise: its loss took averages itself.
+# Its functions are bound under their present names (``MOVED``). This is the one difference: its loss took averages
+# itself.
 
 
 _FORMER = (

@@ -1,4 +1,4 @@
-"""SkyRL: the FSDP worker and its update of the policy; the Megatron worker, on a stand-in megatron.core."""
+"""SkyRL: the FSDP worker and its policy update, and the Megatron worker on a stand-in megatron.core."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from .shared import (
 from .tensors import REDUCTIONS
 
 ALGORITHM = "trainer.algorithm"
-#: Without these the loss is the policy loss alone, which is 0 where all advantages are.
+#: Without these terms the loss is the policy loss, which is 0 if all advantages are.
 NO_OTHER_TERM = {f"{ALGORITHM}.use_kl_loss": False, f"{ALGORITHM}.use_entropy_loss": False}
 
 
@@ -73,7 +73,7 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed_model(log_probs: Any) -> Any:
-    """Make a model for the FSDP worker: it answers log-probs and an entropy of 0."""
+    """Make a model for the FSDP worker that returns the given log-probs and an entropy of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -107,9 +107,11 @@ def _fsdp_step(
     """Run one microbatch of weight 1 through the worker's forward and backward pass."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
-        iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
+        iterator = (
+            getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
+        )  # the only model attribute in older versions
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
-        # Until December 2025 the step was told where it stood, and of how many microbatches.
+        # Until December 2025 the step took its index and the number of microbatches.
         formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
         return boundary.invoke({}, worker, experience, microbatch_weight=1.0, **formerly)
 
@@ -122,10 +124,10 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Watch every torch call that the step's own code makes while its log-probs lie on another device.
+    """Record every torch call of the step's own code while its log-probs are on another device.
 
-    The device is meta, which shows another one on a machine that has only one. The loss up to its backward pass; what
-    follows only reads values, which a meta tensor does not have.
+    That device is meta, so that a machine needs only one real device. The loss runs up to its backward pass; later code
+    only reads values, which a meta tensor does not have.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -163,7 +165,7 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FSDP = (
-    StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
+    StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads only these attributes"),
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )
 
@@ -195,8 +197,8 @@ _WORKERS = (
 
 
 class _Table:
-    """Stand-in model: answers the rows of a table of log-probs that the first token of each sequence names, and those
-    of a table of entropies, each one position before its token."""
+    """A stand-in model: looks up a table of log-probs by the first token of each sequence, and a table of entropies,
+    each at one position before its token."""
 
     def __init__(self, log_probs: Any, entropies: Any) -> None:
         self._log_probs, self._entropies = log_probs, entropies
@@ -228,7 +230,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by what the loss is averaged over: in the driver itself, while #1296 was written."""
+    """Divide advantages by the loss denominator, as the driver itself did while #1296 was developed."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -242,10 +244,15 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run all microbatches of a step on one rank. The driver has divided advantages by what the loss is averaged over,
-    so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
+    """Run all microbatches of a step on one rank.
+
+    The driver has divided advantages by the loss denominator, so the worker adds up
+    (``apply_loss_reduction_to_advantages_minibatch``).
+    """
     if is_averaged_inside(boundary.imported[PPO]):
-        raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
+        raise AbsentError(
+            "not in this version: the worker averages over each microbatch, and optim_step over all of them"
+        )
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     count, tokens = log_probs.shape
     fields = batch_fields(
@@ -262,12 +269,12 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
-        raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
+        raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
     model = _Table(log_probs, inputs["entropies"])
     with _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
-    # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.
+    # Newer workers return a record of metrics and outputs. Older workers include the outputs in the metrics.
     metrics = getattr(answer, "metrics", answer)
     outputs = getattr(answer, "loss_fn_outputs", None) or metrics.get("loss_fn_outputs")
     rows = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
@@ -296,26 +303,26 @@ _UPDATES = (
             Dialect(
                 "empty_rows",
                 "counted",
-                "sequence means are averaged over the batch, whose size is its number of rows, empty ones included",
+                "sequence means are averaged over the batch, whose size is its number of rows, including empty ones",
                 f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
             ),
             Dialect(
                 "kl_agg_mode",
                 "seq-mean-token-mean",
-                "the KL is the mean over sequences of the mean of their tokens, however the policy's loss is reduced",
+                "the KL is the mean over sequences of the mean over tokens, for every reduction of the policy loss",
                 f"{CODE}/backends/skyrl_train/workers/worker.py#L1077",
             ),
             Dialect(
                 "entropy_agg_mode",
                 "token-mean",
-                "the entropy is the mean over tokens, however the policy's loss is reduced",
+                "the entropy is the mean over tokens, for every reduction of the policy loss",
                 f"{CODE}/backends/skyrl_train/workers/worker.py#L1062",
             ),
-            Dialect("kl_clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
+            Dialect("kl_clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
             Dialect(
                 "log_ratio_clamp",
                 20.0,
-                "safe_exp_delta cuts a log-ratio to [-20, 20] against overflow",
+                "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow",
                 f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191",
             ),
         ),
@@ -327,7 +334,7 @@ _UPDATES = (
 
 
 class _Router:
-    """Stand-in RouterReplay: what one router is told to do, whose routes it holds, and of how many tokens."""
+    """A stand-in RouterReplay: records the action of a router, the routes it holds, and for how many tokens."""
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
     schedule: _Schedule
@@ -359,7 +366,7 @@ class _Router:
 
 
 class _Schedule:
-    """Stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
+    """A stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
 
     def __init__(self) -> None:
         self.microbatch = -1
@@ -378,7 +385,7 @@ class _Schedule:
 
 
 def _megatron_core() -> dict[str, Any]:
-    """Make the modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
+    """Make the modules of megatron.core that SkyRL imports inside functions, with the names that it uses."""
     state, inside = make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
@@ -391,7 +398,7 @@ def _megatron_core() -> dict[str, Any]:
 
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
-    """Make a model for the Megatron worker: ``logits(input_ids)`` is what it computes."""
+    """Make a model for the Megatron worker; ``logits(input_ids)`` computes its output."""
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -405,9 +412,9 @@ def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
 def _megatron_worker(
     boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
 ) -> Iterator[Any]:
-    """Make the target's worker around its own model wrapper, on a stand-in megatron.core.
+    """Make SkyRL's worker with its own model wrapper, on a stand-in megatron.core.
 
-    :param layers: mixture-of-experts layers whose routes are replayed.
+    :param layers: the number of mixture-of-experts layers whose routes are replayed.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -443,15 +450,16 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
+    """Run the rollout KL on logits over two tokens whose log-softmax at token 0, the id of every token, is the
+    scenario's log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
-        raise AbsentError("no logits over two tokens have a log-prob that is not below 0")
+        raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
     equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
     if inputs["kl_estimator"] == "abs" and equal.any():
-        raise AbsentError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
+        raise AbsentError("a log-softmax has rounding errors, and |d| has no defined gradient if both are equal")
     rows = log_probs.shape[0]
-    exact = log_probs.double()  # near 0 the other token's probability is lost in fewer bits
+    exact = log_probs.double()  # near 0 the other token's probability loses precision in fewer bits
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
     by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
@@ -460,12 +468,12 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
         output = worker.forward_backward(training_batch(boundary, fields))
     (loss,) = schedule.losses
-    # A microbatch without a token that counts is taken for a padding one, whose metrics are left out.
+    # A microbatch without a valid token is treated as padding, and its metrics are left out.
     return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
+    """Run a step over microbatches of SkyRL's own iterator, which defines the fields of padding microbatches."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []
@@ -498,17 +506,17 @@ _MEGATRON = (
         "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
     ),
     StandIn("get_attr_wrapped_model, unwrap_model", "the model is not wrapped, so its attributes are its own"),
-    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one"),
+    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one rank"),
     StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )
 _REPLAY = (
     StandIn(
         "RouterReplay",
-        "records for each router the action and the routes it is given; megatron-core keeps the same state",
+        "records the action and the routes of each router; megatron-core keeps the same state",
     ),
     StandIn(
-        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank holds every layer, from 0"
+        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank has every layer, from 0"
     ),
     RANKS,
     *_MEGATRON,

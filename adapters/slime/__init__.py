@@ -1,7 +1,7 @@
-"""slime (THUDM/slime): how Sentinel's contracts bind to its boundaries.
+"""Bindings for slime (THUDM/slime).
 
-It holds a batch as lists of one-dimensional samples, and asks Megatron for ranks. A scenario's rows are the samples,
-their masks the loss masks; one process stands in for Megatron's ranks.
+slime stores a batch as lists of one-dimensional samples and queries Megatron for ranks. A scenario's rows are the
+samples, and their masks are the loss masks. One process stands in for Megatron's ranks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .shared import (
     valid_samples,
 )
 
-# -- KL and policy losses ---------------------------------------------------------------------------------------------
+# -- KL and policy losses ----------------------------------------------------------------------------------------------
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """slime takes lists of one-dimensional samples and returns one concatenated mask.
+    """Convert rows to slime's lists of one-dimensional samples, and its one concatenated mask back.
 
-    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, the shape of the returned mask
-    under context parallelism; without context parallelism the two are the same.
+    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which has the shape of the
+    returned mask under context parallelism. Without context parallelism both are the same.
     """
     shape = inputs["log_probs"].shape
     samples = as_samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -59,7 +59,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call losses of tokens; their caller hands in ``old - new`` as the KL, and reduces.
+    """Call token losses. Their caller passes ``old - new`` as the KL and reduces.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -70,10 +70,10 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the KL of the sequences, as the policy loss takes it.
+    """Compute the KL of sequences as the policy loss takes it.
 
-    The loss knows no mask. That an advantage is not finite on a masked token is no matter of the KL, which is what is
-    looked at here: the caller's reducer has to do with it, and is bound.
+    The loss has no mask, so a non-finite advantage on a masked token is handled by the caller's reducer, which has a
+    binding of its own. This binding checks the KL.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -92,11 +92,11 @@ _ALGORITHMS = {"ppo": "grpo", "gspo": "gspo", "cispo": "cispo"}
 def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = _ALGORITHMS[inputs["algorithm"]]
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
-        raise AbsentError("not in this version: the arguments know no cispo")
+        raise AbsentError("not in this version: cispo")
     weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
     options: dict[str, Any] = {"advantage_estimator": algorithm}
     more = {}
-    if weights is not None:  # those of a rollout's log-probs, cut nowhere
+    if weights is not None:  # weights of the rollout's log-probs, without bounds
         options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
         options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
         more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
@@ -108,7 +108,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of a token stands where the token before it is read."""
+    """Call the value loss. The value of a token is at the position of the token before it."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = stand_in(value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd")
@@ -123,13 +123,13 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": _of_sequences(loss, inputs)}
 
 
-# -- reducers ---------------------------------------------------------------------------------------------------------
+# -- reducers ----------------------------------------------------------------------------------------------------------
 
 _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Make slime's own reducer: the sum over the samples of their means, or of all tokens."""
+    """Build slime's own reducer: the sum over samples of their means, or over all tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -163,28 +163,29 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 
-#: Of functions that return tokens, and leave it to the caller which of them count.
+#: For functions that return token values and leave the mask to the caller.
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
-    reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to its reducer",
+    reason="it returns token-level losses; its reducer handles a NaN or infinity on a masked token",
     link=f"{MAIN}/backends/megatron_utils/loss.py#L1105",
     symptom="non-finite",
 )
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """The loss of a batch is the sum of its tokens' here: these functions do not aggregate."""
+    """Reduce to the sum over tokens, because these functions do not aggregate."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
 
-# -- importance weights -----------------------------------------------------------------------------------------------
+# -- importance weights ------------------------------------------------------------------------------------------------
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy loss of 1 a token comes back as the weights. The lower bound is 0 unless given, as in its options.
+    """Read the weights as the result of a policy loss of 1 per token. The lower bound is 0 unless given, as in slime's
+    options.
 
-    The log-probs that it is given carry no gradient: those of the rollout batch, or detached ones.
+    The log-probs have no gradient: they come from the rollout batch, or are detached.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
@@ -209,11 +210,11 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
     )
 
 
-# -- returns and rewards ----------------------------------------------------------------------------------------------
+# -- returns and rewards -----------------------------------------------------------------------------------------------
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call on samples, which the function pads itself."""
+    """Call GAE with samples, which the function pads itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -234,7 +235,7 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One reward a sample: the one that stands on a token that counts."""
+    """Call with one reward per sample: the reward on a valid token."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
@@ -256,7 +257,7 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples in the order of their groups; a group has as many as were asked for, or fewer.
+    """Make samples in the order of their groups. A group has as many samples as requested, or fewer.
 
     A group of one is not scaled: slime's arguments turn that off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
@@ -274,7 +275,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    grouped = "group_index" in sample.__dataclass_fields__  # before, samples had an order alone
+    grouped = "group_index" in sample.__dataclass_fields__  # older samples had only their order
     samples = [
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
@@ -288,7 +289,7 @@ def _advantages(function: str, twin: str) -> Binding:
         f"{PPO}.{function}",
         "generalised_advantage",
         arguments={"token_level_rewards": ("rewards",)},
-        # So that scenarios of a few tokens cross the border between chunks.
+        # Small chunks, so that scenarios of a few tokens cross a chunk border.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
         call=partial(call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
@@ -311,7 +312,7 @@ TARGET = Target(
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
-    # Its boundaries are decorated with torch.compile, whose machinery torch imports on first use.
+    # The boundaries are decorated with torch.compile, whose machinery torch imports on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(
@@ -333,7 +334,7 @@ TARGET = Target(
                 Dialect(
                     "clamp",
                     10,
-                    "low_var_kl is k3, cut to [-10, 10] for numerical stability; k3 is not cut",
+                    "low_var_kl is k3, clamped to [-10, 10] for numerical stability; k3 is not clamped",
                     f"{MAIN}/utils/ppo_utils.py#L49",
                     where={"kl_estimator": ("low_var_kl",)},
                 ),
@@ -378,7 +379,7 @@ TARGET = Target(
             for function, mode in (("sum_of_sample_mean", _MEANS), ("sum_of_token", "token-sum"))
         ),
         _weights(f"{LOSS}.vanilla_tis_function", "truncate"),
-        # The FSDP backend's own, until that went in 2026.
+        # From the FSDP backend, which was removed in 2026.
         _weights(f"{PPO}.vanilla_tis_function", "truncate", requires=(f"{PPO}.vanilla_tis_function",)),
         _weights(f"{LOSS}.icepop_function", "mask"),
         _advantages("vanilla_gae", "chunked_gae"),
@@ -388,10 +389,10 @@ TARGET = Target(
             "generalised_advantage",
             call=_batched_gae,
             stand_ins=(MPU,),
-            # A sample is its response alone, so what does not count is padding.
+            # A sample is only its response, so invalid tokens are padding.
             accepts={"response_mask": ("full", "right")},
         ),
-        # It was beside the one for batches until that was left alone in 2026.
+        # Next to the batched function until that remained alone in 2026.
         Binding(
             f"{PPO}.get_advantages_and_returns",
             "generalised_advantage",
@@ -419,7 +420,7 @@ TARGET = Target(
                 Dialect(
                     "credit",
                     "response",
-                    "REINFORCE++-baseline: the response's reward at each token, less the token's KL",
+                    "REINFORCE++-baseline: the response's reward at each token, minus the token's KL",
                     f"{MAIN}/utils/ppo_utils.py#L470",
                 ),
             ),
@@ -430,7 +431,7 @@ TARGET = Target(
                 Dialect(
                     "masked_steps",
                     "counted",
-                    "returns are discounted by the position of a token; a token that does not count has no KL penalty",
+                    "returns are discounted by token position; an invalid token has no KL penalty",
                     f"{MAIN}/utils/ppo_utils.py#L430",
                 ),
             ),

@@ -1,4 +1,4 @@
-"""slime: sequences that are dealt out to ranks and microbatches."""
+"""slime: the distribution of sequences to ranks and microbatches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Give what is dealt out to data-parallel ranks and their microbatches in one step, one sample a rollout."""
+    """Return the assignment to data-parallel ranks and microbatches of one step, with one sample per rollout."""
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
@@ -27,8 +27,11 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Schedule the microbatches of a step: on two ranks where there are as many samples for each. What it says of a
-    rank's microbatches must be places among that rank's samples, and their number the same on each rank."""
+    """Schedule the microbatches of a step on two ranks if the samples divide evenly.
+
+    The declared microbatches of a rank must be positions among its samples, and each rank must have the same number of
+    them.
+    """
     lengths = lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2
     cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": None}

@@ -1,8 +1,8 @@
 """slime: log-probs and values of response tokens, from the outputs of a packed batch.
 
 slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has the outputs that predict
-response tokens; the samples made from it have a prompt of one token before these, and one more output, after the last
-token, that predicts nothing.
+response tokens. Samples made from it have a one-token prompt, and one more output after the last token, which predicts
+nothing.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea642
 _FSDP = "slime.backends.fsdp_utils.actor"
 
 
-_ACTOR = StandIn("self", "the real actor wants GPUs and a cluster; the method reads these attributes alone")
-_MODELS = StandIn("model, ref_model", "answer the logits of the scenario; how a model makes them is not measured")
+_ACTOR = StandIn("self", "the real actor needs GPUs and a cluster; the method reads only these attributes")
+_MODELS = StandIn("model, ref_model", "returns the scenario's logits; the model's own computation is not checked")
 _FIRST = StandIn(
     "torch.distributed.get_rank, barrier, get_gloo_group, tqdm",
-    "one process has the rank 0 and waits for nobody, and a progress bar shows progress alone",
+    "one process has rank 0 and no barrier, and a progress bar only shows progress",
 )
-_ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which holds the whole vocabulary")
+_ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which has the whole vocabulary")
 _RANKS = StandIn(
     "torch.distributed.nn.functional.all_gather",
-    "one process plays the ranks one after the other, and hands each what the others have sent",
+    "one process simulates the ranks in turn and passes each rank what the others sent",
 )
 
-#: A sample is its response alone, so what does not count is padding.
+#: A sample is only its response, so invalid tokens are padding.
 _LENGTHS = {"response_mask": ("full", "right")}
 _SINGLE = ("float32",)
 _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Pack the outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
+    """Pack the outputs of all positions ``[1, T, ...]``: for each sample the outputs of its response and one more."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
-    """Join prompt and response of each sample; the prompt is the token 0."""
+    """Join prompt and response of each sample. The prompt is the token 0."""
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
 def _after(logits: Any) -> Any:
-    """Make logits after the last token: those of the first one, turned round, so that reading them shows."""
+    """Make logits after the last token: the first token's logits, reversed, so that using them changes the result."""
     return -logits[:, 0].detach()
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """Ask as :func:`_of_ranks`, of logits and their tokens."""
+    """Call :func:`_of_ranks` with logits and their tokens."""
     tokens = _tokens(inputs, lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """Put together what ``ask(packed, batch)`` gives of each sample on its context-parallel ranks."""
+    """Join what ``ask(packed, batch)`` returns for each sample on its context-parallel ranks."""
     ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
@@ -90,7 +90,7 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
+    """Read the logits and tokens of each response, and compute log-probs from them as the function's callers do."""
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -103,10 +103,13 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_kernel(module: Any) -> None:
-    """:raises AbsentError: until June 2026 the log-prob itself was Megatron-LM's fused kernel, and not slime's code;
-    get_responses, which hands it its logits and tokens, is bound."""
+    """Check that this version computes log-probs itself.
+
+    :raises AbsentError: until June 2026 Megatron-LM's fused kernel computed them. get_responses, which passes logits
+        and tokens to the kernel, has a binding.
+    """
     if hasattr(module, "compute_log_probs"):
-        raise AbsentError(f"not in this version: {module.__name__} asks a kernel of Megatron-LM for log-probs")
+        raise AbsentError(f"not in this version: {module.__name__} calls a kernel of Megatron-LM for log-probs")
 
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +125,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call on tokens one below the other, without samples, and logits that the temperature has been applied to."""
+    """Call with flattened tokens, without samples, and with logits after the temperature."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -142,7 +145,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
+    """Return the result of rank 0. Each rank has one chunk of the padded packed sequence."""
     lengths, ranks = lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -168,7 +171,7 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _model(logits: Any) -> Any:
-    """Make a model that answers these logits ``[1, T, V]``, on the one device that there is."""
+    """Make a model that returns these logits ``[1, T, V]`` on the only device."""
     model: Any = torch.nn.Module()
     model.forward = lambda **_: stand_in(logits=logits)
     model.cuda = lambda: model
@@ -176,7 +179,7 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
+    """Compute the reference's log-probs. The policy returns reversed logits, so that using it changes the result."""
     lengths = lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -186,7 +189,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ref_model=_model(logits),
         args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
         prof=stand_in(iterate_train_log_probs=iter),
-        fsdp_cpu_offload=True,  # models stay where they are
+        fsdp_cpu_offload=True,  # models stay on their device
         cp_rank=0,
         cp_size=1,
         cp_group=None,
@@ -199,7 +202,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Read responses among the answers for all tokens but the first; the token after a response is the next prompt."""
+    """Read responses from results for all tokens but the first. The token after a response is the next prompt."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 
@@ -229,7 +232,7 @@ BINDINGS = (
         f"{PPO}.calculate_log_probs_and_entropy",
         "token_log_probs",
         formerly=(f"{LOSS}.calculate_log_probs_and_entropy",),
-        # So that scenarios of a few tokens cross the border between chunks.
+        # Small chunks, so that scenarios of a few tokens cross a chunk border.
         constants={"chunk_size": 2},
         call=_flat,
         stand_ins=(_ALONE,),
@@ -256,7 +259,7 @@ BINDINGS = (
             Dialect(
                 "entropy_of",
                 "model",
-                "the temperature goes to the log-probs alone; the entropy is of the logits as they are",
+                "the temperature applies only to log-probs; the entropy uses the original logits",
                 f"{_FIX}/backends/fsdp_utils/actor.py#L1017",
             ),
         ),
@@ -267,7 +270,7 @@ BINDINGS = (
         formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",),
         call=_reference,
         stand_ins=(_ACTOR, _MODELS, _FIRST),
-        # Before, there was one model, whose parameters were exchanged on its GPU.
+        # In older versions there was one model, whose parameters were exchanged on its GPU.
         requires=(f"{_FSDP}.FSDPTrainRayActor._get_model_inputs_args",),
         fixed={"with_entropy": False},
         accepts=_LENGTHS,

@@ -1,4 +1,4 @@
-"""slime: what collects samples from rollouts."""
+"""slime: functions that collect samples from rollouts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC = "slime.rollout.fully_async_rollout"
 _ROLLOUTS, _GENERATOR = "slime.rollout.sglang_rollout", "slime.rollout.components.sample_generator"
 
-_MANAGER = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
+_MANAGER = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
 _SESSION = StandIn(
-    "aiohttp.ClientSession", "there is no teacher; the session keeps the request, which is what is observed"
+    "aiohttp.ClientSession", "the teacher is replaced by a session that stores the request, which is what is observed"
 )
-_ROLLOUT = StandIn("call_rollout_fn", "there is no engine; it answers so many samples as the scenario says")
-_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; its queue is full already")
+_ROLLOUT = StandIn("call_rollout_fn", "stands in for SGLang; returns as many samples as the scenario requires")
+_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; its queue is already full")
 
 
 class _Session:
-    """An HTTP session, and its own answer, that sends nothing and gives a request's payload back."""
+    """An HTTP session and response that sends nothing and returns the request's payload."""
 
     def __init__(self, **_: Any) -> None:
         self._payload: Any = None
@@ -75,7 +75,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sampling parameters of the request that the teacher gets; it samples nothing."""
+    """Read the sampling parameters of the request to the teacher, which samples nothing."""
     args = stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with swap(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
@@ -98,7 +98,7 @@ _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
 class _OneToken:
-    """A tokenizer to which every text is the same token; it was called until it was asked to encode."""
+    """A tokenizer to which every text is the same token. Older code calls it directly, newer code calls ``encode``."""
 
     def encode(self, *_: Any, **__: Any) -> list[int]:
         return [5]
@@ -109,21 +109,21 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: a group is a record, which counts the tokens that are left")
+        raise AbsentError("not in this version: a group is a record that counts its remaining tokens")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Give what the module of rollouts makes its state of: a tokenizer, in both ways in which it has been loaded."""
+    """Replace what the rollout module builds its state from: a tokenizer, which has been loaded in two ways."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = stand_in(from_pretrained=partial(return_first, tokenizer))  # until December 2025
     return {**{name: partial(return_first, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
 
 
 def _asked(boundary: Any, args: Any) -> Any:
-    """Of the state that all requests share, and the function that makes one."""
+    """Read the request from the state that all requests share and the function that makes one."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # what a top_p asks to be told of changes no sample
+    left_out = "custom_params"  # returning the top-p distribution changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         raise EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
@@ -144,8 +144,10 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a group of one sample, again as long as it is interrupted, with the parameters that all
-    samples share. An engine says nothing of where the last token goes."""
+    """Run a group of one sample, again after each interruption, with shared sampling parameters.
+
+    SGLang's response has no field for the last token's destination.
+    """
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
     engine, labels = TableEngine(inputs), list[Any]()
@@ -160,7 +162,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: an engine is sent a text")
+            raise AbsentError("not in this version: an engine receives text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -192,7 +194,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It leaves them in the samples. The engine says nothing of the first token, which nothing predicts."""
+    """Read the log-probs that the function stores in the samples. The engine returns none for the first token."""
     arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
@@ -205,7 +207,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the samples that are kept, which should fill whole batches, and read the batch size that was chosen."""
+    """Count the kept samples, which should fill whole batches, and read the batch size that was chosen."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
@@ -225,18 +227,18 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if arguments["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
-            raise AbsentError("not in this version: there is no dynamic batch size")
+            raise AbsentError("not in this version: a dynamic batch size")
         manager._compute_dynamic_global_batch_size = size.__get__(manager)
     if hasattr(boundary.module, "call_rollout_fn"):
         with swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
             data, _ = boundary.function(manager, 0)
-    else:  # until October 2025 the manager asked the function itself, and gave the samples alone
+    else:  # until October 2025 the manager called the function itself and passed only the samples
         data = boundary.function(manager)
     return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """So many groups have been completed; one rollout takes what it needs. By the index of their only sample."""
+    """Collect a rollout from finished groups, by the index of their only sample."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()
@@ -267,7 +269,7 @@ _REQUEST = sampling_request(
     f"{_ARGUMENTS}.get_slime_extra_args_provider",
     _asked,
     _OPTIONS,
-    StandIn("post", "there is no engine; the request is kept, which is what is observed"),
+    StandIn("post", "stands in for SGLang; stores the request, which is what is observed"),
     imports=(TYPES, _ROLLOUTS),
     parsed=True,
     beside=_BESIDE,
@@ -287,7 +289,7 @@ BINDINGS = (
         f"{_ROLLOUTS}.generate_and_rm_group",
         _followed,
         BASE64,
-        StandIn("async_rm", "grades alike, and keeps the label that it is given"),
+        StandIn("async_rm", "gives every response the same grade and stores the label that it receives"),
         takes="max_tokens interrupted routed",
         formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
         imports=(TYPES, _ARGUMENTS),
@@ -304,12 +306,12 @@ BINDINGS = (
                 Dialect(
                     "after_the_end",
                     "counted",
-                    "the new line behind an answer's end is trained with it",
+                    "the newline after the end of an answer is trained with it",
                     f"{MAIN}/utils/mask_utils.py#L{line}",
                 ),
             ),
         )
-        # The templates of Qwen3 begin with no message of their own.
+        # Qwen3's templates add no system message.
         for kind, line, without in (
             ("qwen", 68, {}),
             ("qwen3", 121, {"default_system": False}),

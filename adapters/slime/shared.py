@@ -1,4 +1,4 @@
-"""What slime's bindings share: one process for Megatron's ranks, samples from a batch, and the stand-ins' reasons."""
+"""Shared by slime's bindings: one process for Megatron's ranks, samples from a batch, and the reasons of stand-ins."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LOSS = "slime.backends.megatron_utils.loss"
 CP = "slime.backends.megatron_utils.cp_utils"
 TYPES = "slime.utils.types"
 
-ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads these fields alone")
-SELF = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
+ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads only these fields")
+SELF = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
 LOG_PROBS = StandIn(
-    "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
+    "get_log_probs_and_entropy", "returns the scenario's log-probs; how logits lead to them is not checked"
 )
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
-    """Give what stood after the arguments for a week of January 2026: one process, as :func:`one_rank` has it."""
+    """Return the extra argument of one week of January 2026: the parallel state as in :func:`one_rank`."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
     return (stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
@@ -32,10 +32,10 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Put Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
+    """Replace Megatron's ``mpu`` in modules that hold it and in the places from which functions import it.
 
-    :param context_parallel_rank: None for the one that torch says.
-    :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
+    :param context_parallel_rank: None for torch's rank.
+    :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
     mpu = make_single_rank_mpu(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
@@ -59,16 +59,16 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
 
 
 class Answer(dict[str, Any]):
-    """The answer of ``get_log_probs_and_entropy``: older revisions look into it, newer ones unpack (None, answer)."""
+    """The result of ``get_log_probs_and_entropy``: older revisions index it, newer ones unpack (None, result)."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((None, dict(self)))
 
 
 def kl_name(compute_approx_kl: Any, estimator: str) -> str:
-    """Give a revision's name of an estimator: k1 was "kl" once, and k3 was there with its clamp alone.
+    """Return a revision's name of an estimator. k1 was once called "kl", and k3 existed only with its clamp.
 
-    :raises AbsentError: where the revision has no such estimator.
+    :raises AbsentError: if the revision has no such estimator.
     """
     for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
         try:
@@ -76,7 +76,7 @@ def kl_name(compute_approx_kl: Any, estimator: str) -> str:
         except ValueError:
             continue
         return name
-    raise AbsentError(f"not in this version: there is no estimator {estimator}")
+    raise AbsentError(f"not in this version: the estimator {estimator}")
 
 
 _FORMER_NAMES = {"k1": ("kl",)}
@@ -87,18 +87,18 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Cut samples of the lengths that the mask says."""
+    """Cut samples to the lengths of the mask."""
     return {name: [row[:n] for row, n in zip(inputs[name], lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Give the lengths of these samples, with one token of a prompt."""
+    """Return the lengths of these samples plus one prompt token."""
     lengths = lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
 
 def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
-    """What the policy loss reads of the command line."""
+    """Return the command-line options that the policy loss reads."""
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl")
     usual: dict[str, Any] = {
         **dict.fromkeys(off, False),
@@ -108,13 +108,13 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
         "eps_clip_c": inputs["dual_clip"],
         "rollout_top_p": 1.0,
         "custom_pg_loss_reducer_function_path": None,
-        "loss_aggregation": "sample_mean",  # of #2090, which was not merged
+        "loss_aggregation": "sample_mean",  # from #2090, which was not merged
     }
     return stand_in(**{**usual, **options})
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """Make samples of the rows of a policy loss, whole."""
+    """Make whole samples from the rows of a policy loss."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -122,7 +122,7 @@ def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
 def policy_microbatch(
     boundary: Any, inputs: Mapping[str, Any], reducer: Any, more: Mapping[str, Any], **options: Any
 ) -> Any:
-    """Call the policy loss of a microbatch, with no entropy term and nothing off-policy.
+    """Call the policy loss of a microbatch, without entropy term and off-policy correction.
 
     :param more: further fields of the batch.
     """
@@ -134,21 +134,23 @@ def policy_microbatch(
 
 
 def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
-    """Deal out the tokens of each response to context-parallel ranks: of twice as many chunks as there are ranks, the
-    first has the first and the last, the next those beside them, and so on. A token is where it is predicted, and a
-    prompt is one token."""
+    """Deal the tokens of each response to context-parallel ranks.
+
+    There are twice as many chunks as ranks: the first rank has the first and the last chunk, the second rank their
+    neighbours, and so on. A token belongs to the position that predicts it, and a prompt is one token.
+    """
     sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
     owners = [[min(t // size, 2 * ranks - 1 - t // size) for t in range(n)] for size, n in zip(sizes, lengths)]
     return [[[t for t, owner in enumerate(row) if owner == rank] for row in owners] for rank in range(ranks)]
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Join samples of the part that each rank has of each."""
+    """Join samples from each rank's part."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
         whole = [len(part) for part in row] == [len(part) for part in own_places]
-        # A rank that answers for other tokens than it has has answered for none.
+        # A rank that returns tokens other than its own has returned none.
         samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
     return samples
 
@@ -158,16 +160,16 @@ def _nothing(like: Any, count: int) -> Any:
 
 
 def as_rows(samples: list[Any], width: int) -> Any:
-    """Pad samples to rows ``[batch, tokens]``, with zeros behind them."""
+    """Pad samples to rows ``[batch, tokens]`` with zeros on the right."""
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Give the lengths of whole samples, with one token of a prompt."""
+    """Return the lengths of whole samples, with one prompt token."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Sum the masks of rollouts of one sample each; in 0.3.0 they were called groups."""
+    """Sum the masks of rollouts of one sample each. In 0.3.0 rollouts were called groups."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

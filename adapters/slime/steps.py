@@ -1,4 +1,4 @@
-"""slime: whole steps of the trainer: advantages of a rollout, and the loss of a step as Megatron sees it."""
+"""slime: whole steps of the trainer: the advantages of a rollout, and the loss of a step as Megatron computes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Supervised: the loss of a token is its log-prob's negative, and nothing else is in it."""
+    """Return supervised options: the loss of a token is its negative log-prob, without further terms."""
     return stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -52,7 +52,7 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Call a microbatch with these losses of its tokens: (loss, what Megatron divides by)."""
+    """Run a microbatch with these token losses and return (loss, Megatron's denominator)."""
     answer = Answer(log_probs=[-row for row in losses])
     with swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -67,7 +67,7 @@ def _microbatch(
 
 
 def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one microbatch on one rank. Megatron divides by the tokens that it is told, or by the number of microbatches.
+    """Run one microbatch on one rank. Megatron divides by the declared tokens, or by the number of microbatches.
 
     https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
     """
@@ -82,7 +82,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sample whose tokens context-parallel ranks share, as Megatron averages it over them."""
+    """Compute the loss of one sample that context-parallel ranks share, averaged over the ranks as in Megatron."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -100,7 +100,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """The KL will be k1, so that log-probs that are KLs beside a reference of 0 have these."""
+    """Return options with k1 as the KL. With a reference of 0, log-probs then are the KLs."""
     return stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
@@ -110,14 +110,15 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Run the advantage step with k1 as the KL, on context-parallel ranks, each of which has its part of a response.
+    """Run the advantage step with k1 as the KL on context-parallel ranks, each of which has its part of a response.
 
-    :raises AbsentError: where it does not know the estimator."""
+    :raises AbsentError: if the version does not have the estimator.
+    """
 
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: ranks ask each other where they store")
+            raise AbsentError("not in this version: ranks communicate when they store")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -138,8 +139,10 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Until the middle of July 2025 the step took its data from a storage of its own; whitening, which asks all ranks
-    and was no option at first, is left out."""
+    """Run the step of July 2025 and before, which read its data from a storage.
+
+    Whitening, which needs all ranks and was not an option at first, is left out.
+    """
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
         swaps.enter_context(swap(module, "get_local_storage", data.get))
@@ -152,7 +155,7 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages, with the KL of the rollout data afterwards. Samples have the lengths of the mask."""
+    """Compute PPO's advantages and read the KL from the rollout data. Samples have the lengths of the mask."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -163,22 +166,22 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
     if "kl" not in data:
-        raise AbsentError("not in this version: the rollout data does not say the KL")
+        raise AbsentError("not in this version: the rollout data has no KL")
     return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
 
 
-#: Options of PPO's advantages -> canonical input.
+#: Option of PPO's advantages -> contract input.
 _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
-    """One reward a sample: the one that stands on a token that counts."""
+    """Return one reward per sample: the reward on a valid token."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples of the lengths that the mask says; no KL penalty."""
+    """Compute PPO's advantages with samples of the mask's lengths and no KL penalty."""
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -210,7 +213,7 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """What the policy loss reads of the command line."""
+    """Return the command-line options that the policy loss reads."""
     per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
     return policy_args(
         inputs,
@@ -223,7 +226,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
+    """Run one step on one microbatch: the gradient of the policy loss with its KL and entropy terms."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -247,13 +250,15 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step through the framework's schedule of ranks and microbatches, iterator, loss, and reduction of what is
-    reported. Megatron divides what a microbatch says by their number, and averages over ranks; or adds all up, and
-    divides by the tokens that it is told."""
+    """Run a step through slime's schedule of ranks and microbatches, iterator, loss and metric reduction.
+
+    Megatron divides the sum over microbatches by their number and averages over ranks, or adds everything up and
+    divides by the declared tokens.
+    """
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape
     places = torch.arange(1, width + 1)
-    lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # what follows the last that counts is padding
+    lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # tokens after the last valid one are padding
     whole = {"response_lengths": lengths, "total_lengths": [length + 1 for length in lengths]}
     cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": inputs["micro_batch_size"]}
     cutting["micro_batch_size"] = cutting["micro_batch_size"] or rows // ranks
@@ -299,7 +304,7 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step with as many responses a prompt, after the division by the responses that follows."""
+    """Run a step with several responses per prompt, including the following division by the number of responses."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = stand_in(
@@ -322,7 +327,7 @@ BINDINGS = (
         stand_ins=(ARGS, MPU, LOG_PROBS),
         accepts={
             "loss_agg_mode": ("seq-mean-token-mean", "token-mean"),
-            # The number of samples of a step is always given; that of tokens is counted.
+            # The number of samples of a step is always passed, and the number of tokens is counted.
             "global_batch_size": (0, 2),
             **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor", "weights"), (None,)),
         },
@@ -341,7 +346,7 @@ BINDINGS = (
         call=_ppo_advantages,
         stand_ins=(ARGS, MPU),
         fixed={"reward_layout": "outcome"},
-        # A sample is its response alone, so what does not count is padding.
+        # A sample is only its response, so invalid tokens are padding.
         accepts={"response_mask": ("full", "right"), **_RANKED},
         dtypes=("float32",),
     ),
@@ -357,7 +362,7 @@ BINDINGS = (
             Dialect(
                 "masked_steps",
                 "counted",
-                "returns are discounted by the position of a token; a token that does not count has no KL penalty",
+                "returns are discounted by token position; an invalid token has no KL penalty",
                 f"{MAIN}/utils/ppo_utils.py#L430",
             ),
         ),
@@ -378,7 +383,7 @@ BINDINGS = (
         fixed={
             "loss_agg_mode": "token-mean",
             "dp_size": 1,
-            # The kernel's clips are looked at on its own boundary.
+            # The kernel's clamps are checked at its own boundary.
             **dict.fromkeys(("micro_batch_size", "max_tokens_per_microbatch", "dual_clip")),
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
@@ -390,14 +395,14 @@ BINDINGS = (
         imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
         stand_ins=(ARGS, MPU, LOG_PROBS),
-        # The kernel's clips are looked at on its own boundary.
+        # The kernel's clamps are checked at its own boundary.
         fixed={"dual_clip": None},
         accepts={"kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
         dialects=(
             Dialect(
                 "empty_rows",
                 "counted",
-                "a step has a number of samples, whether they have tokens that count or not",
+                "a step counts all samples, including those without a valid token",
                 f"{MAIN}/backends/megatron_utils/loss.py#L1357",
                 {"loss_agg_mode": ("seq-mean-token-mean",)},
             ),

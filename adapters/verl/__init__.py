@@ -1,6 +1,6 @@
-"""verl (verl-project/verl): how Sentinel's contracts bind to its boundaries.
+"""Bindings for verl (verl-project/verl).
 
-They are functions of tensors. Options come to them in the target's own configuration classes.
+verl's boundaries are functions of tensors. Options arrive in verl's own configuration classes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _core_line(number: int) -> str:
 
 
 def _made(owner: Any, options: Mapping[str, Any]) -> Any:
-    """Make a configuration of the target's own class.
+    """Make a configuration of verl's own class.
 
     :raises DriftError: for an option that the class does not have.
     """
@@ -41,13 +41,13 @@ def _made(owner: Any, options: Mapping[str, Any]) -> Any:
     return owner(**options)
 
 
-# -- advantages -------------------------------------------------------------------------------------------------------
+# -- advantages --------------------------------------------------------------------------------------------------------
 
 _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the algorithm's configuration: a class of its own since #2147, omegaconf's mapping before."""
+    """Make the algorithm's configuration: a class since #2147, an omegaconf mapping before."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -56,24 +56,27 @@ def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """verl groups rows by a numpy array of objects (the ``uid`` of the prompt)."""
+    """Group rows with a numpy array of objects (the ``uid`` of the prompt), as verl does."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
 
 
 def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """:param names: the inputs that it takes; empty for all."""
+    """Bind an advantage estimator.
+
+    :param names: the inputs that it takes; empty for all.
+    """
     rest = take_inputs(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
-        del rest["norm_by_std"]  # GRPO had no such switch until #990, and divided
-    # Without a GPU it answers torch.cpu, which is no device.
+        del rest["norm_by_std"]  # before #990 GRPO had no such switch and always divided
+    # Without a GPU the function returns torch.cpu, which is not a device.
     with swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """GRPO-PassK reads its one switch from the algorithm's configuration; at first it was a parameter."""
+    """Call GRPO-PassK. Its switch is in the algorithm's configuration; at first it was a parameter."""
     rest = _group(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
@@ -88,7 +91,7 @@ def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _alone(line: int) -> Dialect:
-    return Dialect("group_of_one", "score", "a response without others has the baseline 0", _core_line(line))
+    return Dialect("group_of_one", "score", "a response alone in its group has the baseline 0", _core_line(line))
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect, **more: Any) -> Binding:
@@ -114,7 +117,7 @@ _OUTCOMES = (
         Dialect(
             "group_of_one",
             "score",
-            "a response without others has the baseline 0 and the scale 1",
+            "a response alone in its group has the baseline 0 and the scale 1",
             f"{_MAIN}/utils/groupwise.py#L37",
         ),
         stand_ins=(CPU,),
@@ -141,7 +144,7 @@ _OUTCOMES = (
         Dialect(
             "zero_gradient",
             "zero_scores",
-            "alpha is the number of responses by the number of those whose score is not 0",
+            "alpha is the number of responses divided by the number of responses with a score other than 0",
             _core_line(810),
         ),
     ),
@@ -169,7 +172,7 @@ _OUTCOMES = (
     ),
 )
 
-# -- policy losses ----------------------------------------------------------------------------------------------------
+# -- policy losses -----------------------------------------------------------------------------------------------------
 
 _CLIP = {"eps_clip_low": "clip_ratio_low", "eps_clip_high": "clip_ratio_high"}
 
@@ -178,18 +181,18 @@ _METRICS = {
     "dual_clip_fraction": ("actor/pg_clipfrac_lower",),
     "approx_kl": ("actor/ppo_kl",),
 }
-#: What a policy loss returned beside the loss before it returned a mapping of metrics (#4062), in this order.
+#: What a policy loss returned besides the loss, in this order, before it returned a mapping of metrics (#4062).
 _RETURNED = ("actor/pg_clipfrac", "actor/ppo_kl", "actor/pg_clipfrac_lower")
 
 
-#: Options of a loss that the trainer put into its configuration before that declared them.
+#: Options of a loss that the trainer added to its configuration before the configuration declared them.
 _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Make the actor's configuration; the trainer leaves the counts of the global batch in it for the loss.
+    """Make the actor's configuration. The trainer stores the global counts for the loss in it.
 
-    :param options: by name; ``policy_loss.NAME`` for those of the loss.
+    :param options: by name; ``policy_loss.NAME`` for options of the loss.
     """
     counts = ("dp_size", "batch_num_tokens", "global_batch_size", "loss_scale_factor")
     counted = {name: inputs[name] for name in counts if inputs[name] is not None}
@@ -198,13 +201,13 @@ def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any])
     actor = getattr(boundary.module, "ActorConfig", None)
     if counted and "global_batch_info" not in getattr(actor, "__dataclass_fields__", ()):
         raise UnknownInputError("the actor's configuration has no option 'global_batch_info'", next(iter(counted)))
-    if actor is None:  # until #2621 it was Hydra's
+    if actor is None:  # before #2621 it came from Hydra
         from omegaconf import OmegaConf
 
         usual = {"clip_ratio": 0.2, "clip_ratio_low": None, "clip_ratio_high": None}
         return OmegaConf.create({**usual, **options, "policy_loss": of_loss})
     losses, optimizer = sys.modules[_CONFIG].PolicyLossConfig, sys.modules[_CONFIG].OptimizerConfig
-    if getattr(optimizer, "lr", None) == "???":  # until #3235 it had none by default
+    if getattr(optimizer, "lr", None) == "???":  # before #3235 it had no default
         required["optim"] = optimizer(lr=1e-6)
     beside = {name: value for name, value in of_loss.items() if name in _PUT_THERE - losses.__dataclass_fields__.keys()}
     chosen = {name: value for name, value in required.items() if name in actor.__dataclass_fields__}
@@ -226,7 +229,7 @@ def _loss(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The parameters are those of :func:`_policy`."""
+    """Call a policy loss; the parameters are those of :func:`_policy`."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
@@ -245,8 +248,10 @@ def _policy(
     options: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Binding:
-    """:param knobs: canonical input -> option of the actor's configuration.
-    :param metrics: observation -> what the loss calls it; several are shares of the same tokens.
+    """Bind a policy loss.
+
+    :param knobs: contract input -> option of the actor's configuration.
+    :param metrics: observation -> verl's metrics; several are shares of the same tokens.
     :param options: further options.
     """
     call = partial(_loss, dict(knobs), dict(metrics), dict(options or {}))
@@ -256,22 +261,22 @@ def _policy(
 
 
 def _cut(line: int) -> Dialect:
-    return Dialect("log_ratio_clamp", 20.0, "the log-ratio is cut to [-20, 20] for stability", _core_line(line))
+    return Dialect("log_ratio_clamp", 20.0, "the log-ratio is clamped to [-20, 20] for stability", _core_line(line))
 
 
 def _surrogate(line: int) -> Dialect:
     return Dialect(
         "surrogate",
         "log_prob",
-        "the weight of a token is a constant, and its log-prob carries the gradient",
+        "a token's weight is a constant, and its log-prob has the gradient",
         _core_line(line),
     )
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Name the argument that chooses an aggregation, if any; before April 2025 it was always the tokens' mean.
+    """Return the argument that chooses an aggregation, if any. Before April 2025 it was always the token mean.
 
-    :raises AbsentError: where the scenario wants another one then.
+    :raises AbsentError: if the scenario needs another aggregation then.
     """
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
@@ -281,20 +286,20 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """At first there was one range, and no second clip."""
+    """Call the deprecated loss, which at first had one clip range and no dual clip."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
     elif inputs["dual_clip"] is not None:
-        raise UnknownInputError("the loss knows no second clip", "dual_clip")
+        raise UnknownInputError("the loss has no dual clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
-        raise AbsentError("not in this version: the clip has one range")
+        raise AbsentError("not in this version: the clip range has two bounds")
     else:
         returned = boundary.invoke(take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
-#: Losses of whole sequences: a comment says that they "need to aggregate the loss at the sequence level".
+#: Sequence-level losses: a comment states that they "need to aggregate the loss at the sequence level".
 _BY_SEQUENCE = {"loss_agg_mode": "seq-mean-token-mean", "loss_scale_factor": None}
 _GLOBAL = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
 _DUAL = {**_CLIP, "dual_clip": "clip_ratio_c"}
@@ -337,15 +342,15 @@ _POLICY_LOSSES = (
         _DPPO,
         _cut(1501),
         _surrogate(1523),
-        Dialect("epsilon", 1e-8, "1e-8 is added to both 1 - p of the binary KL", _core_line(1516)),
+        Dialect("epsilon", 1e-8, "1e-8 is added to both 1 - p in the binary KL", _core_line(1516)),
         accepts={"ratio_cap": (5.0, 1.5)},
     ),
     _policy(
         "compute_policy_loss_gspo",
         "gspo_token",
         _CLIP,
-        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is cut for stability", _core_line(1590)),
-        Dialect("log_ratio_clamp_side", "upper", "it is cut from above alone", _core_line(1590)),
+        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is clamped for stability", _core_line(1590)),
+        Dialect("log_ratio_clamp_side", "upper", "the ratio is clamped from above only", _core_line(1590)),
         fixed=_BY_SEQUENCE,
     ),
     _policy(
@@ -358,12 +363,12 @@ _POLICY_LOSSES = (
         _CLIP,
         Dialect(
             "nothing_else_is_touched",
-            reason="which tokens lose their gradient is drawn from the global generator",
+            reason="the tokens that lose their gradient are drawn from the global generator",
             link=_core_line(1822),
             symptom="global-state",
         ),
         metrics={"clip_fraction": ("actor/pg_clipfrac",)},
-        # Of a few tokens the defaults take none; and all that the bounds name are no matter of chance.
+        # With few tokens the defaults choose none. These bounds choose all, so nothing is random.
         fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
         options={"policy_loss.clip_cov_ratio": 1.0, "policy_loss.clip_cov_lb": 0.05, "policy_loss.clip_cov_ub": 100.0},
     ),
@@ -373,7 +378,7 @@ _POLICY_LOSSES = (
         {},
         Dialect(
             "order_does_not_matter",
-            reason="a fixed number of tokens with the largest covariance is penalised; of equal ones the first",
+            reason="a fixed number of tokens with the largest covariance is penalised; of equal ones, the first",
             link=_core_line(1906),
             symptom="value",
         ),
@@ -386,7 +391,7 @@ _POLICY_LOSSES = (
         "gmpo",
         _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
-        # One is of positive advantages, the other of negative ones.
+        # One value is for positive advantages, the other for negative ones.
         metrics={"clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"), "approx_kl": ("actor/ppo_kl",)},
         fixed=_BY_SEQUENCE,
     ),
@@ -395,12 +400,12 @@ _POLICY_LOSSES = (
     _policy("compute_policy_loss_reinforce", "reinforce", {}, metrics={"approx_kl": ("actor/ppo_kl",)}),
 )
 
-# -- off-policy correction --------------------------------------------------------------------------------------------
+# -- off-policy correction ---------------------------------------------------------------------------------------------
 
 _SAFETY_BOUND = Dialect(
     "log_ratio_clamp",
     20.0,
-    "SAFETY_BOUND: log-ratios are cut to [-20, 20] before they are exponentiated",
+    "SAFETY_BOUND: log-ratios are clamped to [-20, 20] before they are exponentiated",
     f"{_MAIN}/trainer/ppo/rollout_corr_helper.py#L75",
 )
 _RATIO = {"ratio": "k1", "k2": "k2", "k3": "k3"}
@@ -408,7 +413,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """Compute what the caller in the same module hands in.
+    """Compute the log-ratio that the caller in the same module passes.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -416,7 +421,7 @@ def _log_ratio(inputs: Mapping[str, Any]) -> Any:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the whole correction with weights alone. For sequences it reports a share of the sequences."""
+    """Run the whole correction with weights only. For sequences it reports a share of sequences."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
         take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
@@ -429,9 +434,9 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call IcePop: two thresholds in one string."""
+    """Call IcePop, whose two thresholds are in one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: weights are truncated alone, and never set to 0")
+        raise AbsentError("not in this version: weights are only truncated, and never set to 0")
     weights, metrics = boundary.invoke(
         take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -443,12 +448,12 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """K1 options have two thresholds of the ratio, the others one of the divergence."""
+    """Call rejection sampling. K1 options have two thresholds of the ratio, the others one of the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
     if inputs["level"] == "largest" and inputs["statistic"] == "ratio":
-        raise AbsentError("there is no such option")
+        raise AbsentError("verl has no such option")
     kept, metrics = boundary.invoke(
         take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -459,9 +464,9 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Until February 2026 options named a level alone, and the ratio had two thresholds of its own."""
+    """Call rejection of before February 2026, whose options named only a level and had two ratio thresholds."""
     if inputs["statistic"] != "ratio":
-        raise AbsentError("not in this version: what is rejected goes by its ratio")
+        raise AbsentError("not in this version: rejection depends on the ratio")
     kept, metrics = boundary.invoke(
         take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -484,7 +489,8 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The correction before rejection had a mask of its own. What is not kept has no weight in the loss."""
+    """Call the correction of before rejection sampling, which had its own mask. Rejected tokens have weight 0 in the
+    loss."""
     batch, *masks, metrics = boundary.invoke(
         take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
@@ -542,7 +548,7 @@ _CORRECTIONS = (
     ),
 )
 
-# -- the rest ---------------------------------------------------------------------------------------------------------
+# -- other boundaries --------------------------------------------------------------------------------------------------
 
 
 def _kl(function: str, **more: Any) -> Binding:
@@ -553,7 +559,11 @@ def _kl(function: str, **more: Any) -> Binding:
         accepts={"response_mask": (None,), "kl_estimator": ("k1", "abs", "k2", "k3", "low_var_kl")},
         dialects=(
             Dialect(
-                "clamp", 10, "k3 is cut to [-10, 10]", _core_line(2244), where={"kl_estimator": ("k3", "low_var_kl")}
+                "clamp",
+                10,
+                "k3 is clamped to [-10, 10]",
+                _core_line(2244),
+                where={"kl_estimator": ("k3", "low_var_kl")},
             ),
         ),
         **more,
@@ -561,7 +571,7 @@ def _kl(function: str, **more: Any) -> Binding:
 
 
 def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
-    """Nothing in verl is in double precision, and a mask in single precision does not go well with it."""
+    """Convert double precision inputs, which verl never has, so that they match masks in single precision."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 
@@ -637,7 +647,7 @@ TARGET = Target(
         _kl("kl_penalty", twins=(f"{_CORE}.kl_penalty_forward",)),
         _kl("kl_penalty_forward", twins=(f"{_CORE}.kl_penalty",)),
         *_CORRECTIONS,
-        # At the head of #6362 alone.
+        # Only at the head of #6362.
         Binding(
             f"{_CORE}._masked_reward_sum",
             "masked_statistics",

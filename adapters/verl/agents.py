@@ -1,4 +1,4 @@
-"""verl: an agent's loop between a model and its tools, and what it asks an engine for."""
+"""verl: an agent's loop between a model and its tools, and requests to an engine."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from sentinel.binding.kit import (
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
 
-_SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads these alone")
-_TOOL = StandIn("tool", "answers the text of the scenario, or that many tokens")
-_TIMER = StandIn("simple_timer", "measures how long tools take, with a package that is not needed for anything else")
-_RESPONSE = StandIn("ToolResponse", "a record of text, image and video, as the real one, whose class needs pydantic")
+_SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads only these")
+_TOOL = StandIn("tool", "returns the scenario's text, or that many tokens")
+_TIMER = StandIn("simple_timer", "measures how long tools take; its package is not needed for anything else")
+_RESPONSE = StandIn("ToolResponse", "a record of text, image and video, like the real one, whose class needs pydantic")
 
 
 def _call(name: str, place: int = 0) -> Any:
@@ -40,7 +40,7 @@ def _call(name: str, place: int = 0) -> Any:
 
 
 def _state(boundary: Any) -> Any:
-    """Make the real record of a trajectory, with nothing in it; its fields grow from release to release."""
+    """Make the real record of a trajectory, empty. Its fields differ between releases."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
@@ -56,14 +56,14 @@ def _loop(boundary: Any, **attributes: Any) -> Any:
 
 
 class _SameThread:
-    """The event loop that older agents hold, as far as they ask it: it runs a function here and now."""
+    """An event loop for older agents that runs a function immediately in this thread."""
 
     async def run_in_executor(self, executor: Any, function: Any) -> Any:
         return function()
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the response after a tool has answered so many tokens, and where the loop goes from there."""
+    """Read the response after a tool returned this many tokens, and the next state of the loop."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -88,7 +88,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
         tokenizer=stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # what older loops cut off before an answer, and newer ones put there
+        system_prompt=[],  # text that older loops cut before an answer, and newer loops add there
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
@@ -101,7 +101,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what is left of a tool's text, which is in capitals; the note that something is missing is not."""
+    """Read the rest of a truncated tool text, which is in capitals, without the note about the truncation."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -124,7 +124,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
     response = answer[0] if isinstance(answer, tuple) else answer
-    letters = response["content"] if isinstance(response, dict) else response.text  # until #2398 a message
+    letters = response["content"] if isinstance(response, dict) else response.text  # a message before #2398
     return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
@@ -147,11 +147,11 @@ _AGENTS = (
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
 
-_PARSER = StandIn("tool_parser", "finds the calls that the scenario answers")
+_PARSER = StandIn("tool_parser", "finds the calls that the scenario has results for")
 
 
 class _Text(str):
-    """What a tool says: a text at first, then a record of one."""
+    """What a tool returns: formerly a text, then a record of one."""
 
     image = video = None
 
@@ -161,7 +161,7 @@ class _Text(str):
 
 
 class _Tool:
-    """Answers the scenario's messages by their number, and keeps the ground truth of each row."""
+    """A tool that returns the scenario's messages by number and stores the ground truth of each row."""
 
     tool_schema = None
 
@@ -185,7 +185,7 @@ class _Tool:
 
 
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
-    """Experts were tensors until they were arrays."""
+    """Make a token output. Experts were formerly tensors instead of arrays."""
     import numpy
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
@@ -202,7 +202,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through a loop, and its tools."""
+    """Run one row through a loop and its tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -217,7 +217,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     builder = getattr(base, "create_continuous_token_builder", None)
     optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
-    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # of its templates, Qwen's alone has that
+    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # only Qwen's template has that
     loop = _loop(
         boundary,
         server_manager=stand_in(generate=generate),
@@ -227,7 +227,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
         continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
-        # What older loops cut off before an answer.
+        # Text that older loops cut before an answer.
         system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
@@ -271,7 +271,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one answer, which new weights interrupt."""
+    """Run one answer that is interrupted by new weights."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -322,18 +322,18 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487 loops went on, not clients
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487 loops resumed, not clients
     ),
 )
 
-# -- what an engine is asked for ---------------------------------------------------------------------------------------
+# -- sampling requests -------------------------------------------------------------------------------------------------
 
 _PROTOCOL = "verl.protocol"
 _SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
-_WORKER = StandIn("self", "the real worker holds a client of an engine; the method reads its configuration alone")
-_RUN = StandIn("_run_agent_loop", "hands the sampling parameters to the server; no response is sampled")
-_ENGINE = StandIn("GenerateReqInput", "there is no engine; its record of a request is kept, which is what is observed")
+_WORKER = StandIn("self", "the real worker holds a client of an engine; the method reads only its configuration")
+_RUN = StandIn("_run_agent_loop", "passes the sampling parameters to the server; no response is sampled")
+_ENGINE = StandIn("GenerateReqInput", "stands in for the engine; stores the request, which is what is observed")
 
 _OPTIONS = fields(
     "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=DRAWS
@@ -341,7 +341,7 @@ _OPTIONS = fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Ask through the agents' worker and SGLang's server, for one prompt."""
+    """Build a request through the agents' worker and SGLang's server for one prompt."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
@@ -356,7 +356,7 @@ def _asked(boundary: Any, config: Any) -> Any:
 
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
-    """Give what SGLang's server asks its engine for."""
+    """Return what SGLang's server requests from its engine."""
 
     def request(**fields: Any) -> Any:
         raise EngineRequest(fields["sampling_params"])
@@ -376,7 +376,7 @@ _REQUESTS = (
         *(_WORKER, _RUN, _ENGINE),
         imports=(_PROTOCOL, _SERVER),
         beside={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
-        # Workers have a method of this name.
+        # Worker classes have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
 )

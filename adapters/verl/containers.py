@@ -1,4 +1,4 @@
-"""verl: DataProto and its successor, the containers of a batch, and sequences that are dealt out in them."""
+"""verl: DataProto and its successor, the containers of a batch, and the distribution of their sequences."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["sizes"])]
 
 
-# -- what replaces it: tensordict's own container ---------------------------------------------------------------------
+# -- TensorDict, the successor of DataProto ----------------------------------------------------------------------------
 
 _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Rows of different lengths are one nested tensor; what is no tensor is a stack of it."""
+    """Make a TensorDict. Rows of different lengths are one nested tensor, and other values are stacks."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -55,7 +55,7 @@ def _column(column: Any) -> Any:
         return column.tolist()
     if not column.is_nested:
         return column
-    axis = column._ragged_idx - 1  # of the values, in which the rows stand side by side
+    axis = column._ragged_idx - 1  # of the values, which store the rows consecutively
     return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 
@@ -63,9 +63,9 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["order"])]
 
 
-#: Until it made nested tensors itself, they were torch's, which cut them otherwise.
+#: Before verl built nested tensors itself, it used torch's, which cut differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
-#: What a batch of sequences without padding has beside plain tensors: tokens, and position ids in four rows.
+#: Columns of an unpadded batch other than plain tensors: tokens, and position ids in four rows.
 _RAGGED: Mapping[str, Any] = {
     "layouts": {
         "number": {"kind": "tensor", "dtype": "int64", "shape": []},
@@ -77,7 +77,7 @@ _RAGGED: Mapping[str, Any] = {
 }
 _PROTO = Container(CONTAINER, common={"imports": (_PROTOCOL,)})
 _OTHER = Container(_tensordict, _read_tensordict, {"requires": _NESTED, "fixed": _RAGGED})
-#: It refuses a cut that does not come out even, unless it is told to fill batches up by itself.
+#: The function rejects uneven cuts, unless padding is enabled.
 _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
@@ -93,17 +93,17 @@ _CONTAINERS = (
 )
 
 
-# -- sequences that are dealt out to ranks and microbatches, and put back in their order -------------------------------
+# -- distribution of sequences to ranks and microbatches ---------------------------------------------------------------
 
 _BALANCING = "verl.utils.seqlen_balancing"
 _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
 
-_TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one knows how many there are to be")
+_TRAINER_SELF = StandIn("self", "the real trainer starts its workers; here only their number exists")
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the rows of a batch, as the trainer, in the order in which they are dealt out: each rank gets as many. A row
-    whose label is not its own is in no part."""
+    """Reorder a batch as the trainer does, so that each rank gets the same number of rows. A row with another row's
+    label is in no part."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]
@@ -120,7 +120,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of a container; their rows must be those that it says, with all that is beside them."""
+    """Cut the microbatches of a container. Their rows must be the declared rows, with all their columns."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
@@ -132,7 +132,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put back what the microbatches answered: the columns in another order, and that order in parts."""
+    """Restore the order of the microbatches' results: columns in another order, and their indices in parts."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]

@@ -1,4 +1,4 @@
-"""verl: what holds, cuts, truncates and summarises data, and the small functions of tensors under the trainer."""
+"""verl: functions that hold, cut, truncate and summarise data, and small tensor functions of the trainer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _BALANCING = "verl.utils.seqlen_balancing"
 _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
-_TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages become tokens is not measured")
-_DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
+_TOKENS = StandIn("tokens", "an already tokenized sequence; tokenization is not checked")
+_DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads only these attributes")
 
 
-#: Fields of a sample that has images: position ids stand in four rows (text, time, height, width).
+#: Fields of a sample with images: position ids have four rows (text, time, height, width).
 _FIELDS = {
     "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
     "position_ids": {"kind": "tensor", "dtype": "int64", "shape": [4, "tokens"]},
@@ -40,7 +40,7 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select rows of a container with one tensor and one column of labels."""
+    """Select rows of a container with one tensor column and one label column."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -48,7 +48,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut microbatches on one rank. Their rows must be those that it says."""
+    """Cut microbatches on one rank. Their rows must be the declared rows."""
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -60,7 +60,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields are packed along the tokens, which come last; the offsets say where a sample begins."""
+    """Collate fields packed along the token axis, the last one. Offsets mark where samples begin."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -74,10 +74,10 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of a dataset whose only message is tokenised already."""
+    """Read the item of a dataset whose only message is already tokenized."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
-        raise AbsentError("not in this version: it is one with the tokenising of its messages")
+        raise AbsentError("not in this version: the same function tokenizes the messages")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
     item = _item(
         boundary,
@@ -95,7 +95,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
-    """Read the one item of a dataset, of one row."""
+    """Read the only item of a dataset of one row."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
     frame = stand_in(iloc=[stand_in(to_dict=lambda: dict(row))])
     with swap(boundary.module, "print_assembled_message", lambda *_: None):
@@ -106,7 +106,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """Read the item of a dataset with one conversation."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
-        raise AbsentError("not in this version: it takes its masks of differences of whole chats")
+        raise AbsentError("not in this version: masks come from differences of whole chats")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item(
@@ -127,7 +127,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw from numpy's global generator, without the call and after it."""
+    """Draw from numpy's global generator with and without the call."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -139,7 +139,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trainer's metrics of a batch; prompts have one token, and what is not reported on is the advantages."""
+    """Read the trainer's metrics of a batch. Prompts have one token, and advantages are the columns without metrics."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -156,8 +156,10 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's advantage step, which hands an estimator its part of the batch. Before it was given the mask of
-    responses it read that from the mask of all tokens, of which here no prompt is one."""
+    """Run the trainer's advantage step, which passes an estimator its part of the batch.
+
+    Before it took the response mask, the step read it from the mask of all tokens. Batches here have no prompt tokens.
+    """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
@@ -197,13 +199,13 @@ _DATA = (
         imports=LEARNING,
         requires=LEARNING,
         stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
-        # It refuses a chat that is not its messages one after the other.
+        # The function rejects templates whose chats are not the sequence of their messages.
         fixed={"trains": "all", "tools_share_a_turn": False},
         dialects=(
             Dialect(
                 "after_the_end",
                 "counted",
-                "the new line behind an answer's end is trained with it",
+                "the newline after the end of an answer is trained with it",
                 f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L235",
             ),
             Dialect(
@@ -238,7 +240,7 @@ _DATA = (
             Dialect(
                 "group_of_one",
                 "score",
-                "a response without others has the baseline 0",
+                "a response alone in its group has the baseline 0",
                 f"{MAIN}/trainer/ppo/core_algos.py#L316",
             ),
         ),
@@ -252,7 +254,7 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    """Call the entropy, and the log-probs of the neighbouring function so that a gradient exists."""
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -262,12 +264,12 @@ def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     fixed = {"temperature": 1.0, "with_entropy": with_entropy}
-    # A coarser dtype than the logits is what mixed precision does not compute these in.
+    # Mixed precision does not compute these in a coarser dtype than the logits.
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what the attention mask has at the columns of responses, which a rollout makes of their lengths."""
+    """Read the attention mask at the columns of responses, which a rollout makes from their lengths."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -276,7 +278,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process one sequence without padding; it comes out padded on the left."""
+    """Process one unpadded sequence and read its left-padded result."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]
@@ -311,7 +313,7 @@ _KERNELS = (
         f"{_TORCH}.postprocess_data",
         "truncation",
         call=_post_processed,
-        requires=(f"{_TORCH}.postprocess_data",),  # before, it was one with the tokenizer's call
+        requires=(f"{_TORCH}.postprocess_data",),  # older versions call the tokenizer in the same function
         fixed={"padded": True},
     ),
 )
