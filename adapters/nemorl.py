@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
 from sentinel.binding.families import (
     DISCOUNTED_RETURN,
     IMPORTANCE_WEIGHT,
@@ -27,25 +28,7 @@ from sentinel.binding.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.binding.kit import (
-    Named,
-    apply_count,
-    bookkeeping,
-    call_estimator,
-    cut_parts,
-    join_both_sides,
-    keep_accepted,
-    lengths_of,
-    on_ranks,
-    prepend_prompt,
-    return_first,
-    score_of,
-    stand_in,
-    swap,
-    take_inputs,
-    torch,
-    two_token_logits,
-)
+from sentinel.binding.kit import torch
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"
@@ -86,7 +69,7 @@ def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, An
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
     """
-    return kind(**keep_accepted(kind, {**defaults, **options}, defaults))
+    return kind(**kit.keep_accepted(kind, {**defaults, **options}, defaults))
 
 
 def _rows(mask: Any) -> Any:
@@ -105,8 +88,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
         return _wrapped(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
-    logits = torch.nn.functional.pad(two_token_logits(log_probs), (0, 0, 0, 1))
-    with swap(torch.Tensor, "cuda", lambda self: self):
+    logits = torch.nn.functional.pad(kit.two_token_logits(log_probs), (0, 0, 0, 1))
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
         return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
 
 
@@ -115,7 +98,10 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
     uncertain = torch.where(
         torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0
     )  # a model never assigns probability 1
-    logits, prepares = torch.nn.functional.pad(two_token_logits(uncertain), (0, 0, 0, 1)), boundary.imported[_PREPARED]
+    logits, prepares = (
+        torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
+        boundary.imported[_PREPARED],
+    )
 
     def work(_: int) -> Any:
         if boundary.owner is None:
@@ -127,8 +113,8 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
         made = boundary.owner(loss, prepare, ends, **ranks)
         return boundary.function(made, logits.flatten(0, 1)[None], batch, **counts)
 
-    with swap(torch.Tensor, "cuda", lambda self: self):
-        return on_ranks(1, work)[0]
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        return kit.on_ranks(1, work)[0]
 
 
 def _losses(boundary: Any) -> Any:
@@ -139,9 +125,9 @@ def _losses(boundary: Any) -> Any:
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
     """Call the clipped policy loss of a batch and return the loss and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
-    data = {upstream: prepend_prompt(inputs[name]) for name, upstream in names.items()}
+    data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
-    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else prepend_prompt(rollout)
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else kit.prepend_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
     module = _losses(boundary)
     kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
@@ -236,7 +222,7 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
     ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
-    reference = prepend_prompt(inputs["rollout_log_probs"])
+    reference = kit.prepend_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
     loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
     loss.backward()
@@ -245,7 +231,7 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
-    data = {"token_mask": prepend_prompt(mask), "sample_mask": _rows(mask)}
+    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask)}
     return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
 
 
@@ -259,7 +245,7 @@ _DPO: Mapping[str, Any] = {
 
 
 def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
-    return torch.stack(join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
+    return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +270,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
     data = {
-        "token_mask": prepend_prompt(mask),
+        "token_mask": kit.prepend_prompt(mask),
         "sample_mask": torch.ones(len(mask)),
         "reference_policy_logprobs": reference,
     }
@@ -314,7 +300,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
     distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
     return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
@@ -434,7 +420,7 @@ _NUMBERS = (
             "kl_estimator": ("kl_type",),
         },
         outputs=("kl",),
-        call=partial(call_estimator, {"k3": {}}, ("log_probs", "ref_log_probs")),
+        call=partial(kit.call_estimator, {"k3": {}}, ("log_probs", "ref_log_probs")),
         fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(_CLAMPED,),
@@ -460,7 +446,7 @@ class _Options(dict[str, Any]):
 
 def _estimator(boundary: Any, **options: Any) -> Any:
     """Build an estimator with its own constructor and the two configurations that it takes."""
-    kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
+    kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
 
     of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
@@ -509,7 +495,7 @@ def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     estimator = _estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
     if "rewards" in boundary.parameters:
         return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
-    return boundary.invoke(take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
+    return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
 
 
 def _outcome(inputs: Mapping[str, Any]) -> Any:
@@ -529,13 +515,13 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
     options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
     batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
-    timer = bookkeeping(time=lambda _: nullcontext())
+    timer = kit.bookkeeping(time=lambda _: nullcontext())
     made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = take_inputs(inputs, "rewards", "response_mask")
+    names = kit.take_inputs(inputs, "rewards", "response_mask")
     return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
 
 
@@ -668,17 +654,17 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def step(*_: Any) -> Any:
         reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(return_first, ([reply], [None], [None], torch.zeros(1), ended, [None]))
+        return partial(kit.return_first, ([reply], [None], [None], torch.zeros(1), ended, [None]))
 
-    environment = stand_in(step=stand_in(remote=step))
+    environment = kit.stand_in(step=kit.stand_in(remote=step))
     rows = {
         "message_log": [[_message("user", [1, 2])]],
         "task_name": ["task"],
         "extra_env_info": [None],
         "stop_strings": [None],
     }
-    arguments = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
-    with swap(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
+    arguments = kit.stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
+    with kit.swap(boundary.module, "ray", kit.stand_in(get=lambda futures: [answer() for answer in futures])):
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
     mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
@@ -696,7 +682,7 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Process a chat. The template adds the header of the assistant's answer."""
     tokenizer, messages = chat(inputs)
-    row, task = {"messages": messages, "task_name": "chats"}, stand_in(prompt=None, system_prompt=None)
+    row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
     made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
     ids, mask = _flat(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
     return {"token_ids": ids, "loss_mask": mask}
@@ -707,7 +693,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
-    row, task = {"context": messages[:-1], "completions": answers}, stand_in(prompt=None, system_prompt=None)
+    row, task = {"context": messages[:-1], "completions": answers}, kit.stand_in(prompt=None, system_prompt=None)
     collates = "collate" in boundary.path
     prepare = boundary.imported[_PROCESSORS].preference_preprocessor if collates else boundary.function
     made = prepare(row, task, tokenizer, 1000, 0)
@@ -792,7 +778,7 @@ def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequ
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Cut the microbatches of one shard with its own iterator."""
-    lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
     settings = {
@@ -810,16 +796,16 @@ def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, An
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     packer = boundary.function("modified_first_fit_decreasing", inputs["max_tokens_per_microbatch"])
-    return {"parts": packer.pack(lengths_of(inputs))}
+    return {"parts": packer.pack(kit.lengths_of(inputs))}
 
 
 _CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
 _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
-    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", apply_count),
+    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", kit.apply_count),
     _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
     _CONTAINER.joining(f"{_BATCH}.from_batches"),
-    _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", cut_parts),
+    _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
     *(
         Binding(
             f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}")
@@ -842,7 +828,7 @@ def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "reward_functions" in boundary.parameters:
         exact = boundary.module.exact_answer_alphanumeric_reward
         return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, text)[0]}
-    return {"score": score_of(boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth))}
+    return {"score": kit.score_of(boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth))}
 
 
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
@@ -887,8 +873,8 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "token_mask": ones,
         "sample_mask": torch.ones(1),
         "advantages": ones,
-        "prev_logprobs": prepend_prompt(arguments["old_log_probs"]),
-        "generation_logprobs": prepend_prompt(arguments["rollout_log_probs"]),
+        "prev_logprobs": kit.prepend_prompt(arguments["old_log_probs"]),
+        "generation_logprobs": kit.prepend_prompt(arguments["rollout_log_probs"]),
     }
     losses, names = (
         boundary.imported[_LOSSES],
@@ -898,7 +884,7 @@ def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
     params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
-    with swap(torch.Tensor, "cuda", lambda self: self):
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
         made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
     counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
     return {"returned": loss(data=batch, **counts, **made)[0]}
@@ -912,8 +898,8 @@ class _Words:
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
         return " ".join(message["content"] for message in messages)
 
-    def __call__(self, text: str, **_: Any) -> Named:
-        return Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
+    def __call__(self, text: str, **_: Any) -> kit.Named:
+        return kit.Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
 
     def batch_decode(self, rows: Any, **_: Any) -> list[str]:
         return [str(row) for row in rows]

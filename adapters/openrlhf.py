@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
 from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     LAYOUTS,
@@ -28,30 +29,7 @@ from sentinel.binding.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.binding.kit import (
-    Named,
-    Rows,
-    call_entropy,
-    call_estimator,
-    call_with,
-    gradients_of,
-    group_size,
-    join_both_sides,
-    keep_accepted,
-    keep_random_state,
-    make_unbuilt,
-    named_tokens,
-    nest_options,
-    on_ranks,
-    read_coefficients,
-    stand_in,
-    swap,
-    swap_all,
-    tables_of,
-    take_inputs,
-    torch,
-    two_token_logits,
-)
+from sentinel.binding.kit import torch
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
@@ -75,7 +53,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 def _made(boundary: Any, **options: Any) -> Any:
     """Build an instance with its own constructor. Options of later versions must have their earlier behaviour."""
-    return boundary.owner(**keep_accepted(boundary.owner, options, _USUAL))
+    return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -96,14 +74,14 @@ def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
-    counts = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
+    counts = boundary.function(range(rows), kit.stand_in(), rows, lambda row: mask[row : row + 1])
     parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in counts]
     return {"loss": sum(parts) / rows}
 
 
 def _of_a_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"].to(inputs["loss_mat"].dtype)
-    counts = boundary.invoke({}, strategy=stand_in(), loss_mask=mask)
+    counts = boundary.invoke({}, strategy=kit.stand_in(), loss_mask=mask)
     aggregate = boundary.imported[_LOSS].aggregate_loss
     return {"loss": aggregate(inputs["loss_mat"], mask, _MODES[inputs["loss_agg_mode"]], **counts)}
 
@@ -155,7 +133,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"policy_loss_type": "gspo"} if gspo else {"token_level_loss": _MODES[inputs["loss_agg_mode"]]}
     correction = _correction(boundary, inputs)
     loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
-    names = take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
     answer = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
     values = (*(answer if isinstance(answer, tuple) else (answer,)), None, None)
@@ -166,7 +144,7 @@ def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) ->
     """Call the loss of a critic or of supervised learning."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
-    return {"loss": boundary.invoke({**take_inputs(inputs, *names), **_counts(inputs)}, loss)}
+    return {"loss": boundary.invoke({**kit.take_inputs(inputs, *names), **_counts(inputs)}, loss)}
 
 
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
@@ -184,7 +162,9 @@ _LOSSES = (
         arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)},
         outputs=("loss",),
         call=partial(
-            call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS), says={"loss_agg_mode": _MODES}
+            kit.call_with,
+            takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS),
+            says={"loss_agg_mode": _MODES},
         ),
         fixed={"weights": None, "loss_scale_factor": None},
         accepts=_AGGREGATES,
@@ -240,7 +220,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     share, budget = rows // count, inputs["max_tokens_per_microbatch"]
     size = share if budget is not None else inputs["micro_batch_size"] or share
     steps = 1 if budget is not None else share // size
-    tables, ids, args = tables_of(inputs), named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
+    tables, ids, args = kit.tables_of(inputs), kit.named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
     last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
     whole = {
         "sequences": ids,
@@ -256,7 +236,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
             outputs = [table[sequences[:, 1:]] for table in tables.values()]
-            return outputs[0], Named(entropy=outputs[1] if len(outputs) > 1 else torch.zeros_like(outputs[0]))
+            return outputs[0], kit.Named(entropy=outputs[1] if len(outputs) > 1 else torch.zeros_like(outputs[0]))
 
         def backward(self, loss: Any) -> None:
             losses.append(loss / steps)
@@ -265,26 +245,30 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def rank(number: int) -> Any:
         settings = {"args": args, "accumulated_gradient": steps, "use_dynamic_batch": budget is not None}
-        mesh = {"dp": stand_in(get_group=lambda: None)}
+        mesh = {"dp": kit.stand_in(get_group=lambda: None)}
         kind = boundary.imported[_DEEPSPEED].DeepspeedStrategy
-        strategy = make_unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
+        strategy = kit.make_unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
         kind.ring_attn_group = None
-        schedule = stand_in(get_last_lr=lambda: [0.0])
+        schedule = kit.stand_in(get_last_lr=lambda: [0.0])
         trainer = boundary.owner(
             strategy, Table(), None, None, schedule, micro_train_batch_size=size, dataloader_pin_memory=False
         )
         part = slice(number * share, (number + 1) * share)
         columns = {name: None if column is None else column[part] for name, column in whole.items()}
         trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
-        with swap(torch.cuda, "current_device", lambda: boundary.device):
+        with kit.swap(torch.cuda, "current_device", lambda: boundary.device):
             return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
-    with keep_random_state(), swap(torch.cuda, "current_device", lambda: 0), swap_all(boundary.module, **quiet):
-        metrics = on_ranks(count, rank)[0]
+    with (
+        kit.keep_random_state(),
+        kit.swap(torch.cuda, "current_device", lambda: 0),
+        kit.swap_all(boundary.module, **quiet),
+    ):
+        metrics = kit.on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
     named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
-    return {**gradients_of(inputs), **{name: metrics.get(theirs) for name, theirs in named.items()}}
+    return {**kit.gradients_of(inputs), **{name: metrics.get(theirs) for name, theirs in named.items()}}
 
 
 _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", "ratio"), ("threshold", None))
@@ -311,7 +295,7 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
         "algo.kl.estimator": inputs["kl_estimator"],
         **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
     }
-    return nest_options({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
+    return kit.nest_options({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
 
 
 _UPDATES = (
@@ -362,7 +346,7 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
         switches = {"k1": {"action_mask": whole}}
-    return call_estimator(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
+    return kit.call_estimator(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
 
 
 _NUMBERS = (
@@ -412,11 +396,11 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     class Table(torch.nn.Module):
         def forward(self, *_: Any, **__: Any) -> Any:
-            return Named(logits=torch.cat([logits, behind], 1))
+            return kit.Named(logits=torch.cat([logits, behind], 1))
 
-    options = take_inputs(inputs, "temperature")
+    options = kit.take_inputs(inputs, "temperature")
     if "kwargs" not in inspect.signature(boundary.owner).parameters:  # the model applied it before the option existed
-        options = keep_accepted(boundary.owner, options, _USUAL)
+        options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
@@ -431,7 +415,7 @@ _LOG_PROBS = (
     Binding(
         f"{_UTILS}.compute_entropy",
         "token_log_probs",
-        call=partial(call_entropy, "log_probs_from_logits"),
+        call=partial(kit.call_entropy, "log_probs_from_logits"),
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
@@ -444,7 +428,7 @@ _LOG_PROBS = (
 
 
 def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(take_inputs(inputs, *names), make_unbuilt(boundary.owner))
+    return boundary.invoke(kit.take_inputs(inputs, *names), kit.make_unbuilt(boundary.owner))
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
@@ -466,7 +450,7 @@ def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
         "algo.kl.use_loss": False,
         "rollout.n_samples_per_prompt": samples,
     }
-    return nest_options({**former, **grouped})
+    return kit.nest_options({**former, **grouped})
 
 
 def _advantages(
@@ -480,16 +464,16 @@ def _advantages(
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
     info = {"reward": rewards.clone(), "response_length": lengths}
     numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
-    experience = stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
-    settings = {"strategy": stand_in(args=options), "args": options, "kl_ctl": stand_in(value=coefficient)}
-    maker = make_unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
+    experience = kit.stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
+    settings = {"strategy": kit.stand_in(args=options), "args": options, "kl_ctl": kit.stand_in(value=coefficient)}
+    maker = kit.make_unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
     (answer,) = boundary.function(maker, [experience])
     return answer.advantages
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the estimator that has these settings."""
-    settings, samples = (inputs["std_level"], inputs["leave_one_out"]), group_size(inputs)
+    settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError("no estimator both leaves one out and scales")
     if samples == 1:
@@ -509,7 +493,7 @@ def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    experience = stand_in(
+    experience = kit.stand_in(
         rewards=inputs["rewards"].clone(), response_length=(inputs["response_mask"] != 0).sum(-1), info={}
     )
     boundary.function([experience], inputs["max_length"], inputs["buffer"], inputs["factor"])
@@ -518,8 +502,10 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kl_coefficient(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["adaptive"]:
-        return read_coefficients(boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs)
-    return read_coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
+        return kit.read_coefficients(
+            boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs
+        )
+    return kit.read_coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
 
 
 _MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads only options and a KL coefficient")
@@ -600,7 +586,7 @@ _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advanta
 def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
     made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
-    return made(**keep_accepted(made, named), attention_mask=whole, action_mask=whole, info={})
+    return made(**kit.keep_accepted(made, named), attention_mask=whole, action_mask=whole, info={})
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -621,7 +607,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
     """Append experiences to a buffer and collate them."""
-    with swap(torch.cuda, "current_device", lambda: 0):
+    with kit.swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
     return [boundary.function(buffer, [buffer[place] for place in range(len(buffer))])]
@@ -631,9 +617,9 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Balance samples whose labels are their positions and which have only lengths."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
-    args = nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
+    args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
     rows = made(
-        **keep_accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))]
+        **kit.keep_accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))]
     )
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
@@ -665,7 +651,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ):
         ids = torch.cat([prompt[counts != 0], response[:length]])[None]
         own = int(counts.sum())
-        dataset = make_unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
+        dataset = kit.make_unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
         mask = boundary.function(dataset, ids, 0)[0, :-1]
         whole = torch.zeros(before + len(response))
         whole[before - own + 1 :][: len(mask)] = mask
@@ -676,12 +662,12 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
     """Build a data set of one row of messages with its own constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
-    args = nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
+    args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
     taken_options = {name: value for name, value in options.items() if name in parameters}
     if any(value and name not in taken_options for name, value in options.items()):
         raise AbsentError(f"not in this version: {boundary.owner.__name__} has none of {sorted(options)}")
-    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **taken_options)
+    return boundary.owner(kit.Rows([dict(row)]), tokenizer, 1000, kit.stand_in(args=args), **taken_options)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -710,13 +696,13 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
     log-probs.
     """
     pad = torch.nn.functional.pad
-    masks = pad(join_both_sides(inputs, "mask").long(), (2, 0), value=1)
-    table = pad(join_both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
-    logits = two_token_logits(table)
+    masks = pad(kit.join_both_sides(inputs, "mask").long(), (2, 0), value=1)
+    table = pad(kit.join_both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
+    logits = kit.two_token_logits(table)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
     def model(*_: Any, return_logprobs: bool = False, **__: Any) -> Any:
-        output = Named(logits=logits)
+        output = kit.Named(logits=logits)
         return (table, output) if return_logprobs else output
 
     (chosen, rejected), (ids, other) = masks.chunk(2), torch.ones_like(masks).chunk(2)
@@ -727,9 +713,11 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the log-probs of both models and the loss, as ``fit`` does. The boundary is one of the two functions."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
-    packing, parts = {"packing_samples": False}, {"strategy": stand_in(ring_attn_group=None), "loss_fn": loss}
-    tokenizer = stand_in(pad_token_id=0)
-    trainer = make_unbuilt(of_trainer.DPOTrainer, tokenizer=tokenizer, args=stand_in(**packing), **packing, **parts)
+    packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
+    tokenizer = kit.stand_in(pad_token_id=0)
+    trainer = kit.make_unbuilt(
+        of_trainer.DPOTrainer, tokenizer=tokenizer, args=kit.stand_in(**packing), **packing, **parts
+    )
     policy, reference = _log_sum(trainer, inputs, "log_probs", -0.5), _log_sum(trainer, inputs, "ref_log_probs", -1.5)
     return {"loss": loss(*policy, *reference)[0]}
 
@@ -791,7 +779,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         says = next(turns)
         ids = [1] * min(says, params.max_tokens)
         reason = "length" if says > params.max_tokens else "stop"
-        return stand_in(outputs=[stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)])
+        return kit.stand_in(
+            outputs=[kit.stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)]
+        )
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
@@ -805,8 +795,8 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("it has one turn and no environment")
     else:
         executor = boundary.owner()
-    params = stand_in(max_tokens=None, logprobs=None)
-    engine = {"llm_engine": stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
+    params = kit.stand_in(max_tokens=None, logprobs=None)
+    engine = {"llm_engine": kit.stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
     room = 2 + inputs["max_tokens"]
     record = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
     spans = record["action_ranges"]
@@ -837,8 +827,8 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     ones = torch.ones
     with (
-        swap(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
-        swap(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
+        kit.swap(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
+        kit.swap(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
     ):
         return {"returned": boundary.function(**inputs["arguments"], ring_attn_group=None)}
 
@@ -850,9 +840,9 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
     grouped = {"rollout.n_samples_per_prompt": samples, "rollout.vllm_generate_batch_size": None}
     switches = {"vllm.enable_sleep": False, "algo.dynamic_filtering_enable": True, "dynamic_filtering": True}
-    args = nest_options({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
+    args = kit.nest_options({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
     answered = ([None] * numbers["accepted"], numbers["consumed"], False)
-    generator = make_unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
+    generator = kit.make_unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
     return {"returned": boundary.function(generator)[1]}
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
 from sentinel.binding.families import (
     LEARNING_RATE,
     balanced_partition,
@@ -21,23 +22,7 @@ from sentinel.binding.families import (
     normalised_rewards,
     policy_loss,
 )
-from sentinel.binding.kit import (
-    call_entropy,
-    call_log_probs,
-    call_with,
-    group_size,
-    lengths_of,
-    make_silent_logger,
-    make_unbuilt,
-    read_rates,
-    return_first,
-    rows_of_groups,
-    stand_in,
-    swap,
-    swap_all,
-    torch,
-    two_token_logits,
-)
+from sentinel.binding.kit import torch
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"
@@ -80,11 +65,11 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
     :param reader: the function that reads them.
     """
     if inputs["algorithm"] != "dppo_tv":
-        return stand_in(**_UNBOUNDED)
+        return kit.stand_in(**_UNBOUNDED)
     if "dppo_mask_high" not in inspect.getsource(reader):
         raise AbsentError("not in this version: this trust region")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
-    return stand_in(**{**_UNBOUNDED, **trust})
+    return kit.stand_in(**{**_UNBOUNDED, **trust})
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -92,7 +77,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: this trust region")
-        return stand_in(**_UNBOUNDED)
+        return kit.stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
     settings = _settings(inputs, default)
     return lambda sample: default(sample, settings)
@@ -145,7 +130,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
-    logits = two_token_logits(log_probs)
+    logits = kit.two_token_logits(log_probs)
     arguments = {
         "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
         "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
@@ -199,19 +184,19 @@ _LOG_PROBS = (
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
         "kl_estimate",
         # This function calls the reference log-probs the trainer's.
-        call=partial(call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
+        call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
     Binding(
         f"{_LOSS}.selective_log_softmax",
         "token_log_probs",
-        call=call_log_probs,
+        call=kit.call_log_probs,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     Binding(
         f"{_LOSS}.compute_entropy",
         "token_log_probs",
-        call=partial(call_entropy, "selective_log_softmax"),
+        call=partial(kit.call_entropy, "selective_log_softmax"),
         fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
     ),
 )
@@ -225,7 +210,7 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the function that computed all advantages until June 2026, whose settings came and went."""
     rewards = inputs["rewards"]
-    rows, size, one_out = len(rewards), group_size(inputs), inputs["leave_one_out"]
+    rows, size, one_out = len(rewards), kit.group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
     settings = {**wanted, "length_weighted_mean": False, "neg_clipped": False, "type": "default"}
     if "advantage_type" in boundary.parameters:
@@ -236,7 +221,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
             raise AbsentError("not in this version: an advantage is the reward minus the mean of its group")
-        options = {"advantage_config": stand_in(**settings)}
+        options = {"advantage_config": kit.stand_in(**settings)}
     else:
         raise AbsentError("not in this version: rollouts are scored")
     if one_out and size == 1:
@@ -247,17 +232,17 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
     """Make an episode with one trace of one sampled token for each reward."""
-    agent = stand_in(trainable=True, name="agent")
+    agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
-        node = stand_in(mask=[True], token_ids=[1], sampled=True, advantages=None)
-        traces.append(stand_in(has_error=False, agent=agent, nodes=[node], reward=reward, id="trace"))
-    return [stand_in(traces=[trace], id=str(row)) for row, trace in enumerate(traces)]
+        node = kit.stand_in(mask=[True], token_ids=[1], sampled=True, advantages=None)
+        traces.append(kit.stand_in(has_error=False, agent=agent, nodes=[node], reward=reward, id="trace"))
+    return [kit.stand_in(traces=[trace], id=str(row)) for row, trace in enumerate(traces)]
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """Let the algorithm assign advantages to the rewards of one group."""
-    algorithm = make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
+    algorithm = kit.make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
     return [episode.traces[0].nodes[0].advantages[0] for episode in episodes]
@@ -265,7 +250,7 @@ def _scored(boundary: Any, group: Any) -> list[float]:
 
 def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
     scores = torch.zeros(len(rewards))
-    for rows in rows_of_groups(labels):
+    for rows in kit.rows_of_groups(labels):
         scores[rows] = torch.tensor(_scored(boundary, rewards[rows]))
     return scores
 
@@ -284,15 +269,18 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Score a request with one completion per row of the group, each with the scenario's reward."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
-    for rows in rows_of_groups(inputs["group"]):
+    for rows in kit.rows_of_groups(inputs["group"]):
         if len(rows) == 1 and method == "grpo":
             raise AbsentError("a request of one completion has no standard deviation")
-        rewards = [stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
+        rewards = [kit.stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
         answers = iter(rewards)
-        request = stand_in(request_id="0", outputs=rows)
-        config = stand_in(advantage_estimation_method=method, compute_reward=True)
-        scored = {"_compute_completion_reward": lambda *_, _answers=answers: next(_answers), "RequestRewards": stand_in}
-        with swap_all(boundary.module, **scored):
+        request = kit.stand_in(request_id="0", outputs=rows)
+        config = kit.stand_in(advantage_estimation_method=method, compute_reward=True)
+        scored = {
+            "_compute_completion_reward": lambda *_, _answers=answers: next(_answers),
+            "RequestRewards": kit.stand_in,
+        }
+        with kit.swap_all(boundary.module, **scored):
             boundary.function(request, {}, "task", config)
         advantages[rows] = torch.tensor([reward.advantage for reward in rewards])
     return {"normalised": advantages}
@@ -300,11 +288,11 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Score each group with GRPO and query the gate with its default range."""
-    algorithm = make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
-    gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
+    algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
+    gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
     numbers: list[int] = []
-    for rows in rows_of_groups(inputs["group"]):
+    for rows in kit.rows_of_groups(inputs["group"]):
         episodes = _episodes([rewards[row] for row in rows])
         asyncio.run(algorithm.score_group(episodes))
         numbers += rows if boundary.function(gate, episodes) else []
@@ -393,13 +381,13 @@ def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: 
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    made = _micro_batches(boundary, lengths_of(inputs), inputs["max_tokens_per_microbatch"])
+    made = _micro_batches(boundary, kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"])
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in made]}
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Prepare batches for two workers. Samples that are added to balance the workers have no valid token."""
-    samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
+    samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
     made = boundary.invoke({}, **arguments, **_beside(boundary, len(samples)))
@@ -412,13 +400,13 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     Padding at the end of a row is not a valid token.
     """
-    lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {name: [row] * length for name in ("input_ids", "target_ids")}
         | {"position_ids": list(range(length)), "loss_mask": [True] * length}
         for row, length in enumerate(lengths)
     ]
-    with swap(boundary.module, "get_logger", make_silent_logger):
+    with kit.swap(boundary.module, "get_logger", kit.make_silent_logger):
         packs = list(boundary.function(boundary.owner(samples, budget)))
     made = [boundary.module.cat_collate([pack]) for pack in packs]
     return {"parts": [list(dict.fromkeys(one["input_ids"][one["loss_mask"]].tolist())) for one in made]}
@@ -457,7 +445,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lowest = inputs["peak"] * inputs["min_ratio"]
     options = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
     chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
-    return read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
+    return kit.read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
@@ -493,15 +481,17 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     nodes = []
     for sampled, ids in arguments["tokens"]:
         fields = {"token_ids": list(ids), "mask": [bool(sampled)] * len(ids), "sampled": bool(sampled)}
-        nodes.append(stand_in(**fields, loss_weights=None, advantages=None))
+        nodes.append(kit.stand_in(**fields, loss_weights=None, advantages=None))
     branches = []
     for numbers in arguments["branches"]:
         path = [nodes[number] for number in numbers]
         ids = [token for node in path for token in node.token_ids]
         mask = [flag for node in path for flag in node.mask]
         lacking = dict.fromkeys(("multi_modal_data", "routed_experts", "reference_logprobs", "advantages"))
-        branches.append(stand_in(nodes=path, token_ids=ids, sampled_mask=mask, logprobs=[0.0] * len(ids), **lacking))
-    trace = stand_in(branches=branches, nodes=nodes, has_error=False, stop_condition=None, num_turns=1)
+        branches.append(
+            kit.stand_in(nodes=path, token_ids=ids, sampled_mask=mask, logprobs=[0.0] * len(ids), **lacking)
+        )
+    trace = kit.stand_in(branches=branches, nodes=nodes, has_error=False, stop_condition=None, num_turns=1)
     times = dict.fromkeys((token for _, ids in arguments["tokens"] for token in ids), 0)
     for sample in boundary.function(trace):
         for token, trained in zip(sample.token_ids, sample.mask):
@@ -515,16 +505,16 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    task = stand_in(done=lambda: False, cancel=lambda: None)
+    task = kit.stand_in(done=lambda: False, cancel=lambda: None)
     made = boundary.module.InflightRolloutInfo
     info = made(**{name: 0 if name == "off_policy_steps" else None for name in inspect.signature(made).parameters})
-    scheduler = stand_in(
-        config=stand_in(output_dir="."),
-        logger=make_silent_logger(),
+    scheduler = kit.stand_in(
+        config=kit.stand_in(output_dir="."),
+        logger=kit.make_silent_logger(),
         lora_name=None,
         strict_async_level=False,
-        checkpoint_ready=stand_in(set=lambda: None, clear=lambda: None),
-        inference_pool=stand_in(update_weights=nothing),
+        checkpoint_ready=kit.stand_in(set=lambda: None, clear=lambda: None),
+        inference_pool=kit.stand_in(update_weights=nothing),
         inflight_group_rollouts={id(task): info},
         max_async_level=1,
         max_off_policy_steps=100,
@@ -532,8 +522,8 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
     ages = []
     for step in range(1, inputs["arguments"]["updates"] + 1):
-        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(return_first, "."))
-        with swap_all(boundary.module, get_latest_ckpt_step=partial(return_first, step), **here):
+        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(kit.return_first, "."))
+        with kit.swap_all(boundary.module, get_latest_ckpt_step=partial(kit.return_first, step), **here):
             asyncio.run(boundary.function(scheduler))
         ages += [info.off_policy_steps for info in scheduler.inflight_group_rollouts.values()]
     return {"returned": ages}
@@ -545,15 +535,15 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
         made.traces[0].id = str(number)
-        made.model_copy = lambda update, _made=made: stand_in(**{**vars(_made), **update})
+        made.model_copy = lambda update, _made=made: kit.stand_in(**{**vars(_made), **update})
         episodes[str(number)] = made
     sample = {"mask": [True], "advantages": [1.0], "rl_weights": None, "token_ids": [1]}
-    sink = make_unbuilt(
+    sink = kit.make_unbuilt(
         boundary.owner,
         batch_size=inputs["needed"],
         token_batch_size=None,
-        config=stand_in(train=stand_in(filter_zero_advantages=True)),
-        pending_batch={number: [stand_in(**sample, number=number)] for number in episodes},
+        config=kit.stand_in(train=kit.stand_in(filter_zero_advantages=True)),
+        pending_batch={number: [kit.stand_in(**sample, number=number)] for number in episodes},
         episode_by_trace=dict(episodes),
         pending_episodes=boundary.module.TrainEpisodes(),
     )
@@ -567,8 +557,8 @@ def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
         parts = (ids[:1], ids[1:])
-        nodes = [stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
-        boundary.function(stand_in(token_ids=ids, nodes=nodes), log_probs)
+        nodes = [kit.stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
+        boundary.function(kit.stand_in(token_ids=ids, nodes=nodes), log_probs)
         read = {name: [value for node in nodes for value in getattr(node, name) or ()] for name in sample}
         samples.append({name: sample[name].new_tensor(values) for name, values in read.items()})
     return {"samples": samples}

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target, UnknownInputError
+from sentinel.binding import kit
 from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     MASKED_STATISTICS,
@@ -25,34 +26,7 @@ from sentinel.binding.families import (
     policy_loss,
     row_mean,
 )
-from sentinel.binding.kit import (
-    PROMPT,
-    Rows,
-    TypedProcessor,
-    attach_gradient,
-    bookkeeping,
-    build_trainer,
-    config_class_of,
-    generate_answers,
-    group_size,
-    join_both_sides,
-    keep_accepted,
-    lengths_of,
-    make_one_process,
-    make_prompted_batch,
-    make_sequences,
-    make_unbuilt,
-    return_first,
-    stand_in,
-    swap,
-    table_tokenizer,
-    token_ids,
-    token_table,
-    token_words,
-    torch,
-    train,
-    two_token_logits,
-)
+from sentinel.binding.kit import torch
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 
@@ -104,9 +78,9 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
     """Make a configuration of TRL's own class with these options, without its validation."""
-    kind = kind or config_class_of(boundary)
+    kind = kind or kit.config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
-    for option, value in keep_accepted(kind, given, former).items():
+    for option, value in kit.keep_accepted(kind, given, former).items():
         setattr(made, option, value)
     return made
 
@@ -115,8 +89,12 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
     """Make a trainer whose constructor did not run: see _of_configuration."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
-    defaults = {"accelerator": make_one_process(boundary.device), "_metrics": metrics, "model": stand_in(training=True)}
-    vars(made).update({"args": args, "control": bookkeeping(should_evaluate=False), **defaults, **attributes})
+    defaults = {
+        "accelerator": kit.make_one_process(boundary.device),
+        "_metrics": metrics,
+        "model": kit.stand_in(training=True),
+    }
+    vars(made).update({"args": args, "control": kit.bookkeeping(should_evaluate=False), **defaults, **attributes})
     return made
 
 
@@ -148,7 +126,9 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
     """Return methods that return these log-probs: alone, with entropies, and later with a router's loss."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
-    both, one = (partial(return_first, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs))
+    both, one = (
+        partial(kit.return_first, said) for said in ((log_probs, log_probs.detach() * 0, None)[:arity], log_probs)
+    )
     return {"_get_per_token_logps_and_entropies": both, "_get_per_token_logps": one}
 
 
@@ -215,8 +195,8 @@ def _grpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer, batch = _clipping(boundary, _options(boundary, given, former), inputs), _completions(inputs)
     if "student_logits" in boundary.parameters:  # SDPO's loss; a model never assigns probability 1
         said = torch.where(torch.isfinite(inputs["log_probs"]) & (inputs["log_probs"] < 0), inputs["log_probs"], -1.0)
-        return {"loss": boundary.function(trainer, batch, two_token_logits(said))}
-    loss = boundary.function(trainer, stand_in(training=True), batch)
+        return {"loss": boundary.function(trainer, batch, kit.two_token_logits(said))}
+    loss = boundary.function(trainer, kit.stand_in(training=True), batch)
     clipped = trainer._metrics["train"].get("clip_ratio/region_mean") if algorithm == "ppo" else None
     return {"loss": loss, "clip_fraction": clipped[0] if clipped else None}
 
@@ -239,10 +219,10 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             importance_sampling_ratio=handed.get("vllm_is_ratio"),
             **{name: handed[name] for name in ("advantages", "old_per_token_logps")},
         )
-        return plain(trainer, stand_in(training=True), batch), [torch.zeros(())]
+        return plain(trainer, kit.stand_in(training=True), batch), [torch.zeros(())]
 
     vars(trainer)["liger_grpo_loss"] = vars(trainer)["liger_loss"] = kernel
-    model = stand_in(lm_head=stand_in(weight=None, bias=None))
+    model = kit.stand_in(lm_head=kit.stand_in(weight=None, bias=None))
     return {"loss": boundary.invoke({}, trainer, model, _completions(inputs, ref_per_token_logps=None))}
 
 
@@ -259,19 +239,19 @@ def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer = _clipping(boundary, _options(boundary, _bounds(inputs)), inputs)
-    return {"loss": boundary.function(trainer, stand_in(training=True), _completions(inputs))}
+    return {"loss": boundary.function(trainer, kit.stand_in(training=True), _completions(inputs))}
 
 
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the loss with completions after one first token each, packed into one row by TRL's own collator."""
-    mask, model = inputs["response_mask"].long(), token_table(inputs["log_probs"], trains=False)
+    mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if not hasattr(boundary.module, "patch_chunked_lm_head"):
         raise AbsentError("not in this version: batches are trees of rollouts, or the model returns logits")
     boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
         {"input_ids": ids, "completion_mask": [0, *kept], "old_log_probs": [0.0, *old], "advantage": a, "group_id": 0}
-        for ids, kept, old, a in zip(token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
+        for ids, kept, old, a in zip(kit.token_ids(mask * 0 + 1), *(column.tolist() for column in columns))
     ]
     collator, given = boundary.module.DataCollatorForRollout(pad_token_id=0), [{**row, "metrics": {}} for row in rows]
     batch = collator.torch_call([[given]] if "(groups,)" in inspect.getsource(collator.torch_call) else given)
@@ -407,9 +387,9 @@ LOSSES = (
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    student, teacher = token_table(inputs["logits"], trains=False), token_table(inputs["teacher_logits"])
-    batch = make_sequences(inputs["response_mask"])
-    prompt, completion = batch["prompts"], batch["input_ids"][:, PROMPT:]
+    student, teacher = kit.token_table(inputs["logits"], trains=False), kit.token_table(inputs["teacher_logits"])
+    batch = kit.make_sequences(inputs["response_mask"])
+    prompt, completion = batch["prompts"], batch["input_ids"][:, kit.PROMPT :]
     batch.update(
         prompt_ids=prompt,
         prompt_mask=batch["prompt_attention_mask"],
@@ -428,7 +408,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     trainer = _trainer(
         boundary,
-        stand_in(**whole),
+        kit.stand_in(**whole),
         beta=inputs["beta"],
         temperature=inputs["temperature"],
         model=student,
@@ -436,7 +416,8 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         teacher_model=teacher,
         _get_teacher_context_for_self_distillation=nullcontext,
         **dict.fromkeys(
-            ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"), partial(return_first, None)
+            ("_raise_if_local_teacher_tokenizer_mismatch", "_log_self_distillation_metric"),
+            partial(kit.return_first, None),
         ),
     )
     of_rows = hasattr(boundary.owner, "_compute_self_distillation_loss")  # SDPO's mean, for rows without a token
@@ -454,8 +435,8 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the chunked loss with a head that multiplies by 1, three vocabulary entries at a time. The first token
     has no prediction."""
     logits, pad = inputs["logits"], torch.nn.functional.pad
-    states, head = stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
-    model = stand_in(config=stand_in(), lm_head=stand_in(weight=head), model=lambda **_: states)
+    states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
+    model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
     boundary.function(model, 3, inputs["temperature"])
     labels, mask = (pad(values, (1, 0)) for values in (inputs["token_ids"], inputs["response_mask"] != 0))
     told = model.forward(None, labels=labels, completion_mask=mask)
@@ -468,17 +449,17 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     if not hasattr(boundary.module, "entropy_from_logits"):
         raise AbsentError("not in this version: the model returns the entropy of each token")
-    values, batch = inputs["values"], make_sequences(inputs["response_mask"])
-    model = token_table(values[..., None].expand(*values.shape, 2))
-    args = stand_in(use_liger_kernel=False, loss_type="nll")
+    values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
+    model = kit.token_table(values[..., None].expand(*values.shape, 2))
+    args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
 
     def told(_: Any, model: Any, inputs: Any, return_outputs: bool = False, **__: Any) -> Any:
         outputs = model(**inputs)
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     with (
-        swap(transformers.Trainer, "compute_loss", told),
-        swap(boundary.module, "entropy_from_logits", lambda logits, *_, **__: logits[..., 0].clone()),
+        kit.swap(transformers.Trainer, "compute_loss", told),
+        kit.swap(boundary.module, "entropy_from_logits", lambda logits, *_, **__: logits[..., 0].clone()),
     ):
         trainer = _trainer(boundary, args, num_virtual_tokens=0, _total_train_tokens=0, model=model)
         boundary.invoke({}, trainer, model, {name: batch[name] for name in ("input_ids", "attention_mask", "labels")})
@@ -487,18 +468,18 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return log-probs, reference log-probs and masks: chosen responses first, then rejected ones."""
-    return tuple(join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
+    return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
 def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, reference, mask = _of_pairs(inputs)
-    model, other = token_table(table, trains=False), token_table(reference)
+    model, other = kit.token_table(table, trains=False), kit.token_table(reference)
     if hasattr(boundary.module, "add_fused_lm_head"):  # which constructors call
         boundary.module.add_fused_lm_head(model, outputs=("log_probs", "entropy", "mean_logits", "is_top1"))
         boundary.module.add_fused_lm_head(other)
-    batch = make_sequences(mask)
+    batch = kit.make_sequences(mask)
     given = {name: inputs[name] for name in ("beta", "ld_alpha") if inputs[name] is not None}
-    args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else stand_in(**given)
+    args = _options(boundary, given) if hasattr(boundary.module, "DPOConfig") else kit.stand_in(**given)
     several = "list" in str(getattr(type(args), "__annotations__", {}).get("loss_type"))
     trainer = _trainer(
         boundary,
@@ -523,16 +504,16 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute ORPO's second term from the averages that it takes of logits. Its first term is a cross entropy."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
-    logits = torch.nn.functional.pad(two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
+    logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
     averages = boundary.owner.get_batch_logps(logits, labels, average_log_prob=True)
-    trainer = _trainer(boundary, stand_in(), beta=inputs["beta"])
+    trainer = _trainer(boundary, kit.stand_in(), beta=inputs["beta"])
     return {"loss": -boundary.function(trainer, *averages.chunk(2))[0].mean()}
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
     """Make pairs as they were collated until February 2026, and until October 2024."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
-    rows, start = len(batch["labels"]) // 2, 0 if whole else PROMPT
+    rows, start = len(batch["labels"]) // 2, 0 if whole else kit.PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
     found = {f"prompt_{name}": batch[column][:rows] for name, column in prompts}
     for part, side in enumerate(_SIDES):
@@ -547,7 +528,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
     rows = [{"images": ["i"], "prompt": prompt, "chosen": "3:0", "rejected": "5:0"} for prompt in prompts]
-    batch = boundary.function(boundary.owner(processor=TypedProcessor()), rows)
+    batch = boundary.function(boundary.owner(processor=kit.TypedProcessor()), rows)
     kept, like = batch["attention_mask"].bool(), batch["input_ids"].shape
     columns = {name: batch[name] for name in _TYPED if name in batch and batch[name].shape == like}
     return {
@@ -566,12 +547,12 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025 every batch had a number
         raise AbsentError("not in this version: every reward function scores every completion")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
-    steps = bookkeeping(should_evaluate=True, global_step=1)
+    steps = kit.bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
     more = {"log_completions": False, "_metrics": kept, "_stored_metrics": kept}
-    trainer = _trainer(boundary, stand_in(), control=steps, state=steps, **more)
+    trainer = _trainer(boundary, kit.stand_in(), control=steps, state=steps, **more)
     found: dict[str, Any] = {}
-    with swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
+    with kit.swap(transformers.Trainer, "log", lambda _, logs, *__: found.update(logs)):
         boundary.invoke({}, trainer, {"loss": 0.0}, start_time=0.0)
     told = found.get("probed", float("nan") if history else None)
     return {"result": values.new_tensor(0.0 if told is None else told)}  # without a number nothing is logged
@@ -682,7 +663,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = {"assistant_only_loss": not last, "completion_only_loss": last, "max_length": inputs["max_tokens"]}
     args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025 there was no such option
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
-    made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
+    made = boundary.function(trainer, kit.Rows([row]), tokenizer, args, False, None, "chats")
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
     learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
     return {"token_ids": made[0]["input_ids"], "loss_mask": list(learned)} if made else {"token_ids": None}
@@ -694,11 +675,11 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
     args = _options(boundary, {"max_length": inputs["max_tokens"]}, kind=boundary.module.DPOConfig)
-    trainer = make_unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False, is_vision_model=False)
-    rows = trainers._prepare_dataset(trainer, Rows([row]), tokenizer, args, "pairs")
+    trainer = kit.make_unbuilt(trainers, args=args, _tokenizer=tokenizer, _is_vlm=False, is_vision_model=False)
+    rows = trainers._prepare_dataset(trainer, kit.Rows([row]), tokenizer, args, "pairs")
     if not rows:
         return {"token_ids": None}
-    options = keep_accepted(
+    options = kit.keep_accepted(
         boundary.owner, {"pad_token_id": 0, "max_length": inputs["max_tokens"]}, {"max_length": None}
     )
     batch = boundary.function(boundary.owner(**options), rows)
@@ -713,14 +694,14 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the last answer of a chat as GKD's collator trains it."""
     tokenizer, messages = chat(inputs)
-    tokenizer.backend_tokenizer = stand_in(pre_tokenizer=None, decoder=None)
+    tokenizer.backend_tokenizer = kit.stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
-    known, one = keep_accepted(boundary.owner, known, known), type(tokenizer).__call__
+    known, one = kit.keep_accepted(boundary.owner, known, known), type(tokenizer).__call__
 
     def several(self: Any, texts: Any, **options: Any) -> Any:
         return one(self, texts, **options) if isinstance(texts, str) else {"input_ids": [*map(self.encode, texts)]}
 
-    with swap(type(tokenizer), "__call__", several):  # until October 2024 it took a list
+    with kit.swap(type(tokenizer), "__call__", several):  # until October 2024 it took a list
         batch = boundary.function(boundary.owner(**known), [{"messages": messages}])
     ids, labels = batch["input_ids"][0], batch["labels"][0]
     return {"token_ids": torch.where(labels == -100, ids, labels), "loss_mask": labels != -100}
@@ -732,7 +713,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "strategy" not in boundary.parameters:
         raise AbsentError("not in this version: a row is cut at the end of a pack")
     disable_progress_bars()
-    rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(lengths_of(inputs))])
+    rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
     return {"parts": [list(dict.fromkeys(row)) for row in made["input_ids"]]}
 
@@ -774,16 +755,16 @@ def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
         boundary,
-        stand_in(),
-        forward=partial(return_first, said),
-        ref_model=stand_in(),
+        kit.stand_in(),
+        forward=partial(kit.return_first, said),
+        ref_model=kit.stand_in(),
         beta=0.1,
         loss_type="kto",
         desirable_weight=1.0,
         undesirable_weight=1.0,
         kl=None,
     )
-    told = boundary.function(trainer, stand_in(), {})[1]
+    told = boundary.function(trainer, kit.stand_in(), {})[1]
     return {"returned": {side: told[f"logps/{side}"].item() for side in _SIDES}}
 
 
@@ -792,7 +773,9 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     given = inputs["arguments"]
     log_probs, ref_log_probs = (torch.tensor(given[name]) for name in ("log_probs", "ref_log_probs"))
     ones, zeros = torch.ones_like(log_probs), torch.zeros(len(log_probs))
-    trainer = _trainer(boundary, None, config=stand_in(kl_penalty=given["kl_penalty"]), kl_ctl=stand_in(value=0.2))
+    trainer = _trainer(
+        boundary, None, config=kit.stand_in(kl_penalty=given["kl_penalty"]), kl_ctl=kit.stand_in(value=0.2)
+    )
     penalties = boundary.owner.compute_rewards(trainer, zeros, log_probs, ref_log_probs, ones)
     statistics = {"val/error": torch.ones(2), "returns/var": torch.ones(2)}
     told = boundary.function(
@@ -815,16 +798,16 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the log-probs of the chosen responses of pairs that are too long. Each token has log-prob -1."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
-    ids = torch.tensor(token_ids(torch.ones(len(prompts), max(responses) - 1)))
+    ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
     counts = (torch.arange(max(responses)) < torch.tensor(responses)[:, None]).long()
     before = torch.arange(max(prompts)).flip(0) < torch.tensor(prompts)[:, None]
     pairs = {"prompt_input_ids": 2 * before.long(), "prompt_attention_mask": before.long()}
     for side in _SIDES:
         pairs.update({f"{side}_input_ids": ids, f"{side}_attention_mask": counts})
-    model = token_table(torch.full((len(ids), ids.shape[1]), -1.0)[:, 1:])
+    model = kit.token_table(torch.full((len(ids), ids.shape[1]), -1.0)[:, 1:])
     trainer = _trainer(
         boundary,
-        stand_in(rpo_alpha=None, ld_alpha=None),
+        kit.stand_in(rpo_alpha=None, ld_alpha=None),
         max_length=given["max_length"],
         truncation_mode="keep_end",
         use_logits_to_keep=False,
@@ -838,7 +821,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the labels of token ids. A template is one token."""
     given = inputs["arguments"]
-    tokenizer = table_tokenizer(token_table(torch.zeros(1, max(given["token_ids"]))))
+    tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
     return {"returned": collator.torch_call([{"input_ids": given["token_ids"]}])["labels"][0]}
 
@@ -848,7 +831,7 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
-    tokenizer = table_tokenizer(token_table(torch.zeros(1, 1)))
+    tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, 1)))
     tokenizer.chat_template = getattr(boundary.module, f"{given['template']}_chat_template")
     asked = {"chat_template": boundary.function(tokenizer), "return_assistant_tokens_mask": True}
     texts, spans = render_jinja_template(conversations=[given["messages"]], **asked)
@@ -873,18 +856,18 @@ SINGLE = tuple(
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Train on rows of token ids with a completion mask. The first token does not matter."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
-    ids = token_ids(mask * 0 + 1)
+    ids = kit.token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
-    trainer, model = build_trainer(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
-    loss, arrived = train(trainer, model)
+    trainer, model = kit.build_trainer(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
+    loss, arrived = kit.train(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Train on completions that are generated, scored, buffered and cut."""
     mask = inputs["response_mask"]
-    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
+    ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
         raise AbsentError("a prompt has several completions")
     options = {
@@ -896,16 +879,16 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         name = _LOSS_TYPES["ppo", inputs["loss_agg_mode"]].replace("bnpo", "dapo")
         options["loss_type"] = _loss_type(boundary.owner._compute_loss, name)
-    prompts = [{"prompt": token_words(row[:1])} for row in ids.tolist()]
+    prompts = [{"prompt": kit.token_words(row[:1])} for row in ids.tolist()]
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
-    trainer, model = build_trainer(boundary, table, size, prompts, options, reward_funcs=return_first)
+    trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
     makes = inspect.getsource(
         trainer._generate_and_score_completions
     )  # a step cuts all columns; these are the ones it has
     scored = {name: column for name, column in batch.items() if f'"{name}"' in makes}
-    trainer._generate_and_score_completions = partial(return_first, scored)
-    loss, arrived = train(trainer, model)
+    trainer._generate_and_score_completions = partial(kit.return_first, scored)
+    loss, arrived = kit.train(trainer, model)
     return {"gradient": arrived[:, 1:-1], "pg_loss": loss}
 
 
@@ -919,15 +902,15 @@ def _preferred(
     token. Trainers append the end token; the reward trainer did not until September 2025.
     """
     table, reference, mask = _of_pairs(inputs)
-    ids = token_ids(mask, ended=True)
+    ids = kit.token_ids(mask, ended=True)
     pairs = list(zip(ids, ids[len(ids) // 2 :]))
-    size, parts = inputs["micro_batch_size"], {"ref_model": token_table(reference)} if "ref_model" in names else {}
-    made: list[dict[str, Any]] = [{"prompt": token_words(chosen[:1])} for chosen, _ in pairs]
+    size, parts = inputs["micro_batch_size"], {"ref_model": kit.token_table(reference)} if "ref_model" in names else {}
+    made: list[dict[str, Any]] = [{"prompt": kit.token_words(chosen[:1])} for chosen, _ in pairs]
     if rows == "prompts":
         parts["reward_funcs"] = lambda completions, **_: [2 * n < len(completions) for n in range(len(completions))]
     else:
         end = None if rows == "texts" and "eos_token" not in inspect.getsource(boundary.module) else -1
-        texts = [{side: f" {token_words(one[:end])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
+        texts = [{side: f" {kit.token_words(one[:end])}" for side, one in zip(_SIDES, pair)} for pair in pairs]
         made = [{**({} if rows == "texts" else prompt), **text} for prompt, text in zip(made, texts)]
     if "tpo_alpha" in options:
         made = [{**row, "reference": row["chosen"]} for row in made]
@@ -938,17 +921,19 @@ def _preferred(
     given = {name: inputs[name] for name in names if name != "ref_model" and inputs[name] is not None}
     if given.get("loss_type") == "apo_zero":
         given["loss_type"] = "apo_zero_unpaired"
-    trainer, model = build_trainer(boundary, table, size, made, {**options, **given}, scores=rows == "texts", **parts)
-    model.generate = partial(generate_answers, {pair[0][0]: pair for pair in pairs})
-    loss, arrived = train(trainer, model)
-    return {"loss": attach_gradient(loss, table, arrived[:, 1:-1])}
+    trainer, model = kit.build_trainer(
+        boundary, table, size, made, {**options, **given}, scores=rows == "texts", **parts
+    )
+    model.generate = partial(kit.generate_answers, {pair[0][0]: pair for pair in pairs})
+    loss, arrived = kit.train(trainer, model)
+    return {"loss": kit.attach_gradient(loss, table, arrived[:, 1:-1])}
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Train a student. Either its own completions come from the scenario and the data set's have one token, or the
     reverse."""
     mask, generated = inputs["response_mask"], inputs["generated"]
-    ids = token_ids(mask, ended=True)
+    ids = kit.token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
         raise AbsentError("a completion has a token")
     known = {
@@ -963,33 +948,33 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "loss_top_k": 0,
     }
     rows = [{"first": row[0], "rest": row[1 : 2 if generated else None]} for row in ids]
-    trainer, model = build_trainer(
+    trainer, model = kit.build_trainer(
         boundary,
         inputs["logits"],
         inputs["micro_batch_size"],
         rows,
-        keep_accepted(config_class_of(boundary), known, known),
-        teacher_model=token_table(inputs["teacher_logits"]),
-        data_collator=make_prompted_batch,
+        kit.keep_accepted(kit.config_class_of(boundary), known, known),
+        teacher_model=kit.token_table(inputs["teacher_logits"]),
+        data_collator=kit.make_prompted_batch,
     )
-    model.generate = partial(generate_answers, {row[0]: (row[1:],) for row in ids})
-    loss, arrived = train(trainer, model)
-    return {"loss": attach_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
+    model.generate = partial(kit.generate_answers, {row[0]: (row[1:],) for row in ids})
+    loss, arrived = kit.train(trainer, model)
+    return {"loss": kit.attach_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the advantages of one-token completions. A group of one is evaluated, because trainers need several."""
-    rewards, size, level = inputs["rewards"], group_size(inputs), inputs["std_level"]
+    rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:
-        former = "bool" in str(config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
+        former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
             raise AbsentError("not in this version: rewards are scaled by the standard deviation of a group")
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
-    batch = [{"prompt": f"w{PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
-    trainer, model = build_trainer(
+    batch = [{"prompt": f"w{kit.PROMPT + sorted(set(inputs['group'])).index(label)}"} for label in inputs["group"]]
+    trainer, model = kit.build_trainer(
         boundary,
         -torch.ones(2 * len(batch), 1),
         None,

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
 from sentinel.binding.families import aggregated, masked_statistic, policy_loss
-from sentinel.binding.kit import call_with, rows_of_groups, stand_in, swap, take_inputs, torch
+from sentinel.binding.kit import torch
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
@@ -44,7 +45,9 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Build an actor with its own constructor and configuration classes, and run the advantage step."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
-    actor = actor_of(boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **take_inputs(inputs, *_CONFIG))
+    actor = actor_of(
+        boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **kit.take_inputs(inputs, *_CONFIG)
+    )
     data = {name: inputs[name].clone() for name in _BATCH}
     return boundary.function(actor, data) or data  # until November 2025 the function modified its argument in place
 
@@ -113,7 +116,7 @@ def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask:
     """Normalise over consecutive groups. Group sizes are arguments if the version accepts them; otherwise all groups
     have one size."""
 
-    sizes = [len(rows) for rows in rows_of_groups(inputs["group"])]
+    sizes = [len(rows) for rows in kit.rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes)) > 1:
         raise AbsentError("this version needs groups of one size")
@@ -203,7 +206,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "eps_clip" in has:
         _has_bounds(boundary, inputs)
     loss, metrics = boundary.invoke(
-        {**take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()},
+        {**kit.take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
         importance_sampling_level=level,
         **decoupled,
@@ -280,7 +283,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     metrics = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
     metrics.clear()
     entropy = torch.zeros_like(old)
-    with swap(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
+    with kit.swap(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
         loss = boundary.invoke(
             {},
             logprobs=log_probs,
@@ -304,7 +307,9 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
-    loss, metrics = boundary.invoke({**take_inputs(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    loss, metrics = boundary.invoke(
+        {**kit.take_inputs(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"]
+    )
     return {"loss": loss, "clip_fraction": metrics["clip_mask"]}
 
 
@@ -315,7 +320,7 @@ def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call with flattened tokens in chunks of two, so that small scenarios cross a chunk border."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
-    with swap(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
+    with kit.swap(boundary.module, "mpu", kit.stand_in(is_initialized=lambda: False)):
         answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
     log_probs, entropy = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
@@ -355,7 +360,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         upper=inputs["threshold_high"],
         lower=inputs["threshold_low"] if of_ratio else None,
     )
-    rows, ends = take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
+    rows, ends = kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
     shape = inputs["response_mask"].shape
     if not shape[0] % 2:
         ends = torch.arange(shape[0] + 1) * shape[1]
@@ -474,7 +479,7 @@ TARGET = Target(
             outputs=("kl",),
             # The only switch clamps every estimator to [-10, 10], k1 and k2 as well.
             call=partial(
-                call_with,
+                kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
                 says={"clamp": {None: False, 10: True}},
             ),

@@ -7,8 +7,9 @@ from itertools import islice
 from typing import Any
 
 from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import balanced_partition, microbatch_packing
-from sentinel.binding.kit import lengths_of, torch
+from sentinel.binding.kit import torch
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"
@@ -118,7 +119,7 @@ def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=inputs["max_tokens_per_microbatch"])
-    return {"parts": boundary.function(spec, lengths_of(inputs))}
+    return {"parts": boundary.function(spec, kit.lengths_of(inputs))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

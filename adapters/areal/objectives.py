@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
-from sentinel.binding.kit import keep_accepted, read_rates, take_inputs, torch
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
@@ -22,7 +23,7 @@ def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
     """Build an actor with its own constructor and configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
-    arguments = keep_accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
+    arguments = kit.keep_accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
     return boundary.owner(kind(**arguments), engine)
 
 
@@ -67,7 +68,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
         drop = {"rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high)}
     names = ("log_probs", "proximal_log_probs", "behaviour_log_probs", "advantages", "eps_clip")
-    masked = {**take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()}
+    masked = {**kit.take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()}
     loss, metrics = boundary.invoke(masked, **drop)
     return {"loss": loss, "ratio": metrics["importance_weight"]}
 
@@ -145,7 +146,7 @@ _ARCHON = "areal.experimental.engine.archon_utils"
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
-    return read_rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer))
+    return kit.read_rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer))
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +157,7 @@ def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "warmup_steps" not in made.__dataclass_fields__:
         warmup = {"warmup_steps_proportion": (inputs["warmup_steps"] + 0.5) / steps}
     options = made(lr=inputs["peak"], lr_scheduler_type="cosine", min_lr_ratio=inputs["min_ratio"], **warmup)
-    return read_rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))
+    return kit.read_rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))
 
 
 _COSINE: Mapping[str, Any] = {"schedule": "cosine", "initial_ratio": 0.0, "stable_ratio": 0.0, "first_step": 0}

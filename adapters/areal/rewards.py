@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward, sampling_request
-from sentinel.binding.kit import fields, prepend_prompt, swap, torch
+from sentinel.binding.kit import torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -18,25 +19,24 @@ _REWARD = "areal.reward"
 
 _RECORDS = "areal.api.io_struct"
 
-_OPTIONS = fields(
+_OPTIONS = kit.fields(
     "temperature top_p top_k max_new_tokens min_new_tokens frequency_penalty stop stop_token_ids ignore_eos seed greedy"
 )
 
 _GRADER = StandIn(
-    "get_math_verify_worker",
-    "math-verify is not installed; here two results agree if their texts are equal",
+    "get_math_verify_worker", "math-verify is not installed; here two results agree if their texts are equal"
 )
 
 
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     grader = types.SimpleNamespace(verify=lambda answer, truth: float(answer == truth))
-    with swap(boundary.module, "get_math_verify_worker", lambda: grader):
+    with kit.swap(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the penalty. A batch has a column for the prompt's token, and the function changes the rewards in place."""
-    mask = prepend_prompt(inputs["response_mask"] != 0).long()
+    mask = kit.prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
     penalised = boundary.invoke({}, data=data, max_response_length=inputs["max_length"], **options)

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from typing import Any
 
 from sentinel import StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
-from sentinel.binding.kit import make_unbuilt, read_list, run_async, stand_in, swap, swap_all, with_base64
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
@@ -39,10 +39,10 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def session(*_: Any) -> None:
         return None
 
-    running = stand_in(is_paused=lambda: False)
-    client = make_unbuilt(
+    running = kit.stand_in(is_paused=lambda: False)
+    client = kit.make_unbuilt(
         boundary.owner,
-        config=stand_in(
+        config=kit.stand_in(
             return_routed_experts=inputs["routed"],
             use_lora=False,
             **dict.fromkeys(("request_retries", "request_timeout", "setup_timeout"), 1),
@@ -55,18 +55,18 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         get_version=lambda: engine.version,
         **dict.fromkeys(("workflow_executor", "_workflow_executor"), running),
     )
-    sessions = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
+    sessions = kit.stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
     own = {"arequest_with_retry": post, "aiohttp": sessions, "get_default_connector": lambda: None}
-    of_sessions = swap(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
-    with swap_all(module, **own), with_base64(boundary.imported[_SGLANG]), of_sessions:
-        made = run_async(boundary.function(client, _request(boundary, engine, inputs)))
+    of_sessions = kit.swap(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
+    with kit.swap_all(module, **own), kit.with_base64(boundary.imported[_SGLANG]), of_sessions:
+        made = kit.run_async(boundary.function(client, _request(boundary, engine, inputs)))
     return {
         "prompt_ids": made.input_tokens,
         "response_ids": made.output_tokens,
         "loss_mask": [1] * len(made.output_tokens),
         "log_probs": made.output_logprobs,
         "versions": made.output_versions,
-        "experts": experts_beside(read_list(made, "routed_experts")),
+        "experts": experts_beside(kit.read_list(made, "routed_experts")),
         "cut": made.stop_reason == "length",
         "engine": engine,
     }
@@ -93,7 +93,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         labels.append(row.get("ground_truth"))
         return 1.0
 
-    workflow = make_unbuilt(
+    workflow = kit.make_unbuilt(
         boundary.owner,
         reward_fn=graded,
         async_reward_fn=graded,
@@ -106,7 +106,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         get_input_ids_fn=lambda chat, tokenizer, *_: tokenizer.apply_chat_template(chat, add_generation_prompt=True),
     )
     row = {"messages": engine.prompt, "ground_truth": ROW}
-    made = run_async(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
+    made = kit.run_async(
+        boundary.function(workflow, kit.stand_in(agenerate=generate, get_version=lambda: engine.version), row)
+    )
     columns = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
     start = len(request.input_ids)
     return {

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target, UnknownInputError
+from sentinel.binding import kit
 from sentinel.binding.families import (
     MASKED_STATISTICS,
     RANKS,
@@ -21,23 +22,7 @@ from sentinel.binding.families import (
     masked_statistic,
     normalised_rewards,
 )
-from sentinel.binding.kit import (
-    call_with,
-    gradients_of,
-    group_size,
-    keep_random_state,
-    make_silent_logger,
-    make_unbuilt,
-    named_tokens,
-    on_ranks,
-    prepend_prompt,
-    read_columns,
-    stand_in,
-    swap,
-    tables_of,
-    takes_input,
-    torch,
-)
+from sentinel.binding.kit import torch
 
 from . import agents, containers, data, rewards
 from .containers import PROTOCOL
@@ -102,9 +87,9 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     The losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
-    made = make_unbuilt(getattr(boundary.imported[module], name))
+    made = kit.make_unbuilt(getattr(boundary.imported[module], name))
     _settings(made, options)
-    made.actor_train = make_unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
+    made.actor_train = kit.make_unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
     return made
 
 
@@ -140,7 +125,7 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     answer = boundary.invoke(
         {},
         rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
-        n_sample=group_size(inputs),
+        n_sample=kit.group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
@@ -149,7 +134,7 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
-    return boundary.invoke(names, n_sample=group_size(inputs))
+    return boundary.invoke(names, n_sample=kit.group_size(inputs))
 
 
 #: (level of the mean, level of the standard deviation) -> the former configuration value for both.
@@ -197,7 +182,7 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the driver's whole advantage step without whitening, reference or clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
-    batch = _batch(boundary, {**tensors, "response_mask": prepend_prompt(inputs["response_mask"])})
+    batch = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
     estimator = "gae" if critic else "reinforce"
     answer = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
     return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
@@ -238,10 +223,7 @@ def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
 # -- workers -----------------------------------------------------------------------------------------------------------
 
 _SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read only these attributes")
-_ADDRESS = StandIn(
-    "get_node_ip",
-    "a decorator reads the machine's address at import, which needs a network",
-)
+_ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, which needs a network")
 _CONFIG = StandIn(
     "self.pipeline_config",
     "ROLL's own class without its constructor, which looks for checkpoints and creates log folders",
@@ -254,10 +236,10 @@ _STRATEGY = StandIn(
 
 def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
     configuration = _configuration(boundary, kind, options, worker_options)
-    worker = stand_in(
+    worker = kit.stand_in(
         pipeline_config=configuration,
         worker_config=configuration.actor_train,
-        logger=make_silent_logger(),
+        logger=kit.make_silent_logger(),
         _cached_metrics={},
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
@@ -323,7 +305,7 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
-        {name: inputs[name] for name in names if takes_input(boundary, name)},
+        {name: inputs[name] for name in names if kit.takes_input(boundary, name)},
         worker,
         ratio=ratio,
         data=data,
@@ -415,11 +397,11 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
     elif weights is not None:
         raise UnknownInputError("the loss has no input for importance weights", "importance_weights")
-    worker.strategy = stand_in(
+    worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
     )
-    mask = prepend_prompt(inputs["response_mask"])
+    mask = kit.prepend_prompt(inputs["response_mask"])
     tensors = {
         "response_mask": mask,
         "input_ids": torch.zeros_like(mask, dtype=torch.long),
@@ -441,16 +423,16 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
     """Build the batch that the pipeline makes of scored responses: with advantages, and the same number of tokens per
     rank."""
-    functions, named, norms = boundary.imported[_FUNCTIONALS], named_tokens(inputs), ("group", None)
-    above = functions.reward_norm(inputs["rewards"], group_size(inputs), {}, *norms)
-    fields = {**whole, **named, "token_level_rewards": named_tokens({**inputs, "rewards": above})["rewards"]}
+    functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
+    above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
+    fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
     fields["attention_mask"] = fields["attention_mask"].long()
     del fields["advantages"]
     data = functions.compute_advantage(_batch(boundary, fields), 1.0, 1.0, "grpo")
-    stages.append(("compute_advantage", [read_columns(data)]))
+    stages.append(("compute_advantage", [kit.read_columns(data)]))
     functions.batch_balance(data, dp_size=inputs["dp_size"], minibatch_size=len(data))
-    stages.append(("batch_balance", [read_columns(data)]))
-    return read_columns(data)
+    stages.append(("batch_balance", [kit.read_columns(data)]))
+    return kit.read_columns(data)
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -462,11 +444,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
-    tables, ids = tables_of(inputs), named_tokens(inputs)["input_ids"]
+    tables, ids = kit.tables_of(inputs), kit.named_tokens(inputs)["input_ids"]
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
-        "response_mask": prepend_prompt(mask),
+        "response_mask": kit.prepend_prompt(mask),
         **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
         "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
         "old_log_probs": inputs["old_log_probs"],
@@ -492,17 +474,17 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The strategy's step without sharding, gradient clipping and optimiser steps. The model is a table."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
-        model = stand_in(train=lambda: None)
-        optimizer = stand_in(step=lambda: None, zero_grad=lambda **_: None)
-        scheduler = stand_in(step=lambda: None)
+        model = kit.stand_in(train=lambda: None)
+        optimizer = kit.stand_in(step=lambda: None, zero_grad=lambda **_: None)
+        scheduler = kit.stand_in(step=lambda: None)
 
         def __init__(self) -> None:
             worker = _worker(replace(boundary, owner=owner), "rlvr", options, {"name": "actor"})
             worker.pipeline_config.train_infer_correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
             worker.strategy, self.worker, self.worker_config = self, worker, worker.worker_config
-            worker.rank_info = stand_in(cp_size=1, dp_size=count)
+            worker.rank_info = kit.stand_in(cp_size=1, dp_size=count)
             steps = {"per_device_train_batch_size": size, "gradient_accumulation_steps": share // size}
-            worker.worker_config.training_args = stand_in(**steps)
+            worker.worker_config.training_args = kit.stand_in(**steps)
             worker.pipeline_config.max_grad_norm = 0.0
 
         def _fsdp2_forward(self, input_ids: Any, **_: Any) -> Any:
@@ -532,15 +514,18 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         metrics: dict[str, Any] = boundary.function(strategy, data, loss)
         return metrics
 
-    with keep_random_state(), swap(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
-        metrics_of_ranks = on_ranks(count, rank)
+    with (
+        kit.keep_random_state(),
+        kit.swap(boundary.module, "current_platform", kit.stand_in(device_type=boundary.device)),
+    ):
+        metrics_of_ranks = kit.on_ranks(count, rank)
     (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
         return {"gradient": inputs["log_probs"].grad, "stages": stages, "rows": named}
     return {
-        **gradients_of(inputs),
+        **kit.gradients_of(inputs),
         "pg_loss": reported["pg_loss"],
         "kl_loss": None if reference is None else reported["kl_loss"],
     }
@@ -584,10 +569,12 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = inputs["vpreds"]
-    worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
+    worker = kit.stand_in(
+        pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {})
+    )
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
     tensors = {name: inputs[name] for name in ("values", "returns")}
-    data = _batch(boundary, {**tensors, "response_mask": prepend_prompt(inputs["response_mask"])})
+    data = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
     output = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1).unsqueeze(-1)
     loss, metrics = boundary.invoke({}, worker, data, output)
     return {"loss": loss, "clip_fraction": metrics["critic/clipfrac"]}
@@ -625,7 +612,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the critic's values. The value head returns one for each position of prompt and response, so a batch has a
     column for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
-    values, _ = boundary.invoke({}, stand_in(), data=None, output_tensor=output)
+    values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}
 
 
@@ -674,7 +661,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)},
             outputs=("kl",),
-            call=partial(call_with, says={"kl_estimator": _ESTIMATORS}),
+            call=partial(kit.call_with, says={"kl_estimator": _ESTIMATORS}),
             dialects=(
                 Dialect(
                     "clamp",
@@ -690,7 +677,7 @@ TARGET = Target(
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             outputs=_ADVANTAGES,
-            call=partial(call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
+            call=partial(kit.call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
             accepts=_ONLY_FULL,
         ),
         Binding(
@@ -698,7 +685,7 @@ TARGET = Target(
             "discounted_return",
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
-            call=partial(call_with, takes=("token_level_rewards", "gamma")),
+            call=partial(kit.call_with, takes=("token_level_rewards", "gamma")),
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),
@@ -782,7 +769,10 @@ TARGET = Target(
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(
-                call_with, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
+                kit.call_with,
+                leading=("rewards",),
+                takes=("std_level",),
+                says={"std_level": {None: False, "batch": True}},
             ),
             "std_level",
             arguments={"std_level": ("div_std",)},

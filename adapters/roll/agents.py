@@ -7,17 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import TableEngine, rollout
-from sentinel.binding.kit import (
-    Named,
-    bookkeeping,
-    make_silent_logger,
-    make_unbuilt,
-    return_first,
-    stand_in,
-    swap_all,
-    torch,
-)
+from sentinel.binding.kit import torch
 
 from .containers import PROTOCOL
 
@@ -47,19 +39,19 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         done.extend(each for each in arguments if hasattr(each, "batch"))
 
     def remote(answers: Any) -> Any:
-        return stand_in(remote=answers)
+        return kit.stand_in(remote=answers)
 
     episodes = iter((0,))
-    queue = stand_in(get_episode_id=remote(lambda *_: next(episodes, None)), put=remote(put))
+    queue = kit.stand_in(get_episode_id=remote(lambda *_: next(episodes, None)), put=remote(put))
     limits = {"max_new_tokens": 1000}
-    made = make_unbuilt(
+    made = kit.make_unbuilt(
         boundary.owner,
-        logger=make_silent_logger(),
-        worker_config=stand_in(
-            generating_args=stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
+        logger=kit.make_silent_logger(),
+        worker_config=kit.stand_in(
+            generating_args=kit.stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
         ),
-        pipeline_config=stand_in(sequence_length=1000, skip_mock_system_prompt=False),
-        env_config=Named(env_id=0, group_id=0, tag="tag", group_seed=0, max_steps=9, max_tokens_per_step=1000),
+        pipeline_config=kit.stand_in(sequence_length=1000, skip_mock_system_prompt=False),
+        env_config=kit.Named(env_id=0, group_id=0, tag="tag", group_seed=0, max_steps=9, max_tokens_per_step=1000),
         tokenizer=engine.tokenizer,
         output_queue=queue,
         current_step=0,
@@ -67,18 +59,18 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         trace_meta=None,
         running=False,
         **dict.fromkeys(("thread_lock", "env_step_limiter"), contextlib.nullcontext()),
-        env=stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
+        env=kit.stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
         agent_system_template=engine.messages[0]["content"],
         agent_template="{observation}",
-        llm_proxy=stand_in(generate=generate),
+        llm_proxy=kit.stand_in(generate=generate),
     )
     stands = {
-        "ray": stand_in(get=return_first),
-        "Timer": lambda **_: contextlib.nullcontext(bookkeeping(last=0.0)),
+        "ray": kit.stand_in(get=kit.return_first),
+        "Timer": lambda **_: contextlib.nullcontext(kit.bookkeeping(last=0.0)),
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
-        "get_tracer": lambda *_: bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
+        "get_tracer": lambda *_: kit.bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
     }
-    with swap_all(boundary.module, **stands):
+    with kit.swap_all(boundary.module, **stands):
         boundary.function(made, data(meta_info={"seed": 0}))
     batch = done[0].batch
     mask, there = batch["response_mask"][0].long().tolist(), int(batch["attention_mask"][0].sum())

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import balanced_partition, data_proto
-from sentinel.binding.kit import make_container, numbered_rows, read_dealt_rows
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
 _DATA = f"{PROTOCOL}.DataProto"
-CONTAINER = partial(make_container, _DATA)
+CONTAINER = partial(kit.make_container, _DATA)
 
 
 # -- distribution of sequences to ranks --------------------------------------------------------------------------------
@@ -24,10 +24,10 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch so that each rank gets the same number of rows. A row with another row's label is in no part."""
 
     lengths, parts = inputs["lengths"], inputs["parts"]
-    batch = CONTAINER(boundary, numbered_rows(lengths), {})
+    batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     size = inputs["minibatch_size"] or len(lengths)
     boundary.function(batch, dp_size=parts, minibatch_size=size, keep_minibatch=inputs["keep_minibatches"])
-    return read_dealt_rows(batch, parts)
+    return kit.read_dealt_rows(batch, parts)
 
 
 _BALANCING = (

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import chat
-from sentinel.binding.kit import call_with, stand_in, swap, torch
+from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
@@ -37,7 +38,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     output = torch.cat((inputs["prompts"], inputs["responses"]), dim=-1)
     batch = boundary.invoke(
         {},
-        prompts=stand_in(batch=prompts),
+        prompts=kit.stand_in(batch=prompts),
         output=output,
         num_return_sequences=1,
         sequence_length=output.shape[1],
@@ -81,20 +82,20 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     """Collate with ROLL's own class. Each letter is a token."""
 
     class Processor:
-        image_processor = stand_in(patch_size=1)
+        image_processor = kit.stand_in(patch_size=1)
 
         def __call__(self, *args: Any, **options: Any) -> _Features:
             return _process(*args, **options)
 
-    tokenizer = stand_in(encode=lambda text, **_: _ids(text))
+    tokenizer = kit.stand_in(encode=lambda text, **_: _ids(text))
     # Until August 2025 the default answer key was "extracted".
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
         # Newer collators load images themselves: (images, processor options). The scenario's images are already loaded.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
-        swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
-        swap(boundary.module, "BatchFeature", _Features),
+        kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
+        kit.swap(boundary.module, "BatchFeature", _Features),
     ):
         # For images the batch has model features, which are not checked.
         batch = boundary.function(
@@ -149,7 +150,7 @@ BINDINGS = (
         "roll.utils.functionals.pad_to_length",
         "column_padding",
         outputs=("padded",),
-        call=partial(call_with, leading=("values",), takes=("length", "pad_value")),
+        call=partial(kit.call_with, leading=("values",), takes=("length", "pad_value")),
         fixed={"side": "right"},
         dialects=(
             Dialect(

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward, sampling_request
-from sentinel.binding.kit import DRAWS, fields, group_size, prepend_prompt, read_coefficients, stand_in, swap, torch
+from sentinel.binding.kit import torch
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -30,7 +31,7 @@ def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
     tensors = {
         "attention_mask": there,
         "position_ids": (there.cumsum(-1) - 1).clamp(min=0) * there,
-        "response_mask": prepend_prompt(mask),
+        "response_mask": kit.prepend_prompt(mask),
         "responses": torch.ones_like(mask, dtype=torch.long),
         **more,
     }
@@ -46,7 +47,7 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     """Place rewards in the batch without a KL penalty: no token has any."""
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
-    config = stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
+    config = kit.stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
     controller = boundary.imported[_CONTROLLERS].FixedKLController(0.5)
     data, _ = boundary.function(_batch(boundary, inputs["response_mask"], **more), config, controller)
     return {"token_level_rewards": data.batch["token_level_rewards"]}
@@ -55,19 +56,19 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
-    answer = boundary.function(data, n_sample=group_size(inputs), **bounds)
+    answer = boundary.function(data, n_sample=kit.group_size(inputs), **bounds)
     return {"kept": answer.batch["difficulty_mask"]}
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
     """Compute the mask of the responses that training uses."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
-    data, _ = boundary.function(_batch(boundary, mask, scores=scores), stand_in(**{**plain, **options}))
+    data, _ = boundary.function(_batch(boundary, mask, scores=scores), kit.stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
 
 
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = stand_in(num_return_sequences=group_size(inputs))
+    arguments = kit.stand_in(num_return_sequences=kit.group_size(inputs))
     kept = _masked(
         boundary,
         torch.ones(len(inputs["group"]), 1),
@@ -75,7 +76,7 @@ def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         difficulty_mask=True,
         difficulty_low_threshold=inputs["low"],
         difficulty_high_threshold=inputs["high"],
-        actor_infer=stand_in(generating_args=arguments),
+        actor_infer=kit.stand_in(generating_args=arguments),
     )
     return {"kept": kept[:, 0]}
 
@@ -86,12 +87,14 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 #: Options of a rollout whose fields have other names.
-_OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=DRAWS)
+_OPTIONS = kit.fields(
+    "temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=kit.DRAWS
+)
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
     """Build a request. The pipeline passes the configuration as a mapping, and the worker adds stop tokens."""
-    with swap(boundary.module, "SamplingParams", dict):
+    with kit.swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)
 
@@ -203,7 +206,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the coefficients. Without a target the coefficient is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None
     controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
-    return read_coefficients(controller, inputs)
+    return kit.read_coefficients(controller, inputs)
 
 
 _SCHEDULES = (Binding("roll.utils.kl_controller.get_kl_controller", "kl_coefficient", call=_coefficients),)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import Container
-from sentinel.binding.kit import Surgery, cut_parts, join_parts
 
 from .driver import FIELDS, OPTIONAL_FIELDS
 from .shared import BATCH, FORMER, training_batch
@@ -43,7 +43,7 @@ def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 _BATCH = Container(_batch, _read)
 
 
-def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
+def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
     """Bind today's method, and its older form from before batches had lists of tensors."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
@@ -65,8 +65,8 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", cut_parts),
-    *_surgery("cat", "join", partial(join_parts, _batch)),
+    *_surgery("chunk", "split", kit.cut_parts),
+    *_surgery("cat", "join", partial(kit.join_parts, _batch)),
     *_surgery("slice", "shorten", _shortened),
     Binding(
         f"{BATCH}.pad_training_input_batch",

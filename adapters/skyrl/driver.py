@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import AbsentError, Binding, DriftError, StandIn
-from sentinel.binding.kit import read_coefficients, stand_in
+from sentinel.binding import kit
 
 from .shared import (
     BATCH,
@@ -96,11 +96,11 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "trainer.policy_mini_batch_size": rows,
         "generator.n_samples_per_prompt": 1,
     }
-    trainer = stand_in(
+    trainer = kit.stand_in(
         cfg=configuration_of(boundary, {**sizes, **inputs["configuration"]}),
-        tokenizer=stand_in(pad_token_id=0),
+        tokenizer=kit.stand_in(pad_token_id=0),
         all_metrics={},
-        dispatch=stand_in(get_lcm_dp_size=lambda: 1),
+        dispatch=kit.stand_in(get_lcm_dp_size=lambda: 1),
         pad_batch=lambda batch: batch,
     )
     rollouts = {
@@ -158,7 +158,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "kl_loss_coef": inputs["initial"],
     }
     controller = boundary.function(algorithm_of(boundary, options))
-    return read_coefficients(controller, inputs)
+    return kit.read_coefficients(controller, inputs)
 
 
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
+from sentinel.binding import kit
 from sentinel.binding.families import aggregated, policy_loss
-from sentinel.binding.kit import take_inputs, torch
+from sentinel.binding.kit import torch
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
@@ -39,7 +40,7 @@ def _policy_loss(
         loss has another argument for the rollout's log-probs, for off-policy correction, which is off.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-    names = take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
     # Some losses changed from averages to sums earlier than others. Heads of pull requests have each loss in either
     # form.
@@ -106,7 +107,7 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call with bounds that clamp only the smallest ratios: metrics are computed before clamping."""
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
-    names = take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
+    names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
     return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
@@ -218,6 +219,6 @@ POLICY_LOSSES = (
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = algorithm_of(boundary, {"value_clip": inputs["cliprange_value"]})
-    names = take_inputs(inputs, "vpreds", "values", "returns", "response_mask")
+    names = kit.take_inputs(inputs, "vpreds", "values", "returns", "response_mask")
     loss, clip_fraction = boundary.invoke(names, config=config)
     return {"loss": loss, "clip_fraction": clip_fraction}

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward
-from sentinel.binding.kit import apply_rule_to_answers, group_size, stand_in, torch
+from sentinel.binding.kit import torch
 
 from .shared import CODE
 
@@ -24,10 +25,10 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the trainer's token rewards for a generator's rewards. Each response has as many tokens as its row."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
-    generator = stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
-    algorithm = stand_in(zero_variance_filter=False, zero_variance_filter_tol=0.0)
-    trainer = stand_in(
-        cfg=stand_in(generator=generator, trainer=stand_in(algorithm=algorithm, step_wise_training=False)),
+    generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
+    algorithm = kit.stand_in(zero_variance_filter=False, zero_variance_filter_tol=0.0)
+    trainer = kit.stand_in(
+        cfg=kit.stand_in(generator=generator, trainer=kit.stand_in(algorithm=algorithm, step_wise_training=False)),
         all_metrics={},
     )
     output = {
@@ -59,12 +60,14 @@ _REWARDS = (
     ),
     rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, knows="numbers"),
     rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, knows="minerva"),
-    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=apply_rule_to_answers),
+    rule_reward(
+        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=kit.apply_rule_to_answers
+    ),
     rule_reward(
         f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
         *_TAGS,
         knows="questions",
-        call=apply_rule_to_answers,
+        call=kit.apply_rule_to_answers,
         # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
@@ -91,7 +94,9 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
-    boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
+    boundary.function(
+        batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": kit.group_size(inputs)}, state
+    )
     collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
     return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 

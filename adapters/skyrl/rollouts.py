@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import ROW, WORDS, ChatTokenizer, TableEngine, chat, rollout, sampling_request
-from sentinel.binding.kit import Named, fields, make_unbuilt, run_async, stand_in, swap
 
 from .shared import CODE, CONFIG
 
@@ -131,9 +131,9 @@ def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: 
 
 
 def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
-    settings = _settings(stand_in, turns, conversation, _Sampling(), batched=batched)
+    settings = _settings(kit.stand_in, turns, conversation, _Sampling(), batched=batched)
     base = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
-    return make_unbuilt(
+    return kit.make_unbuilt(
         boundary.owner,
         generator_cfg=settings,
         skyrl_gym_cfg={},
@@ -153,7 +153,7 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
     """Replace the function that makes environments. All environments behave the same."""
-    return swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
+    return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
@@ -240,21 +240,21 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     Stop strings of the request end an answer that has no end token.
     """
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
-    own = {"chat_template": Named(source="name", name_or_path=None), _AFTER_STOP: True}
-    settings = _settings(Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
+    own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
+    settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
     policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed and added again
-    made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
+    made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # the user's template, which differs from the tokenizer's own
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
-    with swap(boundary.module.skyrl_gym, "make", engine.make):
+    with kit.swap(boundary.module.skyrl_gym, "make", engine.make):
         row = {"ground_truth": ROW}
-        answer = run_async(
+        answer = kit.run_async(
             boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling)
         )
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
-        answer = stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
+        answer = kit.stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
     return {
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
         "log_probs": answer.rollout_logprobs or None,  # older versions do not return them
@@ -272,7 +272,7 @@ _STAND_INS = (
 )
 
 #: Options of a rollout. The documentation states that repetition_penalty has no effect.
-_OPTIONS = fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
+_OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from sentinel import AbsentError, Dialect, DriftError, StandIn
-from sentinel.binding.kit import stand_in, swap, torch
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 #: Links of dialects point at SkyRL's main branch of August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"
@@ -65,7 +66,7 @@ K3_IS_CUT = (Dialect("clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118),
 
 
 def no_ray(boundary: Any) -> AbstractContextManager[Any]:
-    return swap(boundary.imported[PPO], "ray", stand_in(is_initialized=lambda: False))
+    return kit.swap(boundary.imported[PPO], "ray", kit.stand_in(is_initialized=lambda: False))
 
 
 def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
@@ -78,12 +79,12 @@ def other_ranks_have(boundary: Any, more: int) -> AbstractContextManager[Any]:
 
     if not hasattr(boundary.imported[WORKER_UTILS], "dist"):
         raise AbsentError("not in this version: padding microbatches")
-    ranks = stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
-    return swap(boundary.imported[WORKER_UTILS], "dist", ranks)
+    ranks = kit.stand_in(is_initialized=lambda: True, ReduceOp=ReduceOp, all_reduce=all_reduce)
+    return kit.swap(boundary.imported[WORKER_UTILS], "dist", ranks)
 
 
 def current_device(name: str) -> AbstractContextManager[Any]:
-    return swap(torch.cuda, "current_device", lambda: 0 if name.startswith("cuda") else torch.device(name))
+    return kit.swap(torch.cuda, "current_device", lambda: 0 if name.startswith("cuda") else torch.device(name))
 
 
 def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:

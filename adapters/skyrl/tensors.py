@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import aggregated, group_advantage, masked_statistic
-from sentinel.binding.kit import call_estimator, call_log_probs, call_with, rows_of_groups, stand_in, take_inputs, torch
+from sentinel.binding.kit import torch
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -59,7 +60,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
     """Bind an estimator of one score per response: "operating only on Outcome reward", as its docstring states."""
     return group_advantage(
         f"{PPO}.{function}",
-        partial(call_with, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
+        partial(kit.call_with, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
         estimator,
         knobs,
         *_COUNTED,
@@ -89,7 +90,7 @@ def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
 
 
 def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = take_inputs(inputs, "loss_mat", "response_mask")
+    names = kit.take_inputs(inputs, "loss_mat", "response_mask")
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
@@ -109,14 +110,14 @@ def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    names = take_inputs(inputs, "loss_mat", "response_mask")
+    names = kit.take_inputs(inputs, "loss_mat", "response_mask")
     scaled = boundary.invoke(names, micro_batch_size=len(inputs["loss_mat"]), **options)
     return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """As :func:`_scaled_advantages`, with the rows of a prompt next to each other."""
-    prompts = [(rows[0], rows[-1] + 1) for rows in rows_of_groups(inputs["group"])]
+    prompts = [(rows[0], rows[-1] + 1) for rows in kit.rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
 
@@ -126,12 +127,12 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Scale advantages. The following loss reduction divides by the tokens of loss_mask, at least 1, so without tokens
     it changes nothing."""
-    advantages, mask = take_inputs(inputs, "advantages", "response_mask").values()
+    advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
     algorithm = algorithm_of(boundary, options)
-    settings = stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
-    trainer = stand_in(cfg=stand_in(trainer=settings))
+    settings = kit.stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
+    trainer = kit.stand_in(cfg=kit.stand_in(trainer=settings))
     by_size = "mini_batch_size" in boundary.parameters
     whole = len(advantages) if by_size else [(0, len(advantages))]
     batch = boundary.invoke({}, trainer, training_batch(boundary, fields), whole)
@@ -161,7 +162,7 @@ _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
-    return boundary.invoke(take_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
+    return boundary.invoke(kit.take_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -230,7 +231,7 @@ _TENSORS = (
         f"{PPO}.compute_approx_kl",
         "kl_estimate",
         outputs=("kl",),
-        call=partial(call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
+        call=partial(kit.call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
     Binding(
@@ -239,7 +240,7 @@ _TENSORS = (
         outputs=("advantages", "returns"),
         # The function uses the mask only for whitening, and every token is a step of the episode. Padding is on the
         # left, before the first step, so it does not add discounting.
-        call=partial(call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
+        call=partial(kit.call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1339),),
     ),
@@ -247,7 +248,7 @@ _TENSORS = (
         f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
         "discounted_return",
         outputs=("advantages", "returns"),
-        call=partial(call_with, takes=("token_level_rewards", "response_mask", "gamma")),
+        call=partial(kit.call_with, takes=("token_level_rewards", "response_mask", "gamma")),
         fixed={"kl": None, "kl_coef": 0.0},
         accepts={"response_mask": RIGHT_ALIGNED},
         dialects=(_whitens(1253),),
@@ -359,8 +360,8 @@ def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
 
 
 _LOG_PROBS = (
-    _bound("logprobs_from_logits", call_log_probs, _LOG_PROBS),
-    _bound("logprobs_from_logits_v2", call_log_probs, _LOG_PROBS),
+    _bound("logprobs_from_logits", kit.call_log_probs, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", kit.call_log_probs, _LOG_PROBS),
     _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
 )
 
@@ -378,7 +379,7 @@ _FORMER = (
         arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)},
         outputs=("loss",),
         call=partial(
-            call_with,
+            kit.call_with,
             takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
             says={"loss_agg_mode": REDUCTIONS},
         ),

@@ -11,17 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import (
-    gradients_of,
-    make_single_rank_mpu,
-    make_unbuilt,
-    return_first,
-    stand_in,
-    swap,
-    swap_all,
-    torch,
-)
+from sentinel.binding.kit import torch
 
 from .shared import (
     BACKEND,
@@ -86,14 +78,14 @@ def _fsdp_worker(
 ) -> Iterator[Any]:
     configuration = configuration_of(boundary, options)
     settings = configuration.trainer
-    worker = stand_in(
+    worker = kit.stand_in(
         cfg=configuration if boundary.function.__name__ == "training_step" else settings,
         model=model,
         strategy=strategy,
         optimizer=None,
-        scheduler=stand_in(get_last_lr=lambda: [0.0]),
-        mesh_rank=stand_in(dp_size=1),
-        device_mesh=stand_in(get_group=lambda name: None),
+        scheduler=kit.stand_in(get_last_lr=lambda: [0.0]),
+        mesh_rank=kit.stand_in(dp_size=1),
+        device_mesh=kit.stand_in(get_group=lambda name: None),
         _micro_batches_accumulated=0,
     )
     with no_ray(boundary), current_device(log_probs.device.type):
@@ -238,7 +230,7 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
             fields["advantages"], mask, reduction, micro_batch_size=len(mask), max_seq_len=length
         )
     options = {f"{ALGORITHM}.loss_reduction": reduction, f"{ALGORITHM}.max_seq_len": length}
-    driver = stand_in(cfg=configuration_of(boundary, options))
+    driver = kit.stand_in(cfg=configuration_of(boundary, options))
     trainer = importlib.import_module("skyrl.train.trainer").RayPPOTrainer
     return trainer.normalize_minibatch_advantages(driver, training_batch(boundary, fields))["advantages"]
 
@@ -281,7 +273,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows]
     names = {"pg_loss": "policy_loss", "kl_loss": "policy_kl", "entropy": "policy_entropy"}
     reported = {ours: metrics.get(theirs) for ours, theirs in names.items()}
-    return {**gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
+    return {**kit.gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
 
 
 _UPDATES = (
@@ -386,14 +378,14 @@ class _Schedule:
 
 def _megatron_core() -> dict[str, Any]:
     """Make the modules of megatron.core that SkyRL imports inside functions, with the names that it uses."""
-    state, inside = make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
-    action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
+    state, inside = kit.make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
+    action = kit.stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
-        "megatron": stand_in(core=stand_in(parallel_state=state)),
+        "megatron": kit.stand_in(core=kit.stand_in(parallel_state=state)),
         "megatron.core.parallel_state": state,
-        f"{inside}.moe.router_replay": stand_in(RouterReplay=_Router, RouterReplayAction=action),
-        f"{inside}.transformer_block": stand_in(get_num_layers_to_build=lambda config, **_: config.num_layers),
-        f"{inside}.transformer_layer": stand_in(get_transformer_layer_offset=lambda config, **_: 0),
+        f"{inside}.moe.router_replay": kit.stand_in(RouterReplay=_Router, RouterReplayAction=action),
+        f"{inside}.transformer_block": kit.stand_in(get_num_layers_to_build=lambda config, **_: config.num_layers),
+        f"{inside}.transformer_layer": kit.stand_in(get_transformer_layer_offset=lambda config, **_: 0),
     }
 
 
@@ -404,7 +396,7 @@ def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
     model.zero_grad_buffer = lambda: None
     replay = {"moe_enable_routing_replay": layers > 0, "num_layers": layers}
     absent = dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts"))
-    model.config = stand_in(sequence_parallel=False, **replay, **absent)
+    model.config = kit.stand_in(sequence_parallel=False, **replay, **absent)
     return model
 
 
@@ -427,17 +419,20 @@ def _megatron_worker(
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
     users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
-    unwrapped = {"get_attr_wrapped_model": lambda model, name, **_: getattr(model, name), "unwrap_model": return_first}
+    unwrapped = {
+        "get_attr_wrapped_model": lambda model, name, **_: getattr(model, name),
+        "unwrap_model": kit.return_first,
+    }
     scheduled = {"finalize_model_grads": lambda *_, **__: None, "get_forward_backward_func": lambda: schedule}
     with contextlib.ExitStack() as alone:
         for module in users:
-            alone.enter_context(swap(module, "mpu", core["megatron.core.parallel_state"]))
-        for swaps in (swap_all(utils, **unwrapped), swap_all(boundary.module, **scheduled), no_ray(boundary)):
+            alone.enter_context(kit.swap(module, "mpu", core["megatron.core.parallel_state"]))
+        for swaps in (kit.swap_all(utils, **unwrapped), kit.swap_all(boundary.module, **scheduled), no_ray(boundary)):
             alone.enter_context(swaps)
         alone.enter_context(current_device(boundary.device))
         model = _megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
-        yield make_unbuilt(
+        yield kit.make_unbuilt(
             workers.MegatronPolicyWorkerBase,
             cfg=settings,
             actor_module=[model],
@@ -511,10 +506,7 @@ _MEGATRON = (
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )
 _REPLAY = (
-    StandIn(
-        "RouterReplay",
-        "records the action and the routes of each router; megatron-core keeps the same state",
-    ),
+    StandIn("RouterReplay", "records the action and the routes of each router; megatron-core keeps the same state"),
     StandIn(
         "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank has every layer, from 0"
     ),

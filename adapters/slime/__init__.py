@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, Target
+from sentinel.binding import kit
 from sentinel.binding.families import MPU, normalised_rewards, policy_loss
-from sentinel.binding.kit import call_with, stand_in, takes_input, torch
+from sentinel.binding.kit import torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -64,7 +65,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
     names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
-    arguments = {name: inputs[name] for name in names if takes_input(boundary, name)}
+    arguments = {name: inputs[name] for name in names if kit.takes_input(boundary, name)}
     answer = boundary.invoke(arguments, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
     return {"per_token_loss": answer[0], "clip_fraction": answer[1]}
 
@@ -111,7 +112,9 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the value loss. The value of a token is at the position of the token before it."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
-    args = stand_in(value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd")
+    args = kit.stand_in(
+        value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd"
+    )
     batch = {
         "unconcat_tokens": list(torch.zeros(rows, tokens + 1, dtype=torch.long)),
         **as_samples(inputs, "values", "returns"),
@@ -189,7 +192,7 @@ def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
-    args = stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
+    args = kit.stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
     constant = {**inputs, "old_log_probs": inputs["old_log_probs"].detach()}
     samples = as_samples(constant, "old_log_probs", "rollout_log_probs", "response_mask")
     weights, _, metrics = boundary.invoke(
@@ -240,7 +243,7 @@ def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
     columns["response_mask"] = list(inputs["response_mask"])
-    taken = {name: value for name, value in columns.items() if takes_input(boundary, name)}
+    taken = {name: value for name, value in columns.items() if kit.takes_input(boundary, name)}
     with one_rank():
         returns = boundary.invoke(taken, rewards.sum(-1), **full_lengths(inputs))
     return {"returns": torch.stack(list(returns))}
@@ -265,7 +268,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     labels = list(inputs["group"])
     groups = list(dict.fromkeys(labels))
     most = max(map(labels.count, groups))
-    args = stand_in(
+    args = kit.stand_in(
         advantage_estimator="grpo",
         rewards_normalization=True,
         grpo_std_normalization=inputs["std_level"] == "group" and most > 1,
@@ -280,7 +283,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
     ]
-    _, rewards = boundary.invoke({}, stand_in(args=args, custom_reward_post_process_func=None), samples)
+    _, rewards = boundary.invoke({}, kit.stand_in(args=args, custom_reward_post_process_func=None), samples)
     return {"normalised": torch.tensor(rewards, dtype=torch.float32)}
 
 
@@ -292,7 +295,7 @@ def _advantages(function: str, twin: str) -> Binding:
         # Small chunks, so that scenarios of a few tokens cross a chunk border.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
-        call=partial(call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
+        call=partial(kit.call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
         accepts={"response_mask": ("full",)},
         twins=(f"{PPO}.{twin}",),
     )

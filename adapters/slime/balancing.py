@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sentinel.binding import kit
 from sentinel.binding.families import balanced_partition, microbatch_packing
-from sentinel.binding.kit import lengths_of, stand_in
 
 from .shared import ARGS
 
@@ -18,7 +18,7 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
-        "args": stand_in(**dynamic, **unbalanced, micro_batch_size=micro_batch_size),
+        "args": kit.stand_in(**dynamic, **unbalanced, micro_batch_size=micro_batch_size),
         "train_parallel_config": {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, _GROUP: 1},
         "total_lengths": lengths,
         "global_batch_size": len(lengths),
@@ -32,7 +32,7 @@ def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     The declared microbatches of a rank must be positions among its samples, and each rank must have the same number of
     them.
     """
-    lengths = lengths_of(inputs)
+    lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2
     cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": None}
     partitions, microbatches, counts, _ = boundary.invoke({}, **schedule_of(lengths, ranks, **cutting))

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import lengths_of, return_first, stand_in, swap, swap_all, take_inputs, torch
+from sentinel.binding.kit import torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
@@ -58,13 +59,13 @@ def _after(logits: Any) -> Any:
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
     """Call :func:`_of_ranks` with logits and their tokens."""
-    tokens = _tokens(inputs, lengths_of(inputs, "response_mask"))
+    tokens = _tokens(inputs, kit.lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
     """Join what ``ask(packed, batch)`` returns for each sample on its context-parallel ranks."""
-    ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
+    ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
     for rank in range(ranks):
@@ -80,7 +81,7 @@ def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
-    return stand_in(
+    return kit.stand_in(
         rollout_temperature=inputs["temperature"],
         log_probs_chunk_size=-1,
         allgather_cp=False,
@@ -134,7 +135,7 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in lengths_of(inputs, "response_mask")]
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in kit.lengths_of(inputs, "response_mask")]
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
         answer = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
@@ -146,7 +147,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of rank 0. Each rank has one chunk of the padded packed sequence."""
-    lengths, ranks = lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
+    lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
     surplus = -len(tokens) % ranks
@@ -157,8 +158,8 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     def rank(number: int, all_gather: Any) -> Any:
         own = {"logits": logits.chunk(ranks)[number], "model_input_ids": tokens.chunk(ranks)[number].unsqueeze(0)}
         where = {"cp_rank": number, "cp_size": ranks, "cp_group": None, "allow_compile": False}
-        with swap(torch.distributed.nn.functional, "all_gather", all_gather):
-            return boundary.invoke(take_inputs(inputs, "temperature"), target_tokens=tokens, **own, **where)
+        with kit.swap(torch.distributed.nn.functional, "all_gather", all_gather):
+            return boundary.invoke(kit.take_inputs(inputs, "temperature"), target_tokens=tokens, **own, **where)
 
     def recorded(part: Any, group: Any = None) -> list[Any]:
         sent.append(part)
@@ -173,30 +174,32 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 def _model(logits: Any) -> Any:
     """Make a model that returns these logits ``[1, T, V]`` on the only device."""
     model: Any = torch.nn.Module()
-    model.forward = lambda **_: stand_in(logits=logits)
+    model.forward = lambda **_: kit.stand_in(logits=logits)
     model.cuda = lambda: model
     return model
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the reference's log-probs. The policy returns reversed logits, so that using it changes the result."""
-    lengths = lengths_of(inputs, "response_mask")
+    lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
     batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}
-    actor = stand_in(
+    actor = kit.stand_in(
         model=_model(-logits),
         ref_model=_model(logits),
-        args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
-        prof=stand_in(iterate_train_log_probs=iter),
+        args=kit.stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
+        prof=kit.stand_in(iterate_train_log_probs=iter),
         fsdp_cpu_offload=True,  # models stay on their device
         cp_rank=0,
         cp_size=1,
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    ranks = swap_all(torch.distributed, get_rank=partial(return_first, 0), barrier=partial(return_first, None))
-    with ranks, swap_all(boundary.module, tqdm=return_first, get_gloo_group=partial(return_first, None)):
+    ranks = kit.swap_all(
+        torch.distributed, get_rank=partial(kit.return_first, 0), barrier=partial(kit.return_first, None)
+    )
+    with ranks, kit.swap_all(boundary.module, tqdm=kit.return_first, get_gloo_group=partial(kit.return_first, None)):
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward
-from sentinel.binding.kit import rows_of_groups, stand_in
 
 from .shared import ARGS, TYPES
 
@@ -18,7 +18,7 @@ _HUB = "slime.rollout.rm_hub"
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the trainer's entry with the name of the rule."""
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
-    args = stand_in(custom_rm_path=None, rm_type=inputs["rule"])
+    args = kit.stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
@@ -73,8 +73,8 @@ def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []
-    for rows in rows_of_groups(inputs["group"]):
-        answer = boundary.function(stand_in(reward_key=None), [sample(reward=rewards[row]) for row in rows])
+    for rows in kit.rows_of_groups(inputs["group"]):
+        answer = boundary.function(kit.stand_in(reward_key=None), [sample(reward=rewards[row]) for row in rows])
         numbers += rows if getattr(answer, "keep", answer) else []
     numbers.sort()
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import (
     BASE64,
     ROW,
@@ -23,18 +24,6 @@ from sentinel.binding.families import (
     in_sglangs_words,
     rollout,
     sampling_request,
-)
-from sentinel.binding.kit import (
-    EngineRequest,
-    engine_request,
-    parser_options,
-    read_list,
-    return_first,
-    run_async,
-    stand_in,
-    swap,
-    swap_all,
-    with_base64,
 )
 
 from .shared import ARGS, MAIN, TYPES
@@ -76,9 +65,9 @@ class _Session:
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the sampling parameters of the request to the teacher, which samples nothing."""
-    args = stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
+    args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
-    with swap(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
+    with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
         request = asyncio.run(boundary.function(args, sample))
     return {"request": request["sampling_params"], "configured": {}}
 
@@ -115,8 +104,11 @@ def _refuse_groups(module: Any) -> None:
 def _alone(tokenizer: Any) -> dict[str, Any]:
     """Replace what the rollout module builds its state from: a tokenizer, which has been loaded in two ways."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
-    tokenizers = stand_in(from_pretrained=partial(return_first, tokenizer))  # until December 2025
-    return {**{name: partial(return_first, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
+    tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
+    return {
+        **{name: partial(kit.return_first, answer) for name, answer in answers.items()},
+        "AutoTokenizer": tokenizers,
+    }
 
 
 def _asked(boundary: Any, args: Any) -> Any:
@@ -126,20 +118,22 @@ def _asked(boundary: Any, args: Any) -> Any:
     left_out = "custom_params"  # returning the top-p distribution changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        raise EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
+        raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
-    with swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(return_first, [5])):
+    with kit.swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(kit.return_first, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
-            return engine_request(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
+            return kit.engine_request(
+                boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args))
+            )
         type(module.GenerateState)._instances.clear()
-        return engine_request(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+        return kit.engine_request(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
 
 
 @contextlib.contextmanager
 def _without_engines_options(arguments: Any) -> Iterator[None]:
-    own = stand_in(add_cli_args=return_first)
-    with swap(sys.modules.get(_SGLANG), "ServerArgs", own), swap(arguments, "RouterArgs", own):
+    own = kit.stand_in(add_cli_args=kit.return_first)
+    with kit.swap(sys.modules.get(_SGLANG), "ServerArgs", own), kit.swap(arguments, "RouterArgs", own):
         yield
 
 
@@ -156,7 +150,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
     arguments = boundary.imported[_ARGUMENTS]
     with _without_engines_options(arguments):
-        args = parser_options(arguments.get_slime_extra_args_provider(), **_BESIDE)(
+        args = kit.parser_options(arguments.get_slime_extra_args_provider(), **_BESIDE)(
             **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
         )
 
@@ -171,12 +165,16 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
     shared = {**inputs["options"], "max_new_tokens": room}
-    of_generator = swap(sys.modules.get(_GENERATOR), "post", post)
-    with swap_all(module, **_alone(engine.tokenizer), post=post, async_rm=graded), with_base64(module), of_generator:
+    of_generator = kit.swap(sys.modules.get(_GENERATOR), "post", post)
+    with (
+        kit.swap_all(module, **_alone(engine.tokenizer), post=post, async_rm=graded),
+        kit.with_base64(module),
+        of_generator,
+    ):
         getattr(type(module.GenerateState), "_instances", {}).clear()
         state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
-            (row,) = run_async(boundary.function(*state, args, [row], shared))
+            (row,) = kit.run_async(boundary.function(*state, args, [row], shared))
             if row.status is not made.Status.ABORTED:
                 break
     count = row.response_length
@@ -184,8 +182,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": row.tokens[: len(row.tokens) - count],
         "response_ids": row.tokens[len(row.tokens) - count :],
         "loss_mask": row.loss_mask or [1] * count,
-        "log_probs": read_list(row, "rollout_log_probs"),
-        "experts": experts_beside(read_list(row, "rollout_routed_experts")),
+        "log_probs": kit.read_list(row, "rollout_log_probs"),
+        "experts": experts_beside(kit.read_list(row, "rollout_routed_experts")),
         "cut": row.status is made.Status.TRUNCATED,
         "row": labels,
         "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
@@ -202,7 +200,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         )
         for row, length in zip(arguments["values"], arguments["response_lengths"])
     ]
-    boundary.function(stand_in(reward_key=None), samples)
+    boundary.function(kit.stand_in(reward_key=None), samples)
     return {"returned": [sample.teacher_log_probs for sample in samples]}
 
 
@@ -212,15 +210,15 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
-    answer = stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
-    args = stand_in(
+    answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
+    args = kit.stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
         debug_rollout_only=False,
         use_dynamic_global_batch_size=arguments["dynamic"],
         global_batch_size=arguments["global_batch_size"],
     )
-    manager = stand_in(args=args, train_parallel_config={"dp_size": arguments["dp_size"]})
+    manager = kit.stand_in(args=args, train_parallel_config={"dp_size": arguments["dp_size"]})
     manager.rollout_id, manager.data_source = 0, None
     manager.generate_rollout = lambda *_, **__: answer.samples
     manager._dynamic_global_batch_size = arguments["global_batch_size"]
@@ -230,7 +228,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             raise AbsentError("not in this version: a dynamic batch size")
         manager._compute_dynamic_global_batch_size = size.__get__(manager)
     if hasattr(boundary.module, "call_rollout_fn"):
-        with swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
+        with kit.swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
             data, _ = boundary.function(manager, 0)
     else:  # until October 2025 the manager called the function itself and passed only the samples
         data = boundary.function(manager)
@@ -244,8 +242,8 @@ def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     worker.output_queue = queue.Queue()
     for n in range(inputs["completed"]):
         worker.output_queue.put((n, [sample(index=n)]))
-    args = stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
-    with swap(boundary.module, "_get_global_worker", lambda *_: worker):
+    args = kit.stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
+    with kit.swap(boundary.module, "_get_global_worker", lambda *_: worker):
         groups = asyncio.run(boundary.function(args, 0, None))
     left = []
     with contextlib.suppress(queue.Empty):

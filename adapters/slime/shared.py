@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel import AbsentError, StandIn
-from sentinel.binding.kit import lengths_of, make_single_rank_mpu, stand_in, swap, torch
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -27,7 +28,7 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
     """Return the extra argument of one week of January 2026: the parallel state as in :func:`one_rank`."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
-    return (stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
+    return (kit.stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
 
 
 @contextlib.contextmanager
@@ -38,14 +39,14 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
-    mpu = make_single_rank_mpu(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
+    mpu = kit.make_single_rank_mpu(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
     if context_parallel_rank is None:
         mpu.get_context_parallel_rank = lambda: torch.distributed.get_rank()
     users = [m for n, m in list(sys.modules.items()) if n.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})]
     before = [module.mpu for module in users]
     core = sys.modules.get("megatron.core")
     try:
-        sys.modules["megatron.core"] = stand_in(mpu=mpu)
+        sys.modules["megatron.core"] = kit.stand_in(mpu=mpu)
         for module in users:
             module.mpu = mpu  # type: ignore[attr-defined]
         yield
@@ -88,12 +89,12 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
     """Cut samples to the lengths of the mask."""
-    return {name: [row[:n] for row, n in zip(inputs[name], lengths_of(inputs, "response_mask"))] for name in names}
+    return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
     """Return the lengths of these samples plus one prompt token."""
-    lengths = lengths_of(inputs, "response_mask")
+    lengths = kit.lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
 
@@ -110,7 +111,7 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
         "custom_pg_loss_reducer_function_path": None,
         "loss_aggregation": "sample_mean",  # from #2090, which was not merged
     }
-    return stand_in(**{**usual, **options})
+    return kit.stand_in(**{**usual, **options})
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def policy_microbatch(
     args = policy_args(inputs, **{"entropy_coef": 0.0, "use_kl_loss": False, **options})
     log_probs, batch = list(inputs["log_probs"]), {**policy_batch(inputs, inputs["response_mask"]), **more}
     answer = Answer(log_probs=log_probs, entropy=[torch.zeros_like(row) for row in log_probs])
-    with one_rank(), swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         return boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), reducer)
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect
+from sentinel.binding import kit
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import gradients_of, on_ranks, return_first, stand_in, swap, torch
+from sentinel.binding.kit import torch
 
 from .balancing import schedule_of
 from .shared import (
@@ -37,7 +38,7 @@ from .shared import (
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
     """Return supervised options: the loss of a token is its negative log-prob, without further terms."""
-    return stand_in(
+    return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
         global_batch_size=global_batch_size,
@@ -54,7 +55,7 @@ def _microbatch(
 ) -> tuple[Any, Any]:
     """Run a microbatch with these token losses and return (loss, Megatron's denominator)."""
     answer = Answer(log_probs=[-row for row in losses])
-    with swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
             {},
             args,
@@ -101,7 +102,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
     """Return options with k1 as the KL. With a reference of 0, log-probs then are the KLs."""
-    return stand_in(
+    return kit.stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
         **dict.fromkeys(("use_rollout_logprobs", "use_opd", "normalize_advantages"), False),
@@ -134,7 +135,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
         return mine
 
     with one_rank(None, context_parallel=ranks):
-        of_ranks = on_ranks(ranks, work)
+        of_ranks = kit.on_ranks(ranks, work)
     data.update((name, joined([each[name] for each in of_ranks], own)) for name in ("advantages", "returns"))
 
 
@@ -145,9 +146,9 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
     """
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
-        swaps.enter_context(swap(module, "get_local_storage", data.get))
-        swaps.enter_context(swap(module, "set_local_storage", data.__setitem__))
-        swaps.enter_context(swap(kernels, "distributed_masked_whiten", return_first))
+        swaps.enter_context(kit.swap(module, "get_local_storage", data.get))
+        swaps.enter_context(kit.swap(module, "set_local_storage", data.__setitem__))
+        swaps.enter_context(kit.swap(kernels, "distributed_masked_whiten", kit.return_first))
         try:
             boundary.function(args)
         except NotImplementedError as error:
@@ -239,10 +240,10 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def token_mean(values: Any) -> Any:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
-    with one_rank(), swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, metrics = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     loss.backward()
-    return {**gradients_of(inputs), **_reported(metrics)}
+    return {**kit.gradients_of(inputs), **_reported(metrics)}
 
 
 def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -282,7 +283,7 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             answer["entropy"] = answer["entropy"] or [torch.zeros_like(row) for row in batch["current"]]
             with (
                 one_rank(data_parallel=ranks),
-                swap(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
+                kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
             ):
                 loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
             losses.append(loss)
@@ -291,11 +292,11 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     per_token = args.calculate_per_token_loss
     (sum(losses) / (tokens if per_token else count * ranks)).backward()
     reports = boundary.imported[_REPORTS]
-    with swap(reports.dist, "all_reduce", lambda *_, **__: None):
+    with kit.swap(reports.dist, "all_reduce", lambda *_, **__: None):
         metrics = reports.reduce_train_step_metrics(
             logs, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )
-    return {**gradients_of(inputs), **_reported(metrics)}
+    return {**kit.gradients_of(inputs), **_reported(metrics)}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"
@@ -307,7 +308,7 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run a step with several responses per prompt, including the following division by the number of responses."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
-    args = stand_in(
+    args = kit.stand_in(
         loss_aggregation="prompt_mean", n_samples_per_prompt=len(labels) // len(sums), calculate_per_token_loss=False
     )
     batch = {"prompt_mask_sums": [torch.as_tensor(sums[label]) for label in labels]}

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, Registry, Target, UnknownInputError
+from sentinel.binding import kit
 from sentinel.binding.families import MASKED_STATISTICS, group_advantage, masked_statistic, policy_loss
-from sentinel.binding.kit import call_with, swap, take_inputs
 
 from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU
@@ -67,11 +67,11 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
 
     :param names: the inputs that it takes; empty for all.
     """
-    rest = take_inputs(_group(inputs), *(names or inputs))
+    rest = kit.take_inputs(_group(inputs), *(names or inputs))
     if rest.get("norm_by_std") is True and "norm_adv_by_std_in_grpo" not in boundary.parameters:
         del rest["norm_by_std"]  # before #990 GRPO had no such switch and always divided
     # Without a GPU the function returns torch.cpu, which is not a device.
-    with swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
+    with kit.swap(sys.modules.get(_GROUPWISE), "get_torch_device", lambda: boundary.device):
         return boundary.invoke(rest)
 
 
@@ -85,9 +85,9 @@ def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 def _reinforce_plus_plus(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if "config" not in boundary.parameters:
-        return boundary.invoke(take_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
+        return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "response_mask", "gamma"))
     config = _algorithm(boundary, {"gamma": inputs["gamma"]})
-    return boundary.invoke(take_inputs(inputs, "token_level_rewards", "response_mask"), config=config)
+    return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "response_mask"), config=config)
 
 
 def _alone(line: int) -> Dialect:
@@ -233,7 +233,7 @@ def _loss(
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
-    loss, *rest = boundary.invoke(take_inputs(inputs, *names), config=config)
+    loss, *rest = boundary.invoke(kit.take_inputs(inputs, *names), config=config)
     reported = rest[0] if len(rest) == 1 else dict(zip(_RETURNED, rest))
     shares = {key: sum(reported[name] for name in names) for key, names in metrics.items() if names[0] in reported}
     return {"loss": loss, **shares}
@@ -266,10 +266,7 @@ def _cut(line: int) -> Dialect:
 
 def _surrogate(line: int) -> Dialect:
     return Dialect(
-        "surrogate",
-        "log_prob",
-        "a token's weight is a constant, and its log-prob has the gradient",
-        _core_line(line),
+        "surrogate", "log_prob", "a token's weight is a constant, and its log-prob has the gradient", _core_line(line)
     )
 
 
@@ -289,13 +286,13 @@ def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the deprecated loss, which at first had one clip range and no dual clip."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
-        returned = boundary.invoke(take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
+        returned = boundary.invoke(kit.take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
     elif inputs["dual_clip"] is not None:
         raise UnknownInputError("the loss has no dual clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
         raise AbsentError("not in this version: the clip range has two bounds")
     else:
-        returned = boundary.invoke(take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
+        returned = boundary.invoke(kit.take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
 
 
@@ -424,7 +421,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the whole correction with weights only. For sequences it reports a share of sequences."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
-        take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is=level,
         rollout_is_threshold=inputs["threshold_high"],
         rollout_is_batch_normalize=bool(inputs["normalise"]),
@@ -438,7 +435,7 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: weights are only truncated, and never set to 0")
     weights, metrics = boundary.invoke(
-        take_inputs(inputs, "response_mask"),
+        kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_is=inputs["level"],
         rollout_is_threshold=f"{inputs['threshold_low']}_{inputs['threshold_high']}",
@@ -455,7 +452,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["level"] == "largest" and inputs["statistic"] == "ratio":
         raise AbsentError("verl has no such option")
     kept, metrics = boundary.invoke(
-        take_inputs(inputs, "response_mask"),
+        kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=f"{_AGGREGATES[inputs['level']]}_{_RATIO[inputs['statistic']]}",
         rollout_rs_threshold=f"{low}_{high}" if inputs["statistic"] == "ratio" else f"{high}",
@@ -468,7 +465,7 @@ def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: rejection depends on the ratio")
     kept, metrics = boundary.invoke(
-        take_inputs(inputs, "response_mask"),
+        kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
         rollout_rs=inputs["level"],
         rollout_rs_threshold=inputs["threshold_high"],
@@ -492,7 +489,7 @@ def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the correction of before rejection sampling, which had its own mask. Rejected tokens have weight 0 in the
     loss."""
     batch, *masks, metrics = boundary.invoke(
-        take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
+        kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
         rollout_is_mode="mask",
         rollout_is_threshold=inputs["threshold_high"],
@@ -640,7 +637,7 @@ TARGET = Target(
             f"{_CORE}.compute_value_loss",
             "value_loss",
             outputs=("loss", "clip_fraction"),
-            call=partial(call_with, since={"loss_agg_mode": "token-mean"}),
+            call=partial(kit.call_with, since={"loss_agg_mode": "token-mean"}),
             accepts={"cliprange_value": (0.2, 0.6), "dp_size": (1, 2)},
             dialects=(Dialect("factor", 0.5, "the loss is half the squared error", _core_line(2174)),),
         ),

@@ -9,22 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import ROW, TableEngine, rollout, sampling_request
-from sentinel.binding.kit import (
-    DRAWS,
-    EngineRequest,
-    engine_request,
-    fields,
-    make_unbuilt,
-    read_list,
-    record_maker,
-    return_first,
-    run_async,
-    stand_in,
-    swap,
-    swap_all,
-    torch,
-)
+from sentinel.binding.kit import torch
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
@@ -36,7 +23,7 @@ _RESPONSE = StandIn("ToolResponse", "a record of text, image and video, like the
 
 
 def _call(name: str, place: int = 0) -> Any:
-    return stand_in(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
+    return kit.stand_in(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
 
 
 def _state(boundary: Any) -> Any:
@@ -47,12 +34,12 @@ def _state(boundary: Any) -> Any:
 
 
 def _response(text: str, image: Any = None, video: Any = None) -> Any:
-    return stand_in(text=text, image=image, video=video)
+    return kit.stand_in(text=text, image=image, video=video)
 
 
 def _loop(boundary: Any, **attributes: Any) -> Any:
     plain = {"processor": None, "max_parallel_calls": 1, "enable_continuous_token": False, "loop": _SameThread()}
-    return make_unbuilt(boundary.owner, **{**plain, **attributes})
+    return kit.make_unbuilt(boundary.owner, **{**plain, **attributes})
 
 
 class _SameThread:
@@ -77,7 +64,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return answer
 
     async def merge(before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any) -> Any:
-        return stand_in(token_ids=ids + answer), mask + [0] * len(answer), None
+        return kit.stand_in(token_ids=ids + answer), mask + [0] * len(answer), None
 
     loop = _loop(
         boundary,
@@ -87,14 +74,14 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ct_merge_context_msg=merge,
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
-        tokenizer=stand_in(apply_chat_template=lambda *_, **__: answer),
+        tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
         system_prompt=[],  # text that older loops cut before an answer, and newer loops add there
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
         response_length=arguments["response_length"],
     )
-    with swap(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
+    with kit.swap(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
         after = asyncio.run(boundary.function(loop, state))
     ended = after is boundary.module.AgentState.TERMINATED
     return {"returned": {"response_mask": state.response_mask, "ended": ended}}
@@ -115,11 +102,11 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     loop = _loop(
         boundary,
-        tools={"tool": stand_in(create=create, execute=execute, release=release)},
+        tools={"tool": kit.stand_in(create=create, execute=execute, release=release)},
         max_tool_response_length=inputs["max_length"],
         tool_response_truncate_side=inputs["side"],
     )
-    with swap(boundary.module, "ToolResponse", _response):
+    with kit.swap(boundary.module, "ToolResponse", _response):
         options = [{}] if "tools_kwargs" in boundary.parameters else []
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
@@ -191,7 +178,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
     reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
     counts = dict.fromkeys(getattr(module, "SPEC_DECODE_EXTRA_KEYS", ()), answer.count)
-    return stand_in(
+    return kit.stand_in(
         token_ids=answer.ids,
         log_probs=answer.log_probs,
         routed_experts=experts if routed else None,
@@ -212,15 +199,15 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return answer.ids if at_first else _token_output(boundary.module, answer, inputs["routed"])
 
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
-    rollout = stand_in(prompt_length=1000, response_length=room, full_determinism=False)
-    config = stand_in(actor_rollout_ref=stand_in(rollout=rollout))
+    rollout = kit.stand_in(prompt_length=1000, response_length=room, full_determinism=False)
+    config = kit.stand_in(actor_rollout_ref=kit.stand_in(rollout=rollout))
     builder = getattr(base, "create_continuous_token_builder", None)
     optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
     kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # only Qwen's template has that
     loop = _loop(
         boundary,
-        server_manager=stand_in(generate=generate),
+        server_manager=kit.stand_in(generate=generate),
         tokenizer=engine.tokenizer,
         config=config,
         rollout_config=rollout,
@@ -232,7 +219,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
         tool_schemas=[],
-        tool_parser=stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
+        tool_parser=kit.stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
         tool_parser_name="hermes",
         tool_response_truncate_side="left",
         response_length=room,
@@ -251,14 +238,14 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return states[-1]
 
     own = {"simple_timer": lambda *_: contextlib.nullcontext(), "ToolResponse": _response, "AgentData": watched}
-    with swap_all(boundary.module, **own, AgentLoopOutput=record_maker(base.AgentLoopOutput)):
-        made = run_async(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
+    with kit.swap_all(boundary.module, **own, AgentLoopOutput=kit.record_maker(base.AgentLoopOutput)):
+        made = kit.run_async(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
         "prompt_ids": made.prompt_ids,
         "response_ids": made.response_ids,
         "loss_mask": made.response_mask,
-        "log_probs": read_list(made, "response_logprobs"),
-        "experts": read_list(made, "routed_experts"),
+        "log_probs": kit.read_list(made, "response_logprobs"),
+        "experts": kit.read_list(made, "routed_experts"),
         "row": tool.truths,
         "messages": states[0].messages if states else None,
         "counts": [
@@ -277,20 +264,22 @@ def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
         return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params), inputs["routed"])
 
-    config = {"async_training": stand_in(partial_rollout=inputs["resumed"])}
-    client = make_unbuilt(boundary.owner, config=stand_in(**config, actor_rollout_ref=stand_in(rollout=None)))
+    config = {"async_training": kit.stand_in(partial_rollout=inputs["resumed"])}
+    client = kit.make_unbuilt(
+        boundary.owner, config=kit.stand_in(**config, actor_rollout_ref=kit.stand_in(rollout=None))
+    )
     limit = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     asked_for = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
-    own = swap(boundary.module, "TokenOutput", record_maker(boundary.module.TokenOutput))
-    with own, swap(boundary.owner.__mro__[1], "generate", generate):
-        made = run_async(boundary.function(client, "request", **asked_for))
+    own = kit.swap(boundary.module, "TokenOutput", kit.record_maker(boundary.module.TokenOutput))
+    with own, kit.swap(boundary.owner.__mro__[1], "generate", generate):
+        made = kit.run_async(boundary.function(client, "request", **asked_for))
     return {
         "prompt_ids": prompt,
         "response_ids": made.token_ids,
         "loss_mask": [1] * len(made.token_ids),
-        "log_probs": read_list(made, "log_probs"),
-        "experts": read_list(made, "routed_experts"),
+        "log_probs": kit.read_list(made, "log_probs"),
+        "experts": kit.read_list(made, "routed_experts"),
         "engine": engine,
     }
 
@@ -335,8 +324,8 @@ _WORKER = StandIn("self", "the real worker holds a client of an engine; the meth
 _RUN = StandIn("_run_agent_loop", "passes the sampling parameters to the server; no response is sampled")
 _ENGINE = StandIn("GenerateReqInput", "stands in for the engine; stores the request, which is what is observed")
 
-_OPTIONS = fields(
-    "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=DRAWS
+_OPTIONS = kit.fields(
+    "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=kit.DRAWS
 )
 
 
@@ -347,9 +336,9 @@ def _asked(boundary: Any, config: Any) -> Any:
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
         sampling.update(sampling_params)
 
-    older = stand_in(actor_rollout_ref=stand_in(rollout=config))
-    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": return_first}
-    worker = make_unbuilt(boundary.owner, **own)
+    older = kit.stand_in(actor_rollout_ref=kit.stand_in(rollout=config))
+    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": kit.return_first}
+    worker = kit.make_unbuilt(boundary.owner, **own)
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
     return _served(boundary.imported[_SERVER], config, sampling)
@@ -359,12 +348,12 @@ def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
     """Return what SGLang's server requests from its engine."""
 
     def request(**fields: Any) -> Any:
-        raise EngineRequest(fields["sampling_params"])
+        raise kit.EngineRequest(fields["sampling_params"])
 
     alone = dict.fromkeys(("_disaggregation_role", "_pd_decode_peers"))
-    server = make_unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
-    with swap(module, "GenerateReqInput", request):
-        return engine_request(server.generate([1], dict(parameters), "request"))
+    server = kit.make_unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
+    with kit.swap(module, "GenerateReqInput", request):
+        return kit.engine_request(server.generate([1], dict(parameters), "request"))
 
 
 _REQUESTS = (

@@ -7,22 +7,13 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import Container, balanced_partition, data_proto
-from sentinel.binding.kit import (
-    apply_count,
-    cut_parts,
-    fill_rows,
-    make_container,
-    numbered_rows,
-    read_columns,
-    read_dealt_rows,
-    stand_in,
-    torch,
-)
+from sentinel.binding.kit import torch
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"
-CONTAINER = partial(make_container, _DATA)
+CONTAINER = partial(kit.make_container, _DATA)
 
 
 def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
@@ -82,13 +73,13 @@ _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
     *data_proto(_PROTOCOL, accepts=_EVEN),
-    _PROTO.surgery(f"{_DATA}.split", "split", cut_parts),
+    _PROTO.surgery(f"{_DATA}.split", "split", kit.cut_parts),
     _PROTO.surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
-    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", cut_parts, accepts=_EVEN),
+    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", kit.cut_parts, accepts=_EVEN),
     _OTHER.joining(f"{_TENSORDICT}.concat_tensordict"),
     _OTHER.surgery(f"{_TENSORDICT}.index_select_tensor_dict", "reorder", _selected),
-    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", fill_rows),
-    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", apply_count),
+    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", kit.fill_rows),
+    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", kit.apply_count),
     _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
 )
 
@@ -107,16 +98,16 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]
-    batch = CONTAINER(boundary, numbered_rows(lengths), {})
-    trainer = stand_in(
+    batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
+    trainer = kit.stand_in(
         _get_dp_size=lambda *_: parts,
-        actor_rollout_wg=stand_in(world_size=parts),
-        config=stand_in(actor_rollout_ref=stand_in(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})),
+        actor_rollout_wg=kit.stand_in(world_size=parts),
+        config=kit.stand_in(actor_rollout_ref=kit.stand_in(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})),
         use_prefix_grouper=False,
     )
     keep = {"keep_minibatch": True} if inputs["keep_minibatches"] else {}
     boundary.function(trainer, batch, {}, **keep)
-    return read_dealt_rows(batch, parts)
+    return kit.read_dealt_rows(batch, parts)
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +116,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
     parts, places_of = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
-    fields = [read_columns(part) for part in parts]
+    fields = [kit.read_columns(part) for part in parts]
     rows = [part["row"].tolist() for part in fields]
     whole = rows == [list(part) for part in places_of] == [part["label"] for part in fields]
     return {"parts": rows if whole else []}

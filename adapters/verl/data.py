@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import chat
-from sentinel.binding.kit import call_log_probs, call_with, make_unbuilt, stand_in, swap, torch
+from sentinel.binding.kit import torch
 
 from .shared import CPU, MAIN
 from .updates import ENGINE, LEARNING, learned
@@ -85,7 +86,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _build_messages=lambda row: [{"role": "user", "content": "tokens"}],
         _process_single_message=lambda **_: (ids, mask, torch.ones_like(ids), {}),
         sanity_check=lambda *_: None,
-        tokenizer=stand_in(pad_token_id=0),
+        tokenizer=kit.stand_in(pad_token_id=0),
         pad_mode=modes("right" if inputs["padded"] else "no_padding"),
         max_length=inputs["max_length"],
         truncation=inputs["side"],
@@ -97,9 +98,9 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
     """Read the only item of a dataset of one row."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
-    frame = stand_in(iloc=[stand_in(to_dict=lambda: dict(row))])
-    with swap(boundary.module, "print_assembled_message", lambda *_: None):
-        return boundary.function(make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
+    frame = kit.stand_in(iloc=[kit.stand_in(to_dict=lambda: dict(row))])
+    with kit.swap(boundary.module, "print_assembled_message", lambda *_: None):
+        return boundary.function(kit.make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,7 +229,7 @@ _DATA = (
         "verl.utils.groupwise.as_torch_index",
         "group_numbers",
         outputs=("numbers",),
-        call=partial(call_with, device="cpu"),
+        call=partial(kit.call_with, device="cpu"),
     ),
     Binding(
         f"{_TRAINER}.compute_advantage",
@@ -287,9 +288,9 @@ def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KERNELS = (
-    _logits("logprobs_from_logits", call_log_probs, False),
-    _logits("logprobs_from_logits_naive", call_log_probs, False),
-    _logits("logprobs_from_logits_v2", call_log_probs, False),
+    _logits("logprobs_from_logits", kit.call_log_probs, False),
+    _logits("logprobs_from_logits_naive", kit.call_log_probs, False),
+    _logits("logprobs_from_logits_v2", kit.call_log_probs, False),
     _logits("entropy_from_logits", _entropies, True),
     _logits("entropy_from_logits_with_chunking", _entropies, True),
     Binding(
@@ -297,7 +298,7 @@ _KERNELS = (
         "response_masks",
         arguments={"eos_token_id": ("eos_token",)},
         outputs=("response_mask",),
-        call=partial(call_with, leading=("responses",), takes=("eos_token_id",)),
+        call=partial(kit.call_with, leading=("responses",), takes=("eos_token_id",)),
     ),
     Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
     Binding(
@@ -306,7 +307,7 @@ _KERNELS = (
         arguments={"side": ("left_pad",)},
         outputs=("padded",),
         call=partial(
-            call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}
+            kit.call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}
         ),
     ),
     Binding(

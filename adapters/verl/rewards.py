@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import BOXES, NORMALISERS, rule_reward
-from sentinel.binding.kit import apply_rule_to_answers, score_of, stand_in, swap_all, torch
+from sentinel.binding.kit import torch
 
 from .shared import MAIN
 
@@ -38,14 +39,14 @@ def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     formats."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
-    return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
+    return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     truth: Any = inputs["ground_truth"]
     if inputs["rule"].startswith("searchR1"):
         truth = {"target": [truth]}
-    return {"score": score_of(boundary.function(inputs["rule"], inputs["response"], truth))}
+    return {"score": kit.score_of(boundary.function(inputs["rule"], inputs["response"], truth))}
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,13 +89,13 @@ _RULED = (
     rule_reward(f"{_RULES}.prime_math.compute_score", *BOXES, knows="values", imports=(f"{_RULES}.prime_math.grader",)),
     rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, knows="math", call=_batched),
     rule_reward(
-        f"{_QA}.compute_score", *_TAGS, knows="questions", call=apply_rule_to_answers, dialects=(_prints(108),)
+        f"{_QA}.compute_score", *_TAGS, knows="questions", call=kit.apply_rule_to_answers, dialects=(_prints(108),)
     ),
     rule_reward(
         f"{_QA}.compute_score_subem",
         "<answer>It is {answer}.</answer>",
         knows="questions",
-        call=apply_rule_to_answers,
+        call=kit.apply_rule_to_answers,
         # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
@@ -178,7 +179,7 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
     own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_looked_up, score)}
-    with swap_all(boundary.module, **own):
+    with kit.swap_all(boundary.module, **own):
         return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
 
@@ -214,7 +215,7 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 def _lenient(owner: Any, score: Any) -> Any:
     """Make DAPO's manager without a length penalty. Before #6709 it required the option anyway."""
-    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=stand_in(enable=False, len=1))
+    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=kit.stand_in(enable=False, len=1))
 
 
 def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import AbsentError, Binding, StandIn
-from sentinel.binding.kit import read_coefficients, read_rates, stand_in, take_inputs
+from sentinel.binding import kit
 
 _CORE = "verl.trainer.ppo.core_algos"
 _TORCH = "verl.utils.torch_functional"
@@ -16,10 +16,10 @@ _OPTIONS = StandIn("kl_ctrl", "options that the function reads by name, in any c
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Make a controller from options. At first these were the critic's, in the whole configuration."""
     kind = "adaptive" if inputs["adaptive"] else "fixed"
-    options = stand_in(type=kind, kl_coef=inputs["initial"], **take_inputs(inputs, "target_kl", "horizon"))
-    whole = stand_in(critic=stand_in(kl_ctrl=options), kl_ctrl=options)
+    options = kit.stand_in(type=kind, kl_coef=inputs["initial"], **kit.take_inputs(inputs, "target_kl", "horizon"))
+    whole = kit.stand_in(critic=kit.stand_in(kl_ctrl=options), kl_ctrl=options)
     controller = boundary.invoke({}, kl_ctrl=options, config=whole)
-    return read_coefficients(controller, inputs, "current_kl")
+    return kit.read_coefficients(controller, inputs, "current_kl")
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         name: inputs[name] for name in boundary.binding.arguments if name in inputs and name != "initial_ratio"
     }
     options = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"] == 0}
-    return read_rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer, **options))
+    return kit.read_rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer, **options))
 
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {

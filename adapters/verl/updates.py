@@ -10,17 +10,8 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
-from sentinel.binding.kit import (
-    gradient_of_ranks,
-    make_unbuilt,
-    named_tokens,
-    on_ranks,
-    read_columns,
-    remove_padding,
-    stand_in,
-    swap,
-    torch,
-)
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
@@ -111,7 +102,7 @@ def mean_of(reported: Any) -> Any:
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
     """Replace the decorator's report of the accelerator's memory in versions that have the decorator."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
-    return swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
+    return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
@@ -145,7 +136,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         entropy = torch.zeros_like(micro_batch["advantages"]) if entropies is None else entropies[rows]
         return Answer(log_probs=model.table[rows], entropys=entropy)
 
-    actor = make_unbuilt(
+    actor = kit.make_unbuilt(
         boundary.owner,
         config=options(inputs),
         actor_module=model,
@@ -160,10 +151,10 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = tensordict.TensorDict(_batch(inputs), batch_size=[len(inputs["response_mask"])])
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
-        swap(tensordict.TensorDict, "cuda", lambda self: self),
-        swap(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
+        kit.swap(tensordict.TensorDict, "cuda", lambda self: self),
+        kit.swap(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
         _unmeasured(boundary),
-        swap(boundary.module, "get_device_id", lambda: boundary.device),
+        kit.swap(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         metrics = boundary.function(actor, data)
     kl_loss = metrics.get("actor/kl_loss") if actor.config.use_kl_loss else None
@@ -189,7 +180,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     scenario = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
     batch = {**_batch(scenario), "attention_mask": _with_prompt(mask).long()}
-    critic = make_unbuilt(
+    critic = kit.make_unbuilt(
         boundary.owner,
         critic_module=make_model(inputs["outputs"]),
         _forward_micro_batch=lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
@@ -199,7 +190,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
     )
-    with _unmeasured(boundary), swap(boundary.module, "get_device_id", lambda: boundary.device):
+    with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         return {"values": boundary.function(critic, data)}
 
 
@@ -258,8 +249,8 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
     :param step: microbatch -> (loss, metrics).
     """
     module = boundary.imported[_ENGINE]
-    summed = swap(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
-    with summed, swap(module, "get_device_id", lambda: boundary.device):
+    summed = kit.swap(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
+    with summed, kit.swap(module, "get_device_id", lambda: boundary.device):
         return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
 
 
@@ -270,7 +261,7 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
         loss, metrics = step(micro_batch)
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
-    return make_unbuilt(
+    return kit.make_unbuilt(
         module.FSDPEngine,
         ulysses_sequence_parallel_size=1,
         scaler=None,
@@ -522,13 +513,13 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
             is_mp_src_rank_with_outputs=lambda: True,
             train_mode=lambda **_: contextlib.nullcontext(),
         )
-        profiler = stand_in(step=lambda: None)
-        worker = stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name=boundary.device)
+        profiler = kit.stand_in(step=lambda: None)
+        worker = kit.stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name=boundary.device)
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    its_device = swap(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
-    with its_device, swap(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
-        on_ranks(len(models), work)
+    its_device = kit.swap(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
+    with its_device, kit.swap(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
+        kit.on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 
 
@@ -536,7 +527,7 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run the driver's own sequence of calls. Each token has its own id."""
     import omegaconf
 
-    mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
+    mask, ranks, named = inputs["response_mask"], inputs["dp_size"], kit.named_tokens(inputs)
     ids, rewards = named["input_ids"], named.pop("rewards")
     fields = {
         **named,
@@ -555,21 +546,21 @@ def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
     stages: list[Any] = []
     update = partial(_sent, boundary, inputs, actor, models, stages)
-    driver = stand_in(
+    driver = kit.stand_in(
         _get_dp_size=lambda *_: ranks,
-        actor_rollout_wg=stand_in(world_size=ranks, update_actor=update),
+        actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
         use_prefix_grouper=False,
         use_legacy_worker_impl="disable",  # an option before #6067
     )
     boundary.owner._balance_batch(driver, batch, {})
-    stages.append(("_balance_batch", [read_columns(batch)]))
+    stages.append(("_balance_batch", [kit.read_columns(batch)]))
     batch = boundary.module.compute_advantage(batch, adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
-    stages.append(("compute_advantage", [read_columns(batch)]))
-    with swap(boundary.imported[_PADDING], "unpad_input", remove_padding):
+    stages.append(("compute_advantage", [kit.read_columns(batch)]))
+    with kit.swap(boundary.imported[_PADDING], "unpad_input", kit.remove_padding):
         boundary.function(driver, batch)
     del fields["input_ids"], fields["position_ids"]  # which are unpadded
-    return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
+    return {"gradient": kit.gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
 
 
 _DRIVERS = (
