@@ -308,13 +308,8 @@ _CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAI
 _LOSS_BINDINGS = (
     *(
         policy_loss(
-            boundary,
-            _policy,
-            [*_BY_ALGORITHM],
-            ("eps_clip_low", "eps_clip_high", "dual_clip"),
-            imports=imports,
-            requires=imports[2:],
-            fixed={"dp_size": None, "loss_scale_factor": None},
+            boundary, _policy, [*_BY_ALGORITHM], ("eps_clip_low", "eps_clip_high", "dual_clip"), imports=imports,
+            requires=imports[2:], fixed={"dp_size": None, "loss_scale_factor": None},
             accepts={"importance_weight_cap": (None, 2.0), "loss_agg_mode": tuple(_MODES)},
         )
         for boundary, imports in (
@@ -322,87 +317,59 @@ _LOSS_BINDINGS = (
             *(
                 (f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED))
                 for name in (
-                    "SequencePackingLossWrapper.__call__",
-                    "SequencePackingFusionLossWrapper.__call__",
+                    "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
                     "wrap_loss_fn_with_input_preparation",
                 )
             ),
         )
     ),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__",
-        "importance_weight",
-        call=_weights,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__", "importance_weight", call=_weights, imports=(_BATCHES,),
         accepts={"level": ("token", "sequence"), "response_mask": ("full", "right")},
         fixed=IMPORTANCE_WEIGHT.lacking("level", "mode", "threshold_low", "threshold_high"),
     ),
     Binding(
-        f"{_LOSSES}.DistillationLossFn.__call__",
-        "distillation_loss",
-        call=_distilled,
-        fixed={"temperature": 1.0},
-        accepts={"beta": (0.0, 1.0)},
-        requires=(_PREPARED,),
+        f"{_LOSSES}.DistillationLossFn.__call__", "distillation_loss", call=_distilled, fixed={"temperature": 1.0},
+        accepts={"beta": (0.0, 1.0)}, requires=(_PREPARED,),
     ),
     Binding(f"{_LOSSES}.ClippedPGLossFn.__call__", "ratio_report", call=_ratios, imports=(_BATCHES,)),
     Binding(
-        f"{_LOSSES}.ClippedPGLossFn.__call__",
-        "rollout_kl",
-        call=_kl_loss,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.ClippedPGLossFn.__call__", "rollout_kl", call=_kl_loss, imports=(_BATCHES,),
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
             _CLAMPED,
             Dialect(
-                "of_the_samples",
-                "differentiated",
-                "the KL loss includes the gradient of having sampled the tokens",
+                "of_the_samples", "differentiated", "the KL loss includes the gradient of having sampled the tokens",
                 f"{_MAIN}/algorithms/loss/loss_functions.py#L478",
             ),
         ),
     ),
     policy_loss(
-        f"{_LOSSES}.NLLLossFn.__call__",
-        _supervised,
-        "cross_entropy",
-        (),
-        mode="token-mean",
-        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",),
-        imports=(_BATCHES,),
+        f"{_LOSSES}.NLLLossFn.__call__", _supervised, "cross_entropy", (), mode="token-mean",
+        formerly=(f"{_ALGORITHMS}.loss_functions.NLLLoss.__call__",), imports=(_BATCHES,),
     ),
     Binding(
-        f"{_LOSSES}.PreferenceLossFn.__call__",
-        "preference_loss",
-        call=_ranked,
+        f"{_LOSSES}.PreferenceLossFn.__call__", "preference_loss", call=_ranked,
         formerly=(f"{_ALGORITHMS}.loss_functions.PreferenceLoss.__call__",),
         fixed={"ld_alpha": None, "loss_type": "sigmoid", "beta": 1.0},
         dialects=(Dialect("reference", "none", "of rewards", f"{_MAIN}/algorithms/loss/loss_functions.py#L919"),),
     ),
     Binding(
-        f"{_LOSSES}.DraftCrossEntropyLossFn.__call__",
-        "distillation_loss",
-        call=_drafted,
+        f"{_LOSSES}.DraftCrossEntropyLossFn.__call__", "distillation_loss", call=_drafted,
         fixed={"temperature": 1.0, "beta": 0.0},
     ),
     Binding(
-        f"{_LOSSES}.DPOLossFn.__call__",
-        "preference_loss",
-        call=_preference,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.DPOLossFn.__call__", "preference_loss", call=_preference, imports=(_BATCHES,),
         fixed={"ld_alpha": None, "loss_type": "sigmoid"},
     ),
     Binding(
-        f"{_LOSSES}.MseValueLossFn.__call__",
-        "value_loss",
-        call=_value,
-        imports=(_BATCHES,),
+        f"{_LOSSES}.MseValueLossFn.__call__", "value_loss", call=_value, imports=(_BATCHES,),
         fixed=aggregated("token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/algorithms/loss/loss_functions.py"),
         ),
     ),
-)
+)  # fmt: skip
 
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
@@ -531,31 +498,21 @@ _NUMBER = ("a reward is one number per response", f"{_AT}80")
 _COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
 _ADVANTAGES = (
     group_advantage(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
-        _group_advantage,
-        "grpo",
-        ("norm_by_std",),
-        *_COUNTED,
-        stand_ins=(_OF_LOSS,),
-        fixed={"reward_layout": "outcome"},
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _group_advantage, "grpo", ("norm_by_std",),
+        *_COUNTED, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
         accepts={"response_mask": ("full", "right")},
     ),
     normalised_rewards(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage",
-        _leave_one_out,
-        "leave_one_out",
-        stand_ins=(_OF_LOSS,),
-        fixed={"std_level": None},
+        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _leave_one_out, "leave_one_out",
+        stand_ins=(_OF_LOSS,), fixed={"std_level": None},
     ),
     normalised_rewards(
-        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None}
+        f"{_UTILS}.calculate_baseline_and_std_per_prompt", _baseline, "leave_one_out", fixed={"std_level": None},
     ),
     Binding(
-        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage",
-        "advantage_normalisation",
-        call=_whitened,
-        stand_ins=(_OF_LOSS,),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage", "advantage_normalisation",
+        call=_whitened, stand_ins=(_OF_LOSS,),
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08},
         dialects=(
             Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259"),
             Dialect("epsilon_placement", "floor", "the standard deviation is at least 1e-8", f"{_AT}260"),
@@ -564,34 +521,24 @@ _ADVANTAGES = (
     ),
     *(
         Binding(
-            f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.{method}",
-            "generalised_advantage",
-            outputs=("advantages", "returns"),
-            call=_critic,
-            stand_ins=(_OF_LOSS,),
-            fixed=fixed,
+            f"{_ESTIMATORS}.GeneralizedAdvantageEstimator.{method}", "generalised_advantage",
+            outputs=("advantages", "returns"), call=_critic, stand_ins=(_OF_LOSS,), fixed=fixed,
         )
         for method, fixed in (("_compute_gae", {}), ("compute_advantage", {"reward_layout": "outcome"}))
     ),
     Binding(
-        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage",
-        "discounted_return",
-        call=_raw,
-        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"},
-        stand_ins=(_OF_LOSS,),
+        f"{_ESTIMATORS}.RawRewardAdvantageEstimator.compute_advantage", "discounted_return", call=_raw,
+        fixed={**DISCOUNTED_RETURN.lacking(), "gamma": 1.0, "reward_layout": "outcome"}, stand_ins=(_OF_LOSS,),
     ),
     *(
         Binding(f"{_ALGORITHMS}.{module}.dynamic_sampling", "group_filter", call=_sampled, imports=(_UTILS, _BATCHES))
         for module in ("grpo", "ppo")
     ),
     Binding(
-        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards",
-        "token_reward",
-        call=_landed,
-        stand_ins=(_OF_LOSS,),
-        fixed={"score_as": None},
+        f"{_ESTIMATORS}.GeneralizedAdvantageEstimator._build_token_level_rewards", "token_reward", call=_landed,
+        stand_ins=(_OF_LOSS,), fixed={"score_as": None},
     ),
-)
+)  # fmt: skip
 
 # -- rewards, prompts and masks ----------------------------------------------------------------------------------------
 
@@ -719,38 +666,26 @@ _MESSAGES = (
     Binding(f"{_PROCESSORS}.sft_processor", "trained_tokens", call=_of_a_chat, fixed=_WHOLE, **_CHATS),
     Binding(_PAIR, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, **_CHATS),
     Binding(
-        _COLLATES,
-        "trained_tokens",
-        call=_of_a_pair,
-        fixed=_PAIRS,
-        requires=(_COLLATES, _PAIR),
-        **_CHATS,
+        _COLLATES, "trained_tokens", call=_of_a_pair, fixed=_PAIRS, requires=(_COLLATES, _PAIR), **_CHATS,
         formerly=("nemo_rl.data.datasets.preference_collate_fn", "nemo_rl.data.datasets.dpo_collate_fn"),
     ),
     Binding(
-        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping",
-        "overlong_penalty",
-        call=_overlong,
+        f"{_ALGORITHMS}.reward_functions.apply_reward_shaping", "overlong_penalty", call=_overlong,
         dialects=(
             Dialect("beyond_limit", "linear", "more with each token", f"{_MAIN}/algorithms/reward_functions.py#L163"),
         ),
     ),
     Binding(
-        f"{_GRPO}.extract_initial_prompt_messages",
-        "group_numbers",
-        formerly=(f"{_GRPO}._extract_prompt_only_messages",),
-        call=_grouped,
+        f"{_GRPO}.extract_initial_prompt_messages", "group_numbers",
+        formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
     ),
     Binding(_MASKED, "rollout_episode", call=_episode),
     Binding(
-        "nemo_rl.experience.rollouts.run_multi_turn_rollout",
-        "rollout_episode",
-        call=_rolled,
-        requires=(_MASKED,),
+        "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
         imports=(_GRPO, _BATCHES),
         stand_ins=(StandIn("engine, environment, ray", "return the scenario's text immediately"),),
     ),
-)
+)  # fmt: skip
 
 # -- batches and packing -----------------------------------------------------------------------------------------------
 
@@ -808,7 +743,7 @@ _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
     *(
         Binding(
-            f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}")
+            f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
         )
         for options, iterator in (
             ("dynamic_batching_args", "microbatch_iterator_with_dynamic_shapes"),
@@ -816,7 +751,7 @@ _ROWS = (
         )
     ),
     Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
-)
+)  # fmt: skip
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
@@ -840,9 +775,7 @@ _RULES = (
     rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, knows="minerva", call=_verified),
     *(
         rule_reward(
-            f"nemo_rl.environments.rewards.{rule}",
-            "I see. <answer> {answer} </answer>",
-            call=_verified,
+            f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,
             accepts={"ground_truth": _ALPHANUMERIC},
         )
         for rule in ("exact_answer_alphanumeric_reward", "combine_reward_functions")
@@ -850,16 +783,12 @@ _RULES = (
     rule_reward(f"{_CODE}.CodeJaccardVerifyWorker.verify", "{answer}", call=_verified),
     *(
         rule_reward(
-            f"{worker}.verify",
-            _LINES[0],
-            call=_verified,
-            accepts=_LETTERS,
-            requires=(worker,),
+            f"{worker}.verify", _LINES[0], call=_verified, accepts=_LETTERS, requires=(worker,),
             formerly=(f"{_MATH}.MultichoiceVerifyWorker.verify",),
         )
         for worker in (f"{_MATH}.{kind}MultichoiceVerifyWorker" for kind in ("Multilingual", "English"))
     ),
-)
+)  # fmt: skip
 
 # -- bindings for recipes only -----------------------------------------------------------------------------------------
 
@@ -914,13 +843,11 @@ def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
     Binding(
-        f"{_PROCESSORS}.helpsteer3_data_processor",
-        "call",
-        call=_prompted,
+        f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
         stand_ins=(StandIn("tokenizer", "a word is a token, and its number is its id"),),
     ),
     Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
-)
+)  # fmt: skip
 
 
 _BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)

@@ -157,39 +157,28 @@ _REPORTED = Dialect(
 )
 _LOSSES = (
     Binding(
-        f"{_LOSS}.aggregate_loss",
-        "loss_aggregation",
-        arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)},
-        outputs=("loss",),
+        f"{_LOSS}.aggregate_loss", "loss_aggregation",
+        arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)}, outputs=("loss",),
         call=partial(
-            kit.call_with,
-            takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS),
+            kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS),
             says={"loss_agg_mode": _MODES},
         ),
-        fixed={"weights": None, "loss_scale_factor": None},
-        accepts=_AGGREGATES,
+        fixed={"weights": None, "loss_scale_factor": None}, accepts=_AGGREGATES,
     ),
     _normalised_by("iter_grad_accum_global_norm", _of_a_step),
     _normalised_by("get_loss_batch_info", _of_a_batch),
     policy_loss(f"{_LOSS}.PolicyLoss", _policy, "gspo", _CLIP, fixed=_BY_SEQUENCES),
     policy_loss(f"{_LOSS}.PolicyLoss.forward", _policy, "ppo", _CLIP, _LOG_RATIO, _REPORTED, accepts=_CORRECTED),
     Binding(
-        f"{_LOSS}.ValueLoss.forward",
-        "value_loss",
-        arguments={"vpreds": ("values",), "values": ("old_values",)},
-        call=partial(_of_model, ("vpreds", "values", "returns", "response_mask")),
-        accepts=_AGGREGATES,
+        f"{_LOSS}.ValueLoss.forward", "value_loss", arguments={"vpreds": ("values",), "values": ("old_values",)},
+        call=partial(_of_model, ("vpreds", "values", "returns", "response_mask")), accepts=_AGGREGATES,
         dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"),),
     ),
     policy_loss(
-        f"{_LOSS}.SFTLoss.forward",
-        partial(_of_model, ("log_probs", "response_mask")),
-        "cross_entropy",
-        (),
-        arguments={"log_probs": ("per_token_logps",)},
-        accepts=_AGGREGATES,
+        f"{_LOSS}.SFTLoss.forward", partial(_of_model, ("log_probs", "response_mask")), "cross_entropy", (),
+        arguments={"log_probs": ("per_token_logps",)}, accepts=_AGGREGATES,
     ),
-)
+)  # fmt: skip
 
 
 # -- an update of the actor --------------------------------------------------------------------------------------------
@@ -300,26 +289,23 @@ def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
 
 _UPDATES = (
     Binding(
-        f"{_TRAINER}.ppo_train",
-        "policy_update",
-        call=_update,
-        imports=(_DEEPSPEED, _EXPERIENCE),
+        f"{_TRAINER}.ppo_train", "policy_update", call=_update, imports=(_DEEPSPEED, _EXPERIENCE),
         requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),
         stand_ins=(
             StandIn("actor", "a table of log-probs; the forward pass looks up its input tokens"),
             StandIn(
-                "DeepSpeed", "the engine divides a loss by the number of microbatches in a step and averages over ranks"
+                "DeepSpeed",
+                "the engine divides a loss by the number of microbatches in a step and averages over ranks",
             ),
             RANKS,
         ),
-        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
-        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None}, accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
             _LOG_RATIO,
             Dialect("kl_clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
         ),
     ),
-)
+)  # fmt: skip
 
 
 # -- KL, rewards, masked statistics, and log-probs of a model ----------------------------------------------------------
@@ -351,33 +337,22 @@ def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 _NUMBERS = (
     Binding(
-        f"{_UTILS}.compute_approx_kl",
-        "kl_estimate",
-        outputs=("kl",),
-        call=_estimate,
-        fixed={"response_mask": None},
+        f"{_UTILS}.compute_approx_kl", "kl_estimate", outputs=("kl",), call=_estimate, fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
     ),
     Binding(
-        f"{_UTILS}.compute_reward",
-        "token_reward",
-        arguments={"rewards": ("r",)},
-        call=_landed,
-        fixed={"score_as": None},
-        accepts=_PADDED,
+        f"{_UTILS}.compute_reward", "token_reward", arguments={"rewards": ("r",)}, call=_landed,
+        fixed={"score_as": None}, accepts=_PADDED,
     ),
     masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis"),
     masked_statistic(
-        f"{_UTILS}.masked_normalize",
-        "whiten",
-        "epsilon",
-        fixed={"unbiased": False, "axis": "token"},
+        f"{_UTILS}.masked_normalize", "whiten", "epsilon", fixed={"unbiased": False, "axis": "token"},
         dialects=(
             Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
         ),
     ),
-)
+)  # fmt: skip
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -413,15 +388,13 @@ _MODEL = StandIn("model", "a table of the scenario's logits; the network's own c
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
     Binding(
-        f"{_UTILS}.compute_entropy",
-        "token_log_probs",
-        call=partial(kit.call_entropy, "log_probs_from_logits"),
+        f"{_UTILS}.compute_entropy", "token_log_probs", call=partial(kit.call_entropy, "log_probs_from_logits"),
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
-        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
+        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False},
     ),
-)
+)  # fmt: skip
 
 
 # -- advantages and returns, length penalties and the KL coefficient ---------------------------------------------------
@@ -516,34 +489,23 @@ _SAMPLES = StandIn("experience", "a record of tensors; the step reads only those
 _ESTIMATORS = {("group", False): "group_norm", (None, False): "dr_grpo", (None, True): "rloo"}
 _ADVANTAGES = (
     Binding(
-        f"{_MAKER}.get_advantages_and_returns",
-        "generalised_advantage",
-        outputs=("advantages", "returns"),
+        f"{_MAKER}.get_advantages_and_returns", "generalised_advantage", outputs=("advantages", "returns"),
         call=partial(_of_a_maker, ("values", "token_level_rewards", "response_mask", "gamma", "lam")),
     ),
     Binding(
-        f"{_MAKER}.get_cumulative_returns",
-        "discounted_return",
-        outputs=("returns",),
+        f"{_MAKER}.get_cumulative_returns", "discounted_return", outputs=("returns",),
         call=partial(_of_a_maker, ("token_level_rewards", "response_mask", "gamma")),
         fixed={"kl": None, "kl_coef": 0.0},
     ),
     normalised_rewards(
-        f"{_MAKER}.compute_advantages_and_returns",
-        _relative,
-        "std_level",
-        "leave_one_out",
-        stand_ins=(_MAKING, _SAMPLES),
-        fixed={"epsilon": 1e-9, "group_layout": "equal"},
+        f"{_MAKER}.compute_advantages_and_returns", _relative, "std_level", "leave_one_out",
+        stand_ins=(_MAKING, _SAMPLES), fixed={"epsilon": 1e-09, "group_layout": "equal"},
         accepts={"std_level": (None, "group")},
     ),
     Binding(
-        f"{_MAKER}.compute_advantages_and_returns",
-        "advantage_normalisation",
-        call=_whitened,
+        f"{_MAKER}.compute_advantages_and_returns", "advantage_normalisation", call=_whitened,
         stand_ins=(_MAKING, _SAMPLES),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
-        accepts=_PADDED,
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08}, accepts=_PADDED,
         dialects=(
             Dialect("std", "biased", "the variance divides by the token count", f"{_MADE}#L316"),
             Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
@@ -552,7 +514,7 @@ _ADVANTAGES = (
     ),
     Binding(f"{_PPO}.length_penalty.apply_overlong_penalty", "overlong_penalty", call=_overlong, stand_ins=(_SAMPLES,)),
     Binding(f"{_PPO}.kl_controller.AdaptiveKLController", "kl_coefficient", call=_kl_coefficient),
-)
+)  # fmt: skip
 
 
 # -- experiences and padding -------------------------------------------------------------------------------------------
@@ -635,7 +597,7 @@ _ROWS = (
     Binding(_ZEROS, "column_padding", formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",), call=_padded),
     balanced_partition(f"{_EXPERIENCE}.balance_experiences", call=_balanced, fixed={"equal_size": True}),
     balanced_partition("openrlhf.utils.seqlen_balancing.get_seqlen_balanced_partitions"),
-)
+)  # fmt: skip
 
 
 # -- supervised and preference data ------------------------------------------------------------------------------------
@@ -815,7 +777,7 @@ _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", knows=knows) for kind, knows in _KNOWS.items()),
-)
+)  # fmt: skip
 
 
 # -- bindings for recipes only -----------------------------------------------------------------------------------------
@@ -851,13 +813,10 @@ _ANSWERED = StandIn("_generate_vllm", "engines; the function reads only how many
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(
-        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples",
-        "call",
-        call=_passed,
-        stand_ins=(_ANSWERED,),
+        f"{_PPO}.samples_generator.SamplesGenerator.generate_samples", "call", call=_passed, stand_ins=(_ANSWERED,),
         formerly=(f"{_PPO}.experience_maker.SamplesGenerator.generate_samples",),
     ),
-)
+)  # fmt: skip
 
 
 TARGET = Target(

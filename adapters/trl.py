@@ -333,55 +333,29 @@ def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, *
 _BY_RESPONSE = "seq-mean-token-mean"
 LOSSES = (
     _loss(
-        f"{GRPO}.GRPOTrainer._compute_loss",
-        _grpo_loss,
-        ("ppo", "gspo", "sapo"),
-        _OF_GRPO,
-        weights=True,
-        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
-        accepts={**_MEANS, "dual_clip": (None, 3.0)},
+        f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
+        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)},
     ),
     _loss(
-        f"{GRPO}.GRPOTrainer.compute_liger_loss",
-        _fused_loss,
-        "ppo",
-        _OF_GRPO,
-        mode=_BY_RESPONSE,
-        weights=True,
+        f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
         stand_ins=(_KERNEL,),
     ),
     _loss(
-        f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE, mode=_BY_RESPONSE
+        f"{RLOO}.RLOOTrainer._compute_loss", _one_action_loss, "ppo", _OF_RLOO, _RATIO_OF_A_RESPONSE, mode=_BY_RESPONSE,
     ),
     _loss(
-        f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss",
-        _one_action_loss,
-        "gmpo",
-        "experimental/gmpo/gmpo_trainer.py#L120",
-        mode=_BY_RESPONSE,
-        weights=True,
+        f"{_OWN}.gmpo.gmpo_trainer.GMPOTrainer._compute_loss", _one_action_loss, "gmpo",
+        "experimental/gmpo/gmpo_trainer.py#L120", mode=_BY_RESPONSE, weights=True,
     ),
     policy_loss(
-        f"{_ASYNC}.AsyncGRPOTrainer.compute_loss",
-        _async_loss,
-        "ppo",
-        ("eps_clip_low", "eps_clip_high"),
-        _FINITE,
-        _ONE,
-        mode="token-mean",
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-        accepts={**_RANKS},
-        dtypes=("float32",),
+        f"{_ASYNC}.AsyncGRPOTrainer.compute_loss", _async_loss, "ppo", ("eps_clip_low", "eps_clip_high"), _FINITE, _ONE,
+        mode="token-mean", stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={**_RANKS}, dtypes=("float32",),
     ),
     _loss(
-        f"{_SDPO}._compute_policy_loss",
-        _grpo_loss,
-        ("ppo", "gspo"),
-        "experimental/sdpo/sdpo_trainer.py#L1190",
-        knobs=("loss_agg_mode",),
-        accepts={**_MEANS, "batch_num_tokens": (None,)},
+        f"{_SDPO}._compute_policy_loss", _grpo_loss, ("ppo", "gspo"), "experimental/sdpo/sdpo_trainer.py#L1190",
+        knobs=("loss_agg_mode",), accepts={**_MEANS, "batch_num_tokens": (None,)},
     ),
-)
+)  # fmt: skip
 
 # -- losses of models, with a table in place of the model --------------------------------------------------------------
 
@@ -738,13 +712,11 @@ ROWS = (
         )
     ),
     Binding(
-        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__",
-        "overlong_penalty",
-        call=_overlong,
+        "trl.rewards.other_rewards._SoftOverlongPunishment.__call__", "overlong_penalty", call=_overlong,
         fixed={"factor": 1.0},
     ),
     microbatch_packing("trl.data_utils.pack_dataset", _packed),
-)
+)  # fmt: skip
 
 # -- single bugs whose contract would have only one boundary -----------------------------------------------------------
 
@@ -1005,56 +977,31 @@ _TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer":
 _ONE_TOKEN = StandIn("generate", "returns one token instead of sampling")
 ADVANTAGES = (
     normalised_rewards(
-        f"{GRPO}.GRPOTrainer._generate_and_score_completions",
-        _scored,
-        "std_level",
-        "epsilon",
-        fixed={"group_layout": "equal", "epsilon": 1e-4},
-        accepts={"std_level": ("group", "batch", None)},
-        stand_ins=(_TABLE, _ONE_TOKEN),
-        dtypes=("float32",),
+        f"{GRPO}.GRPOTrainer._generate_and_score_completions", _scored, "std_level", "epsilon",
+        fixed={"group_layout": "equal", "epsilon": 0.0001}, accepts={"std_level": ("group", "batch", None)},
+        stand_ins=(_TABLE, _ONE_TOKEN), dtypes=("float32",),
     ),
     normalised_rewards(
-        f"{RLOO}.RLOOTrainer._generate_and_score_completions",
-        _scored,
-        "leave_one_out",
-        "std_level",
-        stand_ins=(_TABLE, _ONE_TOKEN),
-        fixed={"group_layout": "equal", "leave_one_out": True, "std_level": None},
+        f"{RLOO}.RLOOTrainer._generate_and_score_completions", _scored, "leave_one_out", "std_level",
+        stand_ins=(_TABLE, _ONE_TOKEN), fixed={"group_layout": "equal", "leave_one_out": True, "std_level": None},
     ),
-)
+)  # fmt: skip
 
 _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
 STEPS = (
     *(
         Binding(
-            boundary,
-            f"{contract}_update",
-            call=call,
-            stand_ins=(_TABLE, *stand_ins),
-            requires=_since(boundary),
-            accepts=accepts,
-            fixed=fixed,
-            dialects=dialects,
-            dtypes=("float32",),
+            boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
+            accepts=accepts, fixed=fixed, dialects=dialects, dtypes=("float32",),
         )
         for boundary, contract, call, stand_ins, accepts, fixed, dialects in (
             (f"{SFT}.SFTTrainer.compute_loss", "supervised", _learned, (), _ONE_RANK, {}, (_FINITE,)),
             (
-                f"{GRPO}.GRPOTrainer.compute_loss",
-                "policy",
-                _optimised,
-                (_BATCH,),
-                {**_POLICY, **_MEANS},
-                POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"),
-                _of_responses(_OF_GRPO),
+                f"{GRPO}.GRPOTrainer.compute_loss", "policy", _optimised, (_BATCH,), {**_POLICY, **_MEANS},
+                POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high", "loss_agg_mode"), _of_responses(_OF_GRPO),
             ),
             (
-                f"{RLOO}.RLOOTrainer.compute_loss",
-                "policy",
-                _optimised,
-                (_BATCH,),
-                _POLICY,
+                f"{RLOO}.RLOOTrainer.compute_loss", "policy", _optimised, (_BATCH,), _POLICY,
                 {**POLICY_UPDATE.lacking("eps_clip_low", "eps_clip_high"), "loss_agg_mode": "seq-mean-token-mean"},
                 (_RATIO_OF_A_RESPONSE, *_of_responses(_OF_RLOO)),
             ),
@@ -1062,15 +1009,11 @@ STEPS = (
     ),
     *(
         Binding(
-            boundary,
-            "preference_update",
-            call=partial(_preferred, rows, names, options),
-            stand_ins=(_TABLE, _SAID)[: 1 + (rows == "prompts")],
-            requires=_since(boundary),
+            boundary, "preference_update", call=partial(_preferred, rows, names, options),
+            stand_ins=(_TABLE, _SAID)[:1 + (rows == "prompts")], requires=_since(boundary),
             accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED, "loss_type": types},
             fixed={name: value for name, value in (("ld_alpha", None), ("beta", 1.0)) if name not in names},
-            dialects=() if "ref_model" in names else (_NO_REFERENCE,),
-            dtypes=("float32",),
+            dialects=() if "ref_model" in names else (_NO_REFERENCE,), dtypes=("float32",),
         )
         for boundary, rows, names, options, types in (
             (f"{DPO}.DPOTrainer.compute_loss", "pairs", (*_OF_PAIRS, "ld_alpha"), {}, _SIGMOID),
@@ -1079,32 +1022,22 @@ STEPS = (
             (f"{_OWN}.tpo.tpo_trainer.TPOTrainer._compute_loss", "pairs", ("beta",), {"tpo_alpha": 0.0}, _SIGMOID),
             (f"{REWARD}.RewardTrainer.compute_loss", "texts", (), {}, _SIGMOID),
             (
-                f"{KTO}.KTOTrainer.compute_loss",
-                "responses",
-                (*_OF_PAIRS, "loss_type"),
-                {"train_sampling_strategy": "sequential"},
-                ("kto", "apo_zero"),
+                f"{KTO}.KTOTrainer.compute_loss", "responses", (*_OF_PAIRS, "loss_type"),
+                {"train_sampling_strategy": "sequential"}, ("kto", "apo_zero"),
             ),
         )
     ),
     *(
         Binding(
-            f"{trainer}.training_step",
-            "distillation_update",
-            call=_taught,
-            requires=(f"{_OWN}.utils",),
-            stand_ins=(_TABLE, _SAID, _COLLATOR),
-            accepts={"response_mask": _COUNTED, **accepts},
-            dtypes=("float32",),
+            f"{trainer}.training_step", "distillation_update", call=_taught, requires=(f"{_OWN}.utils",),
+            stand_ins=(_TABLE, _SAID, _COLLATOR), accepts={"response_mask": _COUNTED, **accepts}, dtypes=("float32",),
         )
         for trainer, accepts in (
-            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}),
-            (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
-            (f"{_IW_OPD}.IWOPDTrainer", {}),
-            (f"{DISTILLATION}.DistillationTrainer", {"generated": (True,)}),
+            (f"{GKD}.GKDTrainer", {"temperature": (1.0,)}), (f"{_OWN}.gold.gold_trainer.GOLDTrainer", {}),
+            (f"{_IW_OPD}.IWOPDTrainer", {}), (f"{DISTILLATION}.DistillationTrainer", {"generated": (True,)}),
         )
     ),
-)
+)  # fmt: skip
 
 
 TARGET = Target(
