@@ -851,6 +851,12 @@ _CALLS = (
 
 
 _BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "nemo_rl.data_plane.*", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*",
+    "nemo_rl.evals.*", "nemo_rl.models.generation.*", "nemo_rl.models.megatron.setup.*", "nemo_rl.utils.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="nemorl",
     arguments={"response_mask": ("mask", "response_mask")},
@@ -864,13 +870,5 @@ TARGET = Target(
     # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
-    no_signal=(
-        "nemo_rl.data_plane.*",
-        "nemo_rl.distributed.virtual_cluster.*",
-        "nemo_rl.distributed.worker_groups.*",
-        "nemo_rl.evals.*",
-        "nemo_rl.models.generation.*",
-        "nemo_rl.models.megatron.setup.*",
-        "nemo_rl.utils.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

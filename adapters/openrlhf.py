@@ -819,6 +819,12 @@ _CALLS = (
 )  # fmt: skip
 
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "openrlhf.cli.*", "openrlhf.models.model.*", "openrlhf.trainer.ray.launcher.*",
+    "openrlhf.trainer.ray.vllm_engine.*", "openrlhf.utils.logging_utils.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="openrlhf",
     arguments={
@@ -840,11 +846,5 @@ TARGET = Target(
         for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)
         for binding in part
     ),
-    no_signal=(
-        "openrlhf.cli.*",
-        "openrlhf.models.model.*",
-        "openrlhf.trainer.ray.launcher.*",
-        "openrlhf.trainer.ray.vllm_engine.*",
-        "openrlhf.utils.logging_utils.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

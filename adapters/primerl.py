@@ -156,24 +156,16 @@ _SETTINGS = StandIn("loss_config", "the options that a loss reads, under the nam
 _CLIP = ("eps_clip_low", "eps_clip_high")
 _LOSSES = (
     policy_loss(
-        f"{_LOSS}.compute_loss",
-        _summed,
-        ("importance_sampling", "dppo_tv"),
-        _CLIP,
-        stand_ins=(_SETTINGS,),
+        f"{_LOSS}.compute_loss", _summed, ("importance_sampling", "dppo_tv"), _CLIP, stand_ins=(_SETTINGS,),
         fixed={"dp_size": None, "loss_scale_factor": None, "global_batch_size": None, "loss_agg_mode": "token-mean"},
     ),
     policy_loss(f"{_LOSS}.default_loss_fn", _one_by_one, "dppo_tv", _CLIP, mode="token-sum", stand_ins=(_SETTINGS,)),
     policy_loss(f"{_LOSS}.ce_loss_fn", _supervised, "cross_entropy", (), mode="token-sum"),
     policy_loss(
-        f"{_BEFORE}.training.loss.grpo_loss",
-        _from_logits,
-        "ppo",
-        _CLIP,
-        mode="token-mean",
+        f"{_BEFORE}.training.loss.grpo_loss", _from_logits, "ppo", _CLIP, mode="token-mean",
         formerly=("prime_rl.trainer.loss.grpo_loss",),
     ),
-)
+)  # fmt: skip
 
 
 # -- log-probs ---------------------------------------------------------------------------------------------------------
@@ -307,48 +299,33 @@ _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
 _ADVANTAGES = (
     *(
         normalised_rewards(
-            path, _centred, requires=_NODES, stand_ins=(_TRACES,), fixed={"std_level": None}, twins=twins
+            path, _centred, requires=_NODES, stand_ins=(_TRACES,), fixed={"std_level": None}, twins=twins,
         )
         for path, twins in (
-            (_GRPO, ()),
-            (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
+            (_GRPO, ()), (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
         )
     ),
     group_advantage(
-        f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group",
-        _likeliest,
-        "maxrl",
-        (),
-        stand_ins=(_TRACES,),
-        fixed={"reward_layout": "outcome", "epsilon": 0.0},
-        accepts={"response_mask": ("full",)},
-        requires=_NODES,
+        f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group", _likeliest, "maxrl", (), stand_ins=(_TRACES,),
+        fixed={"reward_layout": "outcome", "epsilon": 0.0}, accepts={"response_mask": ("full",)}, requires=_NODES,
     ),
     Binding(
-        "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit",
-        "group_filter",
-        call=_admitted,
-        imports=(f"{_ALGORITHMS}.grpo",),
-        stand_ins=(_TRACES,),
+        "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit", "group_filter", call=_admitted,
+        imports=(f"{_ALGORITHMS}.grpo",), stand_ins=(_TRACES,),
     ),
     normalised_rewards(
-        f"{_ADVANTAGE}.compute_advantages",
-        _computed,
-        "std_level",
-        "leave_one_out",
+        f"{_ADVANTAGE}.compute_advantages", _computed, "std_level", "leave_one_out",
         stand_ins=(
             StandIn("advantage_config", "the options that the function reads, under the names of all versions"),
         ),
-        fixed={"group_layout": "equal", "epsilon": 1e-8},
+        fixed={"group_layout": "equal", "epsilon": 1e-08},
     ),
     normalised_rewards(
-        f"{_BEFORE}.inference.rewards._compute_request_rewards",
-        _of_requests,
-        "std_level",
+        f"{_BEFORE}.inference.rewards._compute_request_rewards", _of_requests, "std_level",
         stand_ins=(StandIn("request", "an engine's record of completions, with the score that a rule gave to each"),),
         accepts={"std_level": (None, "group")},
     ),
-)
+)  # fmt: skip
 
 
 # -- batches -----------------------------------------------------------------------------------------------------------
@@ -450,23 +427,20 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
 _SCHEDULES = (
+    # min_ratio is never 0 because a warm-up from 0 begins at 1e-8 of the peak.
     Binding(
-        f"{_SCHEDULER}.setup_cosine_scheduler",
-        "learning_rate",
-        call=_rates,
+        f"{_SCHEDULER}.setup_cosine_scheduler", "learning_rate", call=_rates,
         fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
-        accepts={"min_ratio": (0.1, 1.0)},  # a warm-up from 0 begins at 1e-8 of the peak
+        accepts={"min_ratio": (0.1, 1.0)},
         dialects=(
             Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),
         ),
     ),
     Binding(
-        f"{_SCHEDULER}.setup_constant_scheduler",
-        "learning_rate",
-        call=_rates,
+        f"{_SCHEDULER}.setup_constant_scheduler", "learning_rate", call=_rates,
         fixed={**LEARNING_RATE.lacking(), "schedule": "constant", "warmup_steps": 0},
     ),
-)
+)  # fmt: skip
 
 
 # -- rollouts ----------------------------------------------------------------------------------------------------------
@@ -599,6 +573,13 @@ _ROLLOUTS = (
 )
 
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "prime_rl.evals.*", "prime_rl.inference.*", "prime_rl.monitors.*", "prime_rl.orchestrator.inference_metrics.*",
+    "prime_rl.trainer.distributed.*", "prime_rl.trainer.models.*", "prime_rl.trainer.parallel_dims.*",
+    "prime_rl.trainer.perf.*", "prime_rl.transports.*", "prime_rl.utils.client.*", "prime_rl.utils.metrics_server.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="primerl",
     repository="https://github.com/PrimeIntellect-ai/prime-rl",
@@ -613,17 +594,5 @@ TARGET = Target(
         replace(binding, dtypes=("float32",))
         for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
     ),
-    no_signal=(
-        "prime_rl.evals.*",
-        "prime_rl.inference.*",
-        "prime_rl.monitors.*",
-        "prime_rl.orchestrator.inference_metrics.*",
-        "prime_rl.trainer.distributed.*",
-        "prime_rl.trainer.models.*",
-        "prime_rl.trainer.parallel_dims.*",
-        "prime_rl.trainer.perf.*",
-        "prime_rl.transports.*",
-        "prime_rl.utils.client.*",
-        "prime_rl.utils.metrics_server.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

@@ -546,85 +546,57 @@ _LOGGING = (
     *(
         f"trl.experimental.{place}Trainer"
         for place in (
-            "a2po.a2po_trainer.A2PO",
-            "cpo.cpo_trainer.CPO",
-            "orpo.orpo_trainer.ORPO",
-            "tpo.tpo_trainer.TPO",
-            "distillation.distillation_trainer.Distillation",
-            "gold.gold_trainer.GOLD",
-            "iw_opd.iw_opd_trainer.IWOPD",
+            "a2po.a2po_trainer.A2PO", "cpo.cpo_trainer.CPO", "orpo.orpo_trainer.ORPO", "tpo.tpo_trainer.TPO",
+            "distillation.distillation_trainer.Distillation", "gold.gold_trainer.GOLD", "iw_opd.iw_opd_trainer.IWOPD",
         )
     ),
-)
+)  # fmt: skip
 _MEAN = {"statistic": "mean", **MASKED_STATISTICS.lacking()}
 
 MODELS = (
     Binding(
-        f"{DPO}.DPOTrainer._compute_loss",
-        "preference_loss",
-        call=_dpo_loss,
+        f"{DPO}.DPOTrainer._compute_loss", "preference_loss", call=_dpo_loss,
         formerly=tuple(f"{DPO}.DPOTrainer.{name}" for name in ("get_batch_loss_metrics", "get_batch_metrics")),
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-        accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE), accepts={"chosen_mask": _COUNTED, "rejected_mask": _COUNTED},
     ),
     Binding(
-        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss",
-        "preference_loss",
-        call=_odds,
-        stand_ins=(_SELF,),
-        fixed={"loss_type": "orpo", "ld_alpha": None},
-        dialects=(_NO_REFERENCE,),
+        f"{_OWN}.orpo.orpo_trainer.ORPOTrainer.odds_ratio_loss", "preference_loss", call=_odds, stand_ins=(_SELF,),
+        fixed={"loss_type": "orpo", "ld_alpha": None}, dialects=(_NO_REFERENCE,),
     ),
     Binding(
-        "trl.trainer.utils.patch_chunked_lm_head",
-        "token_log_probs",
-        call=_chunked,
-        fixed={"with_entropy": True},
+        "trl.trainer.utils.patch_chunked_lm_head", "token_log_probs", call=_chunked, fixed={"with_entropy": True},
         stand_ins=(StandIn("model", "its hidden states are the logits, and its head is the identity matrix"),),
     ),
     Binding(
-        f"{DPO}.DataCollatorForVisionPreference.torch_call",
-        "collation",
-        call=_collated,
+        f"{DPO}.DataCollatorForVisionPreference.torch_call", "collation", call=_collated,
         stand_ins=(StandIn("processor", "a vision processor: turns texts into numbers and adds their types"),),
         fixed={"layouts": {name: {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]} for name in _TYPED}},
     ),
     *(
         Binding(
-            f"{owner}.log",
-            "masked_statistics",
-            call=partial(_logged, owner in _WITHOUT_A_NUMBER),
-            stand_ins=(_SELF, StandIn("Trainer.log", "from transformers: it logs what it is passed")),
-            fixed=_MEAN,
+            f"{owner}.log", "masked_statistics", call=partial(_logged, owner in _WITHOUT_A_NUMBER),
+            stand_ins=(_SELF, StandIn("Trainer.log", "from transformers: it logs what it is passed")), fixed=_MEAN,
         )
         for owner in (*_WITHOUT_A_NUMBER, *_LOGGING)
     ),
     Binding(
-        f"{SFT}.SFTTrainer.compute_loss",
-        "masked_statistics",
-        call=_entropy_told,
-        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF),
-        fixed=_MEAN,
-        accepts={"response_mask": _COUNTED},
-        dialects=(_FINITE,),
-        dtypes=("float32",),
+        f"{SFT}.SFTTrainer.compute_loss", "masked_statistics", call=_entropy_told,
+        stand_ins=(_SELF, _ONE_PROCESS, _TABLE, _AT_THE_TABLE, _OF_HF), fixed=_MEAN,
+        accepts={"response_mask": _COUNTED}, dialects=(_FINITE,), dtypes=("float32",),
     ),
+    # GKD's temperature is only for sampling, so its loss has 1.0.
     *(
         Binding(
-            boundary,
-            "distillation_loss",
-            call=_distilled,
-            stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
-            accepts={"response_mask": _COUNTED, **accepts},
-            fixed=fixed,
+            boundary, "distillation_loss", call=_distilled, stand_ins=(_SELF, _ONE_PROCESS, _TABLE),
+            accepts={"response_mask": _COUNTED, **accepts}, fixed=fixed,
         )
         for boundary, accepts, fixed in (
             (f"{DISTILLATION}.DistillationTrainer.compute_loss", {}, {}),
-            (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),  # its temperature is only for sampling
+            (f"{GKD}.GKDTrainer.compute_loss", {}, {"temperature": 1.0}),
             (f"{_SDPO}._compute_self_distillation_loss", {"response_mask": ("full",)}, {"batch_num_tokens": None}),
         )
     ),
-)
+)  # fmt: skip
 
 # -- rows of data: chats, pairs and packs ------------------------------------------------------------------------------
 
@@ -1040,6 +1012,11 @@ STEPS = (
 )  # fmt: skip
 
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "trl.generation.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu", "*_flops_per_token",
+)  # fmt: skip
+
 TARGET = Target(
     name="trl",
     repository="https://github.com/huggingface/trl",
@@ -1060,12 +1037,6 @@ TARGET = Target(
             "transformers.models.auto.modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"
         ),
     },
-    no_signal=(
-        "trl.generation.*",
-        "trl.scripts.*",
-        "trl.trainer.callbacks.*",
-        "trl.trainer.utils.*_mfu",
-        "*_flops_per_token",
-    ),
+    no_signal=_NO_SIGNAL,
     bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )

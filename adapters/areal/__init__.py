@@ -374,6 +374,12 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "*.experimental.models.*", "*.models.transformers.*", "*_kernels.*", "*.agent_service.*", "*.openai.proxy.*",
+    "*.infra.controller.*", "*.infra.rpc.*", "*.weight_update.*", "areal.tools.*", "*.stats_logger.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="areal",
     arguments={"response_mask": ("response_mask", "loss_mask", "mask")},
@@ -513,16 +519,5 @@ TARGET = Target(
         *rollouts.BINDINGS,
         *updates.BINDINGS,
     ),
-    no_signal=(
-        "*.experimental.models.*",
-        "*.models.transformers.*",
-        "*_kernels.*",
-        "*.agent_service.*",
-        "*.openai.proxy.*",
-        "*.infra.controller.*",
-        "*.infra.rpc.*",
-        "*.weight_update.*",
-        "areal.tools.*",
-        "*.stats_logger.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

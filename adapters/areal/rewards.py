@@ -80,73 +80,49 @@ BINDINGS = (
     *(
         sampling_request(
             f"areal.engine.{engine}_remote.{name}Backend.build_generation_request",
-            "areal.api.cli_args.GenerationHyperparameters",
-            _request,
-            _OPTIONS,
-            imports=(_RECORDS,),
+            "areal.api.cli_args.GenerationHyperparameters", _request, _OPTIONS, imports=(_RECORDS,),
         )
         for engine, name in (("sglang", "SGLang"), ("vllm", "VLLM"))
     ),
     rule_reward(
-        f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn",
-        "[{answer}]",
-        "There are two and two: [{answer}].",
-        call=_ruled,
-        accepts={"ground_truth": ("42", "7", "100")},
+        f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn", "[{answer}]", "There are two and two: [{answer}].",
+        call=_ruled, accepts={"ground_truth": ("42", "7", "100")},
     ),
+    # Versions without the worker compared expressions themselves.
     rule_reward(
-        f"{_REWARD}.geometry3k.geometry3k_reward_fn",
-        "[{answer}]",
-        "boxed",
-        "The angle is {answer}.",
-        call=_ruled,
-        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",),  # earlier versions compared expressions themselves
-        stand_ins=(_GRADER,),
+        f"{_REWARD}.geometry3k.geometry3k_reward_fn", "[{answer}]", "boxed", "The angle is {answer}.", call=_ruled,
+        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",), stand_ins=(_GRADER,),
         accepts={"ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"), "wrong_answer": ("43", "8", "2 \\sqrt { 3 }")},
     ),
     Binding(
-        f"{_FUNCTIONAL}.reward_overlong_penalty",
-        "overlong_penalty",
-        call=_penalised,
-        accepts={"response_mask": ("full", "right", "gaps")},
-        dtypes=("float32",),
+        f"{_FUNCTIONAL}.reward_overlong_penalty", "overlong_penalty", call=_penalised,
+        accepts={"response_mask": ("full", "right", "gaps")}, dtypes=("float32",),
         dialects=(
             Dialect(
-                "beyond_limit",
-                "linear",
+                "beyond_limit", "linear",
                 "the limit is the most that an engine generates, so longer responses are not defined",
                 f"{_CODE}/utils/functional/functional.py#L952",
             ),
         ),
     ),
     Binding(
-        f"{_FUNCTIONAL}.dynamic_sampling",
-        "group_filter",
-        call=_sampled,
-        requires=(f"{_FUNCTIONAL}.dynamic_sampling",),
+        f"{_FUNCTIONAL}.dynamic_sampling", "group_filter", call=_sampled, requires=(f"{_FUNCTIONAL}.dynamic_sampling",),
         fixed={"group_layout": "equal"},
         dialects=(
             Dialect(
-                "none_left",
-                "all",
-                "a batch from which every row is filtered is trained on as it is",
+                "none_left", "all", "a batch from which every row is filtered is trained on as it is",
                 f"{_SAMPLING}/utils/functional/functional.py#L435",
             ),
         ),
     ),
     Binding(
-        "areal.trainer.ppo.actor._apply_m2po_masking",
-        "second_moment_mask",
-        formerly=("areal.trainer.ppo.actor.get_m2po_loss_mask",),
-        call=_moments,
-        dtypes=("float32",),
+        "areal.trainer.ppo.actor._apply_m2po_masking", "second_moment_mask",
+        formerly=("areal.trainer.ppo.actor.get_m2po_loss_mask",), call=_moments, dtypes=("float32",),
         dialects=(
             Dialect(
-                "none_left",
-                "closest",
-                "one token is kept so that the loss is defined",
+                "none_left", "closest", "one token is kept so that the loss is defined",
                 f"{_CODE}/trainer/ppo/actor.py#L1004",
             ),
         ),
     ),
-)
+)  # fmt: skip

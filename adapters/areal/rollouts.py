@@ -124,19 +124,13 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     rollout(
-        "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate",
-        _generated,
+        "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate", _generated,
         *(_SELF, BASE64, StandIn("session", "an HTTP client session; nothing is sent through it")),
-        takes="max_tokens interrupted routed",
-        formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
+        takes="max_tokens interrupted routed", formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),
     ),
     rollout(
-        "areal.workflow.rlvr.RLVRWorkflow.arun_episode",
-        _episode,
-        _SELF,
-        takes="max_tokens",
-        imports=(_RECORDS, _ARGUMENTS),
-        requires=(f"{_RECORDS}.ModelRequest",),
+        "areal.workflow.rlvr.RLVRWorkflow.arun_episode", _episode, _SELF, takes="max_tokens",
+        imports=(_RECORDS, _ARGUMENTS), requires=(f"{_RECORDS}.ModelRequest",),
     ),
-)
+)  # fmt: skip

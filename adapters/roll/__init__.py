@@ -628,6 +628,12 @@ _UPDATE = Binding(
     dialects=(_SUM_OVER_SEQUENCES,),
 )
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "roll.models.*", "*.third_party.vllm.*", "*.mtp_patcher.*", "*.offload_states_patch.*", "*.send_recv_utils.*",
+    "*.scheduler.router.*", "*.agentic.proxy.*", "*.log_monitor.*", "*.otel_receiver.*", "*.utils.tracking.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="roll",
     arguments={
@@ -880,16 +886,5 @@ TARGET = Target(
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # ROLL's engine wrappers raise for package versions that they do not know.
     ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
-    no_signal=(
-        "roll.models.*",
-        "*.third_party.vllm.*",
-        "*.mtp_patcher.*",
-        "*.offload_states_patch.*",
-        "*.send_recv_utils.*",
-        "*.scheduler.router.*",
-        "*.agentic.proxy.*",
-        "*.log_monitor.*",
-        "*.otel_receiver.*",
-        "*.utils.tracking.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

@@ -121,49 +121,25 @@ _ALONE = Dialect(
 
 _REWARDS = (
     Binding(
-        f"{_FUNCTIONALS}.expand_to_token_level",
-        "token_reward",
-        call=_landed,
-        imports=(PROTOCOL,),
-        fixed={"score_as": None},
-        accepts=_ENDS,
+        f"{_FUNCTIONALS}.expand_to_token_level", "token_reward", call=_landed, imports=(PROTOCOL,),
+        fixed={"score_as": None}, accepts=_ENDS,
     ),
     Binding(
-        f"{_FUNCTIONALS}.compute_token_reward",
-        "token_reward",
-        call=_landed_in_the_batch,
-        imports=(PROTOCOL, _CONTROLLERS),
-        stand_ins=(_CONFIG,),
-        fixed={"score_as": None},
-        accepts=_ENDS,
+        f"{_FUNCTIONALS}.compute_token_reward", "token_reward", call=_landed_in_the_batch,
+        imports=(PROTOCOL, _CONTROLLERS), stand_ins=(_CONFIG,), fixed={"score_as": None}, accepts=_ENDS,
         twins=(f"{_FUNCTIONALS}.expand_to_token_level",),
     ),
     Binding(
-        f"{_FUNCTIONALS}.difficulty_mask",
-        "difficulty_filter",
-        call=_by_difficulty,
-        imports=(PROTOCOL,),
-        fixed=_GROUPS,
-        dtypes=("float32",),
-        dialects=(_ALONE,),
+        f"{_FUNCTIONALS}.difficulty_mask", "difficulty_filter", call=_by_difficulty, imports=(PROTOCOL,), fixed=_GROUPS,
+        dtypes=("float32",), dialects=(_ALONE,),
     ),
     Binding(
-        f"{_FUNCTIONALS}.get_sample_level_mask",
-        "difficulty_filter",
-        call=_difficult,
-        imports=(PROTOCOL,),
-        stand_ins=(_CONFIG,),
-        fixed=_GROUPS,
-        dtypes=("float32",),
-        dialects=(_ALONE,),
+        f"{_FUNCTIONALS}.get_sample_level_mask", "difficulty_filter", call=_difficult, imports=(PROTOCOL,),
+        stand_ins=(_CONFIG,), fixed=_GROUPS, dtypes=("float32",), dialects=(_ALONE,),
     ),
     Binding(
-        f"{_FUNCTIONALS}.get_sample_level_mask",
-        "overlong_filter",
-        call=_not_cut_off,
-        imports=(PROTOCOL,),
-        stand_ins=(_CONFIG,),
-        accepts=_ENDS,
+        f"{_FUNCTIONALS}.get_sample_level_mask", "overlong_filter", call=_not_cut_off, imports=(PROTOCOL,),
+        stand_ins=(_CONFIG,), accepts=_ENDS,
     ),
     *(
         rule_reward(f"{_RULES}.{name}", *_CHOICES, knows="choices", call=_chosen, accepts=_LETTERS)
@@ -174,16 +150,12 @@ _REWARDS = (
         )
     ),
     rule_reward(
-        f"{_RULES}.video_r1_reward_worker.accuracy_reward",
-        "<answer>{answer}</answer>",
-        "<think>6 times 7</think> <answer> {answer} </answer>",
-        knows=f"negative decimal spaces {_AS_NUMBERS}",
-        call=_seen,
-        accepts={"rule": ("numerical", "OCR", "regression")},
+        f"{_RULES}.video_r1_reward_worker.accuracy_reward", "<answer>{answer}</answer>",
+        "<think>6 times 7</think> <answer> {answer} </answer>", knows=f"negative decimal spaces {_AS_NUMBERS}",
+        call=_seen, accepts={"rule": ("numerical", "OCR", "regression")},
         dialects=(
             Dialect(
-                "the_oracle_agrees",
-                reason="answers that were read from a picture are compared word by word",
+                "the_oracle_agrees", reason="answers that were read from a picture are compared word by word",
                 link=f"{MAIN}/pipeline/rlvr/rewards/video_r1_reward_worker.py#L93",
                 where={"rule": ("OCR",), "notation": tuple(_AS_NUMBERS.split())},
             ),
@@ -191,12 +163,9 @@ _REWARDS = (
     ),
     sampling_request(
         "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",
-        "roll.configs.generating_args.GeneratingArguments",
-        _request,
-        _OPTIONS,
-        _SAMPLING,
+        "roll.configs.generating_args.GeneratingArguments", _request, _OPTIONS, _SAMPLING,
     ),
-)
+)  # fmt: skip
 
 
 # -- the KL coefficient over the steps of a training -------------------------------------------------------------------

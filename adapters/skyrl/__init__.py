@@ -19,6 +19,13 @@ from .shared import MOVED, PPO
 _DTYPES = ("float32", "bfloat16")
 
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "*.tinker.api.*", "*.fused_linear_logprob_triton.*", "*.skyrl_train.patches.*", "*.ulysses.monkey_patch.*",
+    "*.weight_sync.*", "*.benchmarks.*", "*.remote_inference_client.*", "*.vllm_metrics_scraper.*", "*.tracking.*",
+    "skyrl.utils.log.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="skyrl",
     arguments={
@@ -57,16 +64,5 @@ TARGET = Target(
         *rewards.BINDINGS,
         *(replace(binding, dtypes=_DTYPES) for binding in tensors.BINDINGS),
     ),
-    no_signal=(
-        "*.tinker.api.*",
-        "*.fused_linear_logprob_triton.*",
-        "*.skyrl_train.patches.*",
-        "*.ulysses.monkey_patch.*",
-        "*.weight_sync.*",
-        "*.benchmarks.*",
-        "*.remote_inference_client.*",
-        "*.vllm_metrics_scraper.*",
-        "*.tracking.*",
-        "skyrl.utils.log.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

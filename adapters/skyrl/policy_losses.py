@@ -153,68 +153,49 @@ CALLS = (
 POLICY_LOSSES = (
     _policy("ppo_policy_loss", "ppo", {**_CLIP, "dual_clip": "clip_ratio_c"}, *SAFELY, settings=_clip_kind),
     _policy(
-        "gspo_policy_loss",
-        "gspo_token",
-        _CLIP,
+        "gspo_policy_loss", "gspo_token", _CLIP,
         Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is clamped from above", ppo_line(709)),
         Dialect("log_ratio_clamp_side", "upper", "the ratio is clamped from above only", ppo_line(709)),
     ),
     _policy(
-        "sapo_policy_loss",
-        "sapo",
-        {"tau_pos": "sapo.tau_pos", "tau_neg": "sapo.tau_neg"},
+        "sapo_policy_loss", "sapo", {"tau_pos": "sapo.tau_pos", "tau_neg": "sapo.tau_neg"},
         Dialect("log_ratio_clamp", 20.0, "the log-ratio is clamped to [-20, 20] to prevent overflow", ppo_line(633)),
     ),
     _policy(
-        "compute_policy_loss_cispo",
-        "cispo",
-        {"eps_clip_low": "cispo.cispo_eps_clip_low", "eps_clip_high": "cispo.cispo_eps_clip_high"},
-        *SAFELY,
+        "compute_policy_loss_cispo", "cispo",
+        {"eps_clip_low": "cispo.cispo_eps_clip_low", "eps_clip_high": "cispo.cispo_eps_clip_high"}, *SAFELY,
     ),
     _policy("rollout_is_policy_loss", "icepop", _CLIP, *SAFELY, behaviour=True),
     _policy(
-        "dppo_policy_loss",
-        ("dppo_tv", "dppo_kl"),
-        {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"},
-        *SAFELY,
+        "dppo_policy_loss", ("dppo_tv", "dppo_kl"),
+        {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"}, *SAFELY,
         Dialect(
-            "epsilon", 1e-8, "1e-8 is added to both 1 - p in the binary KL", ppo_line(910), {"algorithm": ("dppo_kl",)}
+            "epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", ppo_line(910),
+            {"algorithm": ("dppo_kl",)},
         ),
-        settings=_divergence,
-        behaviour=True,
+        settings=_divergence, behaviour=True,
     ),
     _policy(
-        "compute_policy_loss_clip_cov",
-        "clip_cov",
-        _CLIP,
+        "compute_policy_loss_clip_cov", "clip_cov", _CLIP,
         Dialect(
-            "nothing_else_is_touched",
-            None,
-            "it draws from the global generator, as dropout does",
-            ppo_line(980),
+            "nothing_else_is_touched", None, "it draws from the global generator, as dropout does", ppo_line(980),
             symptom="global-state",
         ),
-        settings=_all_tokens_of_clip_cov,
-        fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
+        settings=_all_tokens_of_clip_cov, fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
     ),
     _policy(
-        "compute_policy_loss_kl_cov",
-        "kl_cov",
-        {},
+        "compute_policy_loss_kl_cov", "kl_cov", {},
         Dialect(
-            "order_does_not_matter",
-            None,
+            "order_does_not_matter", None,
             "topk takes the first of tokens with equal covariance (two tokens alone always have equal covariance)",
-            ppo_line(1038),
-            symptom="value",
+            ppo_line(1038), symptom="value",
         ),
-        settings=_some_tokens_of_kl_cov,
-        fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
+        settings=_some_tokens_of_kl_cov, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
     # Tinker's: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
     _policy("importance_sampling_loss", "importance_sampling", {}),
     _policy("cross_entropy_loss", "cross_entropy", {}),
-)
+)  # fmt: skip
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

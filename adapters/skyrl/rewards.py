@@ -133,20 +133,15 @@ def _alone(line: int) -> Dialect:
 
 _FILTERS = (
     Binding(
-        f"skyrl.{_SAMPLING}.handle_filter_sampling",
-        "group_filter",
-        call=_sampled,
-        fixed={"group_layout": "equal"},
+        f"skyrl.{_SAMPLING}.handle_filter_sampling", "group_filter", call=_sampled, fixed={"group_layout": "equal"},
         dialects=(_alone(556),),
     ),
     Binding(f"skyrl.{_SAMPLING}.zero_variance_filter", "group_filter", call=_without_variance, dialects=(_alone(663),)),
     Binding(
-        f"skyrl.{_GENERATORS}.apply_overlong_filtering",
-        "overlong_filter",
-        call=_not_cut_off,
+        f"skyrl.{_GENERATORS}.apply_overlong_filtering", "overlong_filter", call=_not_cut_off,
         accepts={"response_mask": ("full", "right")},
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_REWARDS, *_FILTERS)

@@ -228,55 +228,38 @@ _LOWER = (0.5, 0.9)
 
 _TENSORS = (
     Binding(
-        f"{PPO}.compute_approx_kl",
-        "kl_estimate",
-        outputs=("kl",),
+        f"{PPO}.compute_approx_kl", "kl_estimate", outputs=("kl",),
         call=partial(kit.call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
+    # The function uses the mask only for whitening, and every token is a step of the episode. Padding is on the
+    # left, before the first step, so it does not add discounting.
     Binding(
-        f"{PPO}.compute_gae_advantage_return",
-        "generalised_advantage",
-        outputs=("advantages", "returns"),
-        # The function uses the mask only for whitening, and every token is a step of the episode. Padding is on the
-        # left, before the first step, so it does not add discounting.
+        f"{PPO}.compute_gae_advantage_return", "generalised_advantage", outputs=("advantages", "returns"),
         call=partial(kit.call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
-        accepts={"response_mask": RIGHT_ALIGNED},
-        dialects=(_whitens(1339),),
+        accepts={"response_mask": RIGHT_ALIGNED}, dialects=(_whitens(1339),),
     ),
     Binding(
-        f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
-        "discounted_return",
-        outputs=("advantages", "returns"),
+        f"{PPO}.compute_reinforce_plus_plus_outcome_advantage", "discounted_return", outputs=("advantages", "returns"),
         call=partial(kit.call_with, takes=("token_level_rewards", "response_mask", "gamma")),
-        fixed={"kl": None, "kl_coef": 0.0},
-        accepts={"response_mask": RIGHT_ALIGNED},
-        dialects=(_whitens(1253),),
+        fixed={"kl": None, "kl_coef": 0.0}, accepts={"response_mask": RIGHT_ALIGNED}, dialects=(_whitens(1253),),
     ),
     _outcome(
-        "compute_grpo_outcome_advantage",
-        "grpo",
-        ("epsilon", "norm_by_std"),
+        "compute_grpo_outcome_advantage", "grpo", ("epsilon", "norm_by_std"),
         Dialect(
-            "group_of_one", "score", "a response alone in its group has the baseline 0 and the scale 1", ppo_line(1379)
+            "group_of_one", "score", "a response alone in its group has the baseline 0 and the scale 1", ppo_line(1379),
         ),
     ),
     _outcome("compute_rloo_outcome_advantage", "rloo", ()),
     _outcome(
-        "compute_maxrl_advantage",
-        "maxrl",
-        ("epsilon",),
+        "compute_maxrl_advantage", "maxrl", ("epsilon",),
         Dialect("group_of_one", "score", "a response alone in its group has the baseline 0", ppo_line(1416)),
     ),
     *POLICY_LOSSES,
     *CALLS,
     Binding(
-        f"{PPO}.ppo_critic_loss",
-        "value_loss",
-        arguments={"vpreds": ("values",), "values": ("old_values",)},
-        call=_critic_loss,
-        imports=(CONFIG,),
-        fixed=aggregated("seq-mean-token-mean"),
+        f"{PPO}.ppo_critic_loss", "value_loss", arguments={"vpreds": ("values",), "values": ("old_values",)},
+        call=_critic_loss, imports=(CONFIG,), fixed=aggregated("seq-mean-token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
             *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
@@ -284,60 +267,45 @@ _TENSORS = (
     ),
     Binding(f"{PPO}.reduce_loss", "loss_aggregation", call=_sum_of_losses, fixed={**SUMMED, "weights": None}),
     Binding(
-        f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
-        "loss_aggregation",
-        arguments={"loss_mat": ("advantages",)},
-        call=_scaled_advantages,
+        f"{PPO}.apply_loss_reduction_to_advantages_minibatch", "loss_aggregation",
+        arguments={"loss_mat": ("advantages",)}, call=_scaled_advantages,
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
         dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
     Binding(
-        f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
-        "prompt_loss",
-        arguments={"loss_mat": ("advantages",)},
-        call=_of_prompts,
-        requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
+        f"{PPO}.apply_loss_reduction_to_advantages_minibatch", "prompt_loss", arguments={"loss_mat": ("advantages",)},
+        call=_of_prompts, requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
     ),
     Binding(
-        "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
-        "advantage_normalisation",
-        call=_normalised_advantages,
-        imports=(CONFIG, BATCH),
+        "skyrl.train.trainer.RayPPOTrainer._normalize_advantages", "advantage_normalisation",
+        call=_normalised_advantages, imports=(CONFIG, BATCH),
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
         **_BATCH_NORMALISATION,
     ),
     # The same step from before it was a method of the trainer.
     Binding(
-        f"{PPO}.normalize_advantages_dict",
-        "advantage_normalisation",
-        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",),
-        call=_normalised_in_place,
+        f"{PPO}.normalize_advantages_dict", "advantage_normalisation",
+        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",), call=_normalised_in_place,
         **_BATCH_NORMALISATION,
     ),
     masked_statistic(f"{TORCH}.masked_mean", "mean", "axis"),
     masked_statistic(f"{PPO}.masked_var", "var", "unbiased"),
     masked_statistic(f"{PPO}.masked_whiten", "whiten", "shift_mean"),
     _correction(
-        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence")
+        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence"),
     ),
     _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
     _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
     _correction(
-        "compute_sequence_mask",
-        _masked_sequences,
-        {"mode": "mask"},
-        level=("geometric", "sequence"),
+        "compute_sequence_mask", _masked_sequences, {"mode": "mask"}, level=("geometric", "sequence"),
         threshold_low=_LOWER,
     ),
     _correction(
-        "compute_off_policy_correction",
-        _composed,
-        {"mode": "mask"},
-        level=("token", "every_token", *_SEQUENCE_METRICS),
-        threshold_low=_LOWER,
+        "compute_off_policy_correction", _composed, {"mode": "mask"},
+        level=("token", "every_token", *_SEQUENCE_METRICS), threshold_low=_LOWER,
     ),
-)
+)  # fmt: skip
 
 
 # -- log-probs and entropies of a model's logits -----------------------------------------------------------------------
@@ -363,7 +331,7 @@ _LOG_PROBS = (
     _bound("logprobs_from_logits", kit.call_log_probs, _LOG_PROBS),
     _bound("logprobs_from_logits_v2", kit.call_log_probs, _LOG_PROBS),
     _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
-)
+)  # fmt: skip
 
 
 # -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
@@ -373,14 +341,10 @@ _LOG_PROBS = (
 
 _FORMER = (
     Binding(
-        f"{FORMER_PPO}.reduce_loss",
-        "loss_aggregation",
-        formerly=(f"{PPO}.reduce_loss",),
-        arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)},
-        outputs=("loss",),
+        f"{FORMER_PPO}.reduce_loss", "loss_aggregation", formerly=(f"{PPO}.reduce_loss",),
+        arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)}, outputs=("loss",),
         call=partial(
-            kit.call_with,
-            takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
+            kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
             says={"loss_agg_mode": REDUCTIONS},
         ),
         requires=(f"{FORMER_PPO}.reduce_loss",),
@@ -388,6 +352,6 @@ _FORMER = (
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
         dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
-)
+)  # fmt: skip
 
 BINDINGS = (*_TENSORS, *_LOG_PROBS, *_FORMER)

@@ -164,25 +164,16 @@ _FSDP = (
 
 _WORKERS = (
     Binding(
-        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
-        "rollout_kl",
-        call=_fsdp_rollout_kl,
-        imports=WORKING,
-        stand_ins=_FSDP,
-        requires=(OPTION,),
-        dialects=K3_IS_CUT,
-        dtypes=SINGLE,
+        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro", "rollout_kl", call=_fsdp_rollout_kl,
+        imports=WORKING, stand_ins=_FSDP, requires=(OPTION,), dialects=K3_IS_CUT, dtypes=SINGLE,
         twins=(f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",),
     ),
     Binding(
-        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
-        "call",
-        formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",),
-        call=_fsdp_device,
-        imports=WORKING,
+        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro", "call",
+        formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",), call=_fsdp_device, imports=WORKING,
         stand_ins=_FSDP,
     ),
-)
+)  # fmt: skip
 
 
 # -- an update of the policy by the FSDP worker, from a batch through its microbatches to the gradient -----------------
@@ -278,48 +269,37 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _UPDATES = (
     Binding(
-        f"{BACKEND}.workers.worker.PolicyWorkerBase.forward_backward",
-        "policy_update",
-        call=_update,
-        imports=WORKING,
-        stand_ins=_FSDP,
-        fixed={"dp_size": 1},
+        f"{BACKEND}.workers.worker.PolicyWorkerBase.forward_backward", "policy_update", call=_update, imports=WORKING,
+        stand_ins=_FSDP, fixed={"dp_size": 1},
         accepts={
-            "response_mask": ("full", "left"),
-            "kl_estimator": ("k1", "k2", "k3"),
-            "loss_agg_mode": tuple(REDUCTIONS),
+            "response_mask": ("full", "left"), "kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": tuple(REDUCTIONS),
             "loss_scale_factor": (8, 3),
         },
         dtypes=("float32",),
         dialects=(
             Dialect(
-                "empty_rows",
-                "counted",
+                "empty_rows", "counted",
                 "sequence means are averaged over the batch, whose size is its number of rows, including empty ones",
                 f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
             ),
             Dialect(
-                "kl_agg_mode",
-                "seq-mean-token-mean",
+                "kl_agg_mode", "seq-mean-token-mean",
                 "the KL is the mean over sequences of the mean over tokens, for every reduction of the policy loss",
                 f"{CODE}/backends/skyrl_train/workers/worker.py#L1077",
             ),
             Dialect(
-                "entropy_agg_mode",
-                "token-mean",
+                "entropy_agg_mode", "token-mean",
                 "the entropy is the mean over tokens, for every reduction of the policy loss",
                 f"{CODE}/backends/skyrl_train/workers/worker.py#L1062",
             ),
             Dialect("kl_clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
             Dialect(
-                "log_ratio_clamp",
-                20.0,
-                "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow",
+                "log_ratio_clamp", 20.0, "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow",
                 f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191",
             ),
         ),
     ),
-)
+)  # fmt: skip
 
 
 # -- the Megatron worker, on a stand-in megatron.core ------------------------------------------------------------------

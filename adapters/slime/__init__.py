@@ -301,6 +301,12 @@ def _advantages(function: str, twin: str) -> Binding:
     )
 
 
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "*.megatron_patch.*", "*.model_provider.*", "*.update_weight.*", "*.hf_checkpoint_saver.*", "*.hf_to_megatron.*",
+    "*.observability.*", "*.logging_utils.*", "*.health_monitor.*", "*.rollout_buffer.*", "*.actor_group.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="slime",
     arguments={
@@ -455,16 +461,5 @@ TARGET = Target(
         *steps.BINDINGS,
         *balancing.BINDINGS,
     ),
-    no_signal=(
-        "*.megatron_patch.*",
-        "*.model_provider.*",
-        "*.update_weight.*",
-        "*.hf_checkpoint_saver.*",
-        "*.hf_to_megatron.*",
-        "*.observability.*",
-        "*.logging_utils.*",
-        "*.health_monitor.*",
-        "*.rollout_buffer.*",
-        "*.actor_group.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

@@ -284,61 +284,41 @@ def _requested(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 BINDINGS = (
     replace(_REQUEST, call=_requested),
     rollout(
-        f"{_ROLLOUTS}.generate_and_rm_group",
-        _followed,
-        BASE64,
+        f"{_ROLLOUTS}.generate_and_rm_group", _followed, BASE64,
         StandIn("async_rm", "gives every response the same grade and stores the label that it receives"),
-        takes="max_tokens interrupted routed",
-        formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
+        takes="max_tokens interrupted routed", formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
         imports=(TYPES, _ARGUMENTS),
     ),
+    # Qwen3's templates add no system message.
     *(
         Binding(
-            f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",
-            "trained_tokens",
-            call=_trained_of_a_chat,
-            requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
-            stand_ins=(WORDS,),
+            f"{_MASKS}.gen_multi_turn_loss_mask_{kind}", "trained_tokens", call=_trained_of_a_chat,
+            requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",), stand_ins=(WORDS,),
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(
-                    "after_the_end",
-                    "counted",
-                    "the newline after the end of an answer is trained with it",
+                    "after_the_end", "counted", "the newline after the end of an answer is trained with it",
                     f"{MAIN}/utils/mask_utils.py#L{line}",
                 ),
             ),
         )
-        # Qwen3's templates add no system message.
         for kind, line, without in (
-            ("qwen", 68, {}),
-            ("qwen3", 121, {"default_system": False}),
-            ("qwen3_5", 173, {"default_system": False}),
+            ("qwen", 68, {}), ("qwen3", 121, {"default_system": False}), ("qwen3_5", 173, {"default_system": False}),
         )
     ),
     Binding(
-        f"{_DISTILLATION}.reward_func",
-        "sampling_request",
-        call=_request,
-        imports=(TYPES,),
-        stand_ins=(ARGS, _SESSION),
+        f"{_DISTILLATION}.reward_func", "sampling_request", call=_request, imports=(TYPES,), stand_ins=(ARGS, _SESSION),
         fixed=SAMPLING_REQUEST.lacking("temperature"),
     ),
     Binding(
-        f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs, imports=(TYPES,), stand_ins=(ARGS,)
+        f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs, imports=(TYPES,), stand_ins=(ARGS,),
     ),
     Binding(
-        "slime.ray.rollout.RolloutManager._get_rollout_data",
-        "call",
-        call=_rollout_data,
-        imports=(TYPES,),
+        "slime.ray.rollout.RolloutManager._get_rollout_data", "call", call=_rollout_data, imports=(TYPES,),
         stand_ins=(_MANAGER, ARGS, _ROLLOUT),
     ),
     Binding(
-        f"{_ASYNC}._generate_rollout_async",
-        "rollout_collection",
-        call=_fully_async,
-        imports=(TYPES,),
+        f"{_ASYNC}._generate_rollout_async", "rollout_collection", call=_fully_async, imports=(TYPES,),
         stand_ins=(ARGS, _WORKER),
     ),
-)
+)  # fmt: skip

@@ -321,99 +321,64 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
 
 BINDINGS = (
+    # The number of samples of a step is always passed, and the number of tokens is counted.
     Binding(
-        f"{LOSS}.loss_function",
-        "loss_aggregation",
-        call=_step_loss,
-        stand_ins=(ARGS, MPU, LOG_PROBS),
+        f"{LOSS}.loss_function", "loss_aggregation", call=_step_loss, stand_ins=(ARGS, MPU, LOG_PROBS),
         accepts={
-            "loss_agg_mode": ("seq-mean-token-mean", "token-mean"),
-            # The number of samples of a step is always passed, and the number of tokens is counted.
-            "global_batch_size": (0, 2),
+            "loss_agg_mode": ("seq-mean-token-mean", "token-mean"), "global_batch_size": (0, 2),
             **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor", "weights"), (None,)),
         },
     ),
     Binding(
-        f"{LOSS}.loss_function",
-        "context_parallel_loss",
-        call=_shared_loss,
-        imports=(CP,),
-        requires=(f"{CP}.slice_log_prob_with_cp",),
-        stand_ins=(ARGS, MPU, LOG_PROBS),
+        f"{LOSS}.loss_function", "context_parallel_loss", call=_shared_loss, imports=(CP,),
+        requires=(f"{CP}.slice_log_prob_with_cp",), stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
+    # A sample is only its response, so invalid tokens are padding.
     Binding(
-        f"{LOSS}.compute_advantages_and_returns",
-        "generalised_advantage",
-        call=_ppo_advantages,
-        stand_ins=(ARGS, MPU),
-        fixed={"reward_layout": "outcome"},
-        # A sample is only its response, so invalid tokens are padding.
-        accepts={"response_mask": ("full", "right"), **_RANKED},
+        f"{LOSS}.compute_advantages_and_returns", "generalised_advantage", call=_ppo_advantages, stand_ins=(ARGS, MPU),
+        fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right"), **_RANKED},
         dtypes=("float32",),
     ),
     Binding(
-        f"{LOSS}.compute_advantages_and_returns",
-        "discounted_return",
-        call=_reinforce_advantages,
-        stand_ins=(ARGS, MPU),
-        fixed={"reward_layout": "outcome"},
-        accepts=_RANKED,
-        dtypes=("float32",),
+        f"{LOSS}.compute_advantages_and_returns", "discounted_return", call=_reinforce_advantages,
+        stand_ins=(ARGS, MPU), fixed={"reward_layout": "outcome"}, accepts=_RANKED, dtypes=("float32",),
         dialects=(
             Dialect(
-                "masked_steps",
-                "counted",
+                "masked_steps", "counted",
                 "returns are discounted by token position; an invalid token has no KL penalty",
                 f"{MAIN}/utils/ppo_utils.py#L430",
             ),
         ),
     ),
     Binding(
-        f"{LOSS}.compute_advantages_and_returns",
-        "penalised_advantage",
-        call=_ppo_kl,
-        stand_ins=(ARGS, MPU),
-        accepts={"response_mask": ("full", "right")},
-        dtypes=("float32",),
+        f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
+        accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
+    # The kernel's clamps are checked at its own boundary.
     Binding(
-        f"{LOSS}.policy_loss_function",
-        "policy_update",
-        call=_policy_step,
-        stand_ins=(ARGS, MPU, LOG_PROBS),
+        f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
-            "loss_agg_mode": "token-mean",
-            "dp_size": 1,
-            # The kernel's clamps are checked at its own boundary.
+            "loss_agg_mode": "token-mean", "dp_size": 1,
             **dict.fromkeys(("micro_batch_size", "max_tokens_per_microbatch", "dual_clip")),
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
+    # The kernel's clamps are checked at its own boundary.
     Binding(
-        f"{LOSS}.loss_function",
-        "policy_update",
-        call=_policy_steps,
-        imports=(_SCHEDULE, _DATA, _REPORTS),
+        f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
-        stand_ins=(ARGS, MPU, LOG_PROBS),
-        # The kernel's clamps are checked at its own boundary.
-        fixed={"dual_clip": None},
+        stand_ins=(ARGS, MPU, LOG_PROBS), fixed={"dual_clip": None},
         accepts={"kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
         dialects=(
             Dialect(
-                "empty_rows",
-                "counted",
-                "a step counts all samples, including those without a valid token",
-                f"{MAIN}/backends/megatron_utils/loss.py#L1357",
-                {"loss_agg_mode": ("seq-mean-token-mean",)},
+                "empty_rows", "counted", "a step counts all samples, including those without a valid token",
+                f"{MAIN}/backends/megatron_utils/loss.py#L1357", {"loss_agg_mode": ("seq-mean-token-mean",)},
             ),
         ),
     ),
+    # The reducer exists only at the head of #2090, which was not merged.
     Binding(
-        f"{LOSS}.get_pg_loss_reducer",
-        "prompt_loss",
-        call=_prompt_mean,
-        stand_ins=(ARGS, MPU),
-        requires=(f"{LOSS}.get_pg_loss_reducer",),  # the head of #2090, which was not merged
+        f"{LOSS}.get_pg_loss_reducer", "prompt_loss", call=_prompt_mean, stand_ins=(ARGS, MPU),
+        requires=(f"{LOSS}.get_pg_loss_reducer",),
     ),
-)
+)  # fmt: skip

@@ -104,73 +104,49 @@ _WITH_PROBABILITIES = partial(
 )
 _OUTCOMES = (
     _outcome(
-        "compute_grpo_outcome_advantage",
-        "grpo",
-        ("epsilon", "norm_by_std"),
-        _alone(316),
+        "compute_grpo_outcome_advantage", "grpo", ("epsilon", "norm_by_std"), _alone(316),
         twins=(f"{_CORE}.compute_grpo_vectorized_outcome_advantage",),
     ),
     _outcome(
-        "compute_grpo_vectorized_outcome_advantage",
-        "grpo",
-        ("epsilon", "norm_by_std"),
+        "compute_grpo_vectorized_outcome_advantage", "grpo", ("epsilon", "norm_by_std"),
         Dialect(
-            "group_of_one",
-            "score",
-            "a response alone in its group has the baseline 0 and the scale 1",
+            "group_of_one", "score", "a response alone in its group has the baseline 0 and the scale 1",
             f"{_MAIN}/utils/groupwise.py#L37",
         ),
-        stand_ins=(CPU,),
-        twins=(f"{_CORE}.compute_grpo_outcome_advantage",),
+        stand_ins=(CPU,), twins=(f"{_CORE}.compute_grpo_outcome_advantage",),
     ),
     _outcome("compute_grpo_passk_outcome_advantage", "passk", ("epsilon", "norm_by_std"), call=_pass_at_k),
     _outcome("compute_reinforce_plus_plus_baseline_outcome_advantage", "reinforce_plus_plus_baseline", (), _alone(573)),
     _outcome("compute_gdpo_outcome_advantage", "gdpo", ("epsilon", "norm_by_std"), _alone(316)),
     _outcome(
-        "compute_rloo_outcome_advantage",
-        "rloo",
-        (),
-        _alone(623),
+        "compute_rloo_outcome_advantage", "rloo", (), _alone(623),
         twins=(f"{_CORE}.compute_rloo_vectorized_outcome_advantage",),
     ),
     _outcome(
-        "compute_rloo_vectorized_outcome_advantage", "rloo", (), twins=(f"{_CORE}.compute_rloo_outcome_advantage",)
+        "compute_rloo_vectorized_outcome_advantage", "rloo", (), twins=(f"{_CORE}.compute_rloo_outcome_advantage",),
     ),
     _outcome(
-        "compute_gpg_outcome_advantage",
-        "gpg",
-        (),
-        _alone(818),
+        "compute_gpg_outcome_advantage", "gpg", (), _alone(818),
         Dialect(
-            "zero_gradient",
-            "zero_scores",
+            "zero_gradient", "zero_scores",
             "alpha is the number of responses divided by the number of responses with a score other than 0",
             _core_line(810),
         ),
     ),
     _outcome("compute_opo_outcome_advantage", "opo", (), _alone(679)),
     _outcome(
-        "compute_remax_outcome_advantage",
-        "remax",
-        (),
+        "compute_remax_outcome_advantage", "remax", (),
         call=partial(_estimator, ("token_level_rewards", "response_mask", "reward_baselines")),
     ),
     _outcome(
-        "compute_optimal_token_baseline_advantage",
-        "optimal_token_baseline",
-        (),
-        _alone(980),
-        call=_WITH_PROBABILITIES,
+        "compute_optimal_token_baseline_advantage", "optimal_token_baseline", (), _alone(980), call=_WITH_PROBABILITIES,
         accepts={"response_mask": ("full", "right")},
     ),
     _outcome(
-        "compute_multi_turn_optimal_token_baseline_advantage",
-        "optimal_token_baseline",
-        (),
-        _alone(1106),
+        "compute_multi_turn_optimal_token_baseline_advantage", "optimal_token_baseline", (), _alone(1106),
         call=_WITH_PROBABILITIES,
     ),
-)
+)  # fmt: skip
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
 
@@ -305,97 +281,69 @@ _DPPO = {**_CLIP, "ratio_cap": "clip_ratio_c"}
 _POLICY_LOSSES = (
     _policy("compute_policy_loss_vanilla", "ppo", _DUAL, _cut(1338), accepts={"dual_clip": (3.0, 1.5)}),
     policy_loss(
-        f"{_CORE}.compute_policy_loss",
-        _deprecated,
-        "ppo",
-        [*_DUAL],
-        _cut(1256),
+        f"{_CORE}.compute_policy_loss", _deprecated, "ppo", [*_DUAL], _cut(1256),
         arguments={
-            "eps_clip_low": ("cliprange_low",),
-            "eps_clip_high": ("cliprange_high",),
-            "dual_clip": ("clip_ratio_c",),
+            "eps_clip_low": ("cliprange_low",), "eps_clip_high": ("cliprange_high",), "dual_clip": ("clip_ratio_c",),
         },
-        fixed=dict.fromkeys(_GLOBAL),
-        accepts={"dual_clip": (3.0, 1.5)},
+        fixed=dict.fromkeys(_GLOBAL), accepts={"dual_clip": (3.0, 1.5)},
         twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
     _policy(
-        "compute_policy_loss_bypass_mode",
-        "ppo",
-        _DUAL,
-        _cut(1338),
-        imports=(_CORRECTION,),
-        fixed={"importance_weights": None},
-        options={"policy_loss.rollout_correction": {"loss_type": "ppo_clip"}},
-        accepts={"dual_clip": (3.0, 1.5)},
-        twins=(f"{_CORE}.compute_policy_loss_vanilla",),
+        "compute_policy_loss_bypass_mode", "ppo", _DUAL, _cut(1338), imports=(_CORRECTION,),
+        fixed={"importance_weights": None}, options={"policy_loss.rollout_correction": {"loss_type": "ppo_clip"}},
+        accepts={"dual_clip": (3.0, 1.5)}, twins=(f"{_CORE}.compute_policy_loss_vanilla",),
     ),
     _policy(
-        "compute_policy_loss_dppo_tv", "dppo_tv", _DPPO, _cut(1420), _surrogate(1439), accepts={"ratio_cap": (5.0, 1.5)}
-    ),
-    _policy(
-        "compute_policy_loss_dppo_kl",
-        "dppo_kl",
-        _DPPO,
-        _cut(1501),
-        _surrogate(1523),
-        Dialect("epsilon", 1e-8, "1e-8 is added to both 1 - p in the binary KL", _core_line(1516)),
+        "compute_policy_loss_dppo_tv", "dppo_tv", _DPPO, _cut(1420), _surrogate(1439),
         accepts={"ratio_cap": (5.0, 1.5)},
     ),
     _policy(
-        "compute_policy_loss_gspo",
-        "gspo_token",
-        _CLIP,
+        "compute_policy_loss_dppo_kl", "dppo_kl", _DPPO, _cut(1501), _surrogate(1523),
+        Dialect("epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", _core_line(1516)),
+        accepts={"ratio_cap": (5.0, 1.5)},
+    ),
+    _policy(
+        "compute_policy_loss_gspo", "gspo_token", _CLIP,
         Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is clamped for stability", _core_line(1590)),
         Dialect("log_ratio_clamp_side", "upper", "the ratio is clamped from above only", _core_line(1590)),
         fixed=_BY_SEQUENCE,
     ),
     _policy(
-        "compute_policy_loss_sapo", "sapo", {"tau_pos": "tau_pos", "tau_neg": "tau_neg"}, _cut(1665), fixed=_BY_SEQUENCE
+        "compute_policy_loss_sapo", "sapo", {"tau_pos": "tau_pos", "tau_neg": "tau_neg"}, _cut(1665),
+        fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_gpg", "gpg", {}),
+    # With few tokens the defaults choose none. These bounds choose all, so nothing is random.
     _policy(
-        "compute_policy_loss_clip_cov",
-        "clip_cov",
-        _CLIP,
+        "compute_policy_loss_clip_cov", "clip_cov", _CLIP,
         Dialect(
-            "nothing_else_is_touched",
-            reason="the tokens that lose their gradient are drawn from the global generator",
-            link=_core_line(1822),
-            symptom="global-state",
+            "nothing_else_is_touched", reason="the tokens that lose their gradient are drawn from the global generator",
+            link=_core_line(1822), symptom="global-state",
         ),
-        metrics={"clip_fraction": ("actor/pg_clipfrac",)},
-        # With few tokens the defaults choose none. These bounds choose all, so nothing is random.
-        fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
+        metrics={"clip_fraction": ("actor/pg_clipfrac",)}, fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
         options={"policy_loss.clip_cov_ratio": 1.0, "policy_loss.clip_cov_lb": 0.05, "policy_loss.clip_cov_ub": 100.0},
     ),
     _policy(
-        "compute_policy_loss_kl_cov",
-        "kl_cov",
-        {},
+        "compute_policy_loss_kl_cov", "kl_cov", {},
         Dialect(
             "order_does_not_matter",
             reason="a fixed number of tokens with the largest covariance is penalised; of equal ones, the first",
-            link=_core_line(1906),
-            symptom="value",
+            link=_core_line(1906), symptom="value",
         ),
-        metrics={},
-        fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
+        metrics={}, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
         options={"policy_loss.kl_cov_ratio": 0.3, "policy_loss.ppo_kl_coef": 1.0},
     ),
+    # One value is for positive advantages, the other for negative ones.
     _policy(
-        "compute_policy_loss_geo_mean",
-        "gmpo",
-        _CLIP,
+        "compute_policy_loss_geo_mean", "gmpo", _CLIP,
         Dialect("epsilon", 1e-10, "1e-10 is added to a weight before its logarithm", _core_line(1995)),
-        # One value is for positive advantages, the other for negative ones.
         metrics={"clip_fraction": ("actor/pg_clipfrac", "actor/pg_clipfrac_lower"), "approx_kl": ("actor/ppo_kl",)},
         fixed=_BY_SEQUENCE,
     ),
     _policy("compute_policy_loss_dro", "dro", {"beta": "policy_loss.dro_beta"}),
     _policy("compute_policy_loss_cispo", "cispo", _CLIP, _cut(2070)),
     _policy("compute_policy_loss_reinforce", "reinforce", {}, metrics={"approx_kl": ("actor/ppo_kl",)}),
-)
+)  # fmt: skip
 
 # -- off-policy correction ---------------------------------------------------------------------------------------------
 
@@ -503,47 +451,31 @@ def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _CORRECTIONS = (
     Binding(
-        "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",
-        "importance_weight",
-        call=_mismatched,
+        "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights", "importance_weight", call=_mismatched,
         requires=("verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights",),
         fixed={"mode": "mask", "normalise": None},
         accepts={"level": ("token", "sequence", "geometric"), "threshold_low": (0.5, 0.9)},
         dialects=(
             _SAFETY_BOUND,
             Dialect(
-                "detached",
-                False,
-                "the trainer's log-probs are constants when it is called",
-                "https://github.com/verl-project/verl/blob/4424616d7dfe03cc564866dc5e99dfaba1daba2e/"
-                "verl/trainer/ppo/mismatch_helper.py#L130",
+                "detached", False, "the trainer's log-probs are constants when it is called",
+                "https://github.com/verl-project/verl/blob/4424616d7dfe03cc564866dc5e99dfaba1daba2e/verl/trainer/ppo/mismatch_helper.py#L130",
             ),
         ),
     ),
     _correction(
-        "compute_rollout_correction_and_rejection_mask",
-        _truncated,
-        {"mode": "truncate", "threshold_low": None},
-        level=("token", "sequence"),
-        normalise=(False, True),
+        "compute_rollout_correction_and_rejection_mask", _truncated, {"mode": "truncate", "threshold_low": None},
+        level=("token", "sequence"), normalise=(False, True),
     ),
     _correction(
-        "compute_rollout_correction_weights",
-        _zeroed,
-        {"mode": "mask"},
-        level=("token", "sequence"),
-        threshold_low=(0.5, 0.9),
-        normalise=(False, True),
+        "compute_rollout_correction_weights", _zeroed, {"mode": "mask"}, level=("token", "sequence"),
+        threshold_low=(0.5, 0.9), normalise=(False, True),
     ),
     _correction(
-        "compute_rollout_rejection_mask",
-        _rejected,
-        {"mode": "mask"},
-        level=tuple(_AGGREGATES),
-        threshold_low=(0.5, 0.9),
-        statistic=("k2", "k3", "ratio"),
+        "compute_rollout_rejection_mask", _rejected, {"mode": "mask"}, level=tuple(_AGGREGATES),
+        threshold_low=(0.5, 0.9), statistic=("k2", "k3", "ratio"),
     ),
-)
+)  # fmt: skip
 
 # -- other boundaries --------------------------------------------------------------------------------------------------
 
@@ -571,6 +503,13 @@ def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
     """Convert double precision inputs, which verl never has, so that they match masks in single precision."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
+
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "verl.models.transformers.*", "verl.utils.kernel.*", "*.mtp_patch.*", "*.activation_offload.*", "*.modelopt.*",
+    "verl.utils.tracking.*", "*.rollout_trace.*", "*.trajectory_tracker.*", "verl.checkpoint_engine.*",
+    "*.main_generation_server.*", "*.message_queue.*", "verl.third_party.*",
+)  # fmt: skip
 
 TARGET = Target(
     name="verl",
@@ -664,18 +603,5 @@ TARGET = Target(
         *rewards.BINDINGS,
         *agents.BINDINGS,
     ),
-    no_signal=(
-        "verl.models.transformers.*",
-        "verl.utils.kernel.*",
-        "*.mtp_patch.*",
-        "*.activation_offload.*",
-        "*.modelopt.*",
-        "verl.utils.tracking.*",
-        "*.rollout_trace.*",
-        "*.trajectory_tracker.*",
-        "verl.checkpoint_engine.*",
-        "*.main_generation_server.*",
-        "*.message_queue.*",
-        "verl.third_party.*",
-    ),
+    no_signal=_NO_SIGNAL,
 )

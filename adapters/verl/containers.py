@@ -142,35 +142,23 @@ _BALANCING = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
     balanced_partition(f"{_BALANCING}.karmarkar_karp"),
     balanced_partition(
-        f"{_BALANCING}.get_group_balanced_partitions",
-        "lengths",
-        "prompts",
-        "parts",
+        f"{_BALANCING}.get_group_balanced_partitions", "lengths", "prompts", "parts",
         fixed={"grouped": True, "equal_size": True},
     ),
     Binding(
-        f"{_TRAINER}._balance_batch",
-        "balanced_partition",
-        call=_balanced_batch,
-        imports=(_PROTOCOL,),
-        stand_ins=(_TRAINER_SELF,),
-        fixed={"grouped": False, "equal_size": True},
+        f"{_TRAINER}._balance_batch", "balanced_partition", call=_balanced_batch, imports=(_PROTOCOL,),
+        stand_ins=(_TRAINER_SELF,), fixed={"grouped": False, "equal_size": True},
         accepts={"keep_minibatches": (False, True)},
     ),
     Binding(
-        f"{_BALANCING}.prepare_dynamic_batch",
-        "microbatch_packing",
-        call=_packed,
-        imports=(_PROTOCOL,),
+        f"{_BALANCING}.prepare_dynamic_batch", "microbatch_packing", call=_packed, imports=(_PROTOCOL,),
         accepts={"attention_mask": ("full", "right")},
     ),
     Binding(
-        f"{_BALANCING}.restore_dynamic_batch",
-        "row_surgery",
-        call=_restored,
+        f"{_BALANCING}.restore_dynamic_batch", "row_surgery", call=_restored,
         fixed={"surgery": "join", "layouts": _COLUMNS},
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_CONTAINERS, *_BALANCING)

@@ -176,77 +176,53 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _DATA = (
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
     Binding(
-        f"{_BALANCING}.rearrange_micro_batches",
-        "microbatch_packing",
-        call=_packed,
+        f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_packed,
         accepts={"attention_mask": ("full", "right")},
     ),
     Binding(
-        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch",
-        "collation",
-        call=_collated,
+        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "collation", call=_collated,
         fixed={"layouts": _FIELDS},
     ),
     Binding(
-        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
-        "truncation",
-        call=_sample,
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
+    # The function rejects templates whose chats are not the sequence of their messages.
     Binding(
-        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
-        "trained_tokens",
-        call=_trained_of_a_chat,
-        imports=LEARNING,
-        requires=LEARNING,
-        stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
-        # The function rejects templates whose chats are not the sequence of their messages.
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
+        imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
         fixed={"trains": "all", "tools_share_a_turn": False},
         dialects=(
             Dialect(
-                "after_the_end",
-                "counted",
-                "the newline after the end of an answer is trained with it",
+                "after_the_end", "counted", "the newline after the end of an answer is trained with it",
                 f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L235",
             ),
             Dialect(
-                "untrained",
-                "kept",
-                "a chat without a trained token is kept",
+                "untrained", "kept", "a chat without a trained token is kept",
                 f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L377",
             ),
         ),
     ),
     Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
     Binding(
-        f"{_METRICS}.compute_data_metrics",
-        "batch_report",
-        formerly=(f"{_TRAINER}.compute_data_metrics",),
-        call=_summarised,
-        imports=(_PROTOCOL,),
+        f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
+        call=_summarised, imports=(_PROTOCOL,),
     ),
     Binding(
-        "verl.utils.groupwise.as_torch_index",
-        "group_numbers",
-        outputs=("numbers",),
+        "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",),
         call=partial(kit.call_with, device="cpu"),
     ),
     Binding(
-        f"{_TRAINER}.compute_advantage",
-        "group_advantage",
-        call=_advantages,
-        imports=(_PROTOCOL,),
+        f"{_TRAINER}.compute_advantage", "group_advantage", call=_advantages, imports=(_PROTOCOL,),
         fixed={"estimator": "grpo", "epsilon": None},
         dialects=(
             Dialect(
-                "group_of_one",
-                "score",
-                "a response alone in its group has the baseline 0",
+                "group_of_one", "score", "a response alone in its group has the baseline 0",
                 f"{MAIN}/trainer/ppo/core_algos.py#L316",
             ),
         ),
     ),
-)
+)  # fmt: skip
 
 
 # -- small functions of tensors under the trainer: log-probs and entropies, masks, padding, truncation, batches --------
@@ -294,30 +270,22 @@ _KERNELS = (
     _logits("entropy_from_logits", _entropies, True),
     _logits("entropy_from_logits_with_chunking", _entropies, True),
     Binding(
-        f"{_TORCH}.get_response_mask",
-        "response_masks",
-        arguments={"eos_token_id": ("eos_token",)},
-        outputs=("response_mask",),
-        call=partial(kit.call_with, leading=("responses",), takes=("eos_token_id",)),
+        f"{_TORCH}.get_response_mask", "response_masks", arguments={"eos_token_id": ("eos_token",)},
+        outputs=("response_mask",), call=partial(kit.call_with, leading=("responses",), takes=("eos_token_id",)),
     ),
     Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
     Binding(
-        f"{_TORCH}.pad_sequence_to_length",
-        "column_padding",
-        arguments={"side": ("left_pad",)},
-        outputs=("padded",),
+        f"{_TORCH}.pad_sequence_to_length", "column_padding", arguments={"side": ("left_pad",)}, outputs=("padded",),
         call=partial(
-            kit.call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}
+            kit.call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}},
         ),
     ),
+    # Without this function, older versions call the tokenizer in the same step.
     Binding(
-        f"{_TORCH}.postprocess_data",
-        "truncation",
-        call=_post_processed,
-        requires=(f"{_TORCH}.postprocess_data",),  # older versions call the tokenizer in the same function
+        f"{_TORCH}.postprocess_data", "truncation", call=_post_processed, requires=(f"{_TORCH}.postprocess_data",),
         fixed={"padded": True},
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_DATA, *_KERNELS)

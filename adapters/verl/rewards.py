@@ -316,9 +316,7 @@ _STANDING = (_TOKENIZER, _SCORE)
 BINDINGS = (
     *_RULED,
     _lays(
-        f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
-        partial(_laid, _manager),
-        *_STANDING,
+        f"{_MANAGERS}.naive.NaiveRewardManager.__call__", partial(_laid, _manager), *_STANDING,
         formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
     _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_laid, _lenient), *_STANDING),
@@ -330,16 +328,16 @@ BINDINGS = (
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
     ),
     _punishes(
-        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING,
     ),
     _punishes(
-        f"{_LOOP}.dapo.DAPORewardManager.run_single",
-        _penalised_one_by_one,
-        "experimental/reward_loop/reward_manager/dapo.py#L113",
-        *_STANDING,
+        f"{_LOOP}.dapo.DAPORewardManager.run_single", _penalised_one_by_one,
+        "experimental/reward_loop/reward_manager/dapo.py#L113", *_STANDING,
         formerly=tuple(
-            f"verl.experimental.reward.{folder}.dapo.DAPORewardLoopManager.run_single"
-            for folder in ("reward_manager", "reward_loop")
+            (
+                f"verl.experimental.reward.{folder}.dapo.DAPORewardLoopManager.run_single"
+                for folder in ("reward_manager", "reward_loop")
+            ),
         ),
     ),
-)
+)  # fmt: skip
