@@ -21,7 +21,7 @@ class UnknownInputError(DriftError):
 
 
 class StandInMissingError(AttributeError):
-    """The target reads an attribute that a stand-in lacks. An AttributeError, so that ``getattr`` with a default works."""
+    """The target reads an attribute that a stand-in lacks. An AttributeError, so that ``getattr`` defaults work."""
 
 
 class Neutral:
@@ -105,7 +105,7 @@ def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
 
 
 class Bookkeeping(StandInNamespace):
-    """A stand-in for counters, loggers and configurations. An attribute without value and default is :class:`Neutral`."""
+    """A stand-in for counters, loggers and configurations. Attributes without value and default are :class:`Neutral`."""
 
     def __getattr__(self, name: str) -> Any:
         try:

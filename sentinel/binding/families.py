@@ -82,7 +82,7 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind an estimator that compares the responses to one prompt. Optional inputs that are not in ``knobs`` are fixed."""
+    """Bind an estimator that compares responses to one prompt. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = ("advantages", "returns")
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)

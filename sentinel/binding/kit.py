@@ -535,7 +535,7 @@ def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the tables of an update, with one more column on the left, so that :func:`named_tokens`' ids index them."""
+    """Flatten the tables of an update, with one more column on the left, for :func:`named_tokens`' ids."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
