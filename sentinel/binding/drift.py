@@ -105,7 +105,7 @@ def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
 
 
 class Bookkeeping(StandInNamespace):
-    """A stand-in for counters, loggers and configurations. Attributes without value and default are :class:`Neutral`."""
+    """A stand-in for counters, loggers and configurations. Attributes without a value are :class:`Neutral`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
