@@ -227,8 +227,7 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bounds of the sampling policy's weights. In 2025 a sampling policy that was used once counted as the
-    policy."""
+    """Return the clip range. num_iterations is 2 because with 1 the versions of 2025 ignored the old log-probs."""
     return {
         "epsilon": inputs["eps_clip_low"],
         "epsilon_high": inputs["eps_clip_high"],

@@ -320,7 +320,7 @@ _SUM = aggregated("token-sum")
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
     """Draw TOPR's scores with the sign of the response's first advantage, as in most training runs."""
-    from sentinel.values.literals import tensor
+    from sentinel import tensor
 
     advantages = inputs["advantages"]
     return tensor(advantages.array()[:, 0].astype(float).tolist(), advantages.dtype)
