@@ -248,7 +248,8 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
             also += f"; {words}: {', '.join(map(code, bugs))}"
-    yield f"{len(others)} other known bugs of {made.target.name}: {'the other ' if also else ''}verdicts are unchanged{also}."
+    rest = "the other verdicts" if also else "verdicts"
+    yield f"{len(others)} other known bugs of {made.target.name}: {rest} are unchanged{also}."
     for boundary, result in tried["boundaries"].items():
         name = _short(boundary)
         parts = [f"{result['mended'] or 'none'} trigger the bug without the fix"]
