@@ -73,7 +73,7 @@ def test_two_values_that_differ_never_look_alike(one, other, told):
 def test_whom_it_concerns_is_said_in_words(export, broken_tree, fixed_tree):
     entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
     text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry])
-    assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, where a token is masked\n" in text
+    assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, if a token is masked\n" in text
 
 
 def test_hostile_prose_is_inert(export, broken_tree, fixed_tree):
