@@ -241,15 +241,15 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
     others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
-    also = ""
+    parts = []
     for before, after, words in (
         ("reproduced", "fixed", "also fixed"),
         ("unavailable", "fixed", "absent from the new code"),
     ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
-            also += f"; {words}: {', '.join(map(code, bugs))}"
-    rest = "the other verdicts" if also else "verdicts"
-    yield f"{len(others)} other known bugs of {made.target.name}: {rest} are unchanged{also}."
+            parts.append(f"{words}: {', '.join(map(code, bugs))}")
+    parts.append("the other verdicts are unchanged" if parts else "their verdicts are unchanged")
+    yield f"{len(others)} other known bugs of {made.target.name}: {'; '.join(parts)}."
     for boundary, result in tried["boundaries"].items():
         name = _short(boundary)
         parts = [f"{result['mended'] or 'none'} trigger the bug without the fix"]

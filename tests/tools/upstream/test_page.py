@@ -113,8 +113,8 @@ def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
     others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
     tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
     told = next(_tried(DEMO, tried))
-    assert told == "4 other known bugs of demo: the other verdicts are unchanged; also fixed: `A`; " + (
-        "absent from the new code: `D`."
+    assert told == "4 other known bugs of demo: also fixed: `A`; " + (
+        "absent from the new code: `D`; the other verdicts are unchanged."
     )
 
 
