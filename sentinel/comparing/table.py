@@ -184,9 +184,10 @@ def markdown(table: Document) -> Iterator[str]:
         "# What frameworks mean by one name\n\n"
         "`sentinel compare --all` writes this page. Every function that is bound to a contract, and the contract's\n"
         "definition in float64, get the same scenarios, with the same settings if they have them. If two functions\n"
-        "differ, the page shows the smallest scenario that was found, measured again in fresh processes. The difference\n"
-        "is explained by a declared dialect, by a setting that one function lacks, or by a known bug; otherwise it is\n"
-        "listed as unexplained. Results that are not finite are not compared here; another law covers them.\n"
+        "differ, the page shows the smallest scenario that was found, measured again in fresh processes. The\n"
+        "difference is explained by a declared dialect, by a setting that one function lacks, or by a known bug;\n"
+        "otherwise it is listed as unexplained. Results that are not finite are not compared here; another law\n"
+        "covers them.\n"
     )
     refs = [
         f"{name} {each['version'] or str(each['commit'])[:9]} ({each['ref']})"
