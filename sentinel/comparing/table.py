@@ -182,12 +182,11 @@ def markdown(table: Document) -> Iterator[str]:
     """Write the page."""
     yield (
         "# What frameworks mean by one name\n\n"
-        "`sentinel compare --all` writes this page. Every function that is bound to a contract, and the contract's\n"
-        "definition in float64, get the same scenarios, with the same settings if they have them. If two functions\n"
-        "differ, the page shows the smallest scenario that was found, measured again in fresh processes. The\n"
-        "difference is explained by a declared dialect, by a setting that one function lacks, or by a known bug;\n"
-        "otherwise it is listed as unexplained. Results that are not finite are not compared here; another law\n"
-        "covers them.\n"
+        "`sentinel compare --all` writes this page. The same scenarios go to every function that is bound to a\n"
+        "contract, and to its definition in float64, with the same settings where these can be had. What tells two\n"
+        "apart is the smallest scenario that was found, measured again in fresh processes. A dialect that the adapter\n"
+        "declares explains it, a setting that one of them does not have, or a known bug; or nothing does. What is not\n"
+        "finite is not looked at here: that is a law of its own.\n"
     )
     refs = [
         f"{name} {each['version'] or str(each['commit'])[:9]} ({each['ref']})"
