@@ -43,8 +43,8 @@ def test_new_refuses_to_overwrite(run_sentinel):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["A B", "--target", "tiny"], "is no bug id"),
-        (["../../etc/x", "--target", "tiny"], "is no bug id"),
+        (["A B", "--target", "tiny"], "is not a valid bug id"),
+        (["../../etc/x", "--target", "tiny"], "is not a valid bug id"),
         (["X", "--target", "nope"], "unknown target 'nope'"),
         (["X", "--target", "tiny", "--contract", "cal"], "did you mean 'call'?"),
         (["X", "--target", "tiny", "--boundary", "os.system"], "outside the target's package"),
