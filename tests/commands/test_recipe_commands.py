@@ -125,7 +125,7 @@ def test_recipes_are_chosen_by_what_they_say(run_sentinel, arguments, found):
 def test_the_index_of_recipes(run_sentinel):
     text = run_sentinel("list", "recipes", "--markdown").out
     assert "\n1 bug (1 recipe):\n\n* tiny: 1 bug (1 recipe)\n" in text
-    assert "## decided by values alone (1)" in text
+    assert "## decided by expected values (1)" in text
     assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  |  | #7 open |" in text
 
 
