@@ -669,6 +669,8 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
     trainer, model = built(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
+    if not len(trainer.train_dataset):
+        raise AbsentError("a row of which nothing is learned is dropped")
     loss, arrived = trained(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 
