@@ -503,6 +503,10 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025 there was no such option
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
+    collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
+    if made and "max_length" in getattr(collator, "__annotations__", ()):  # from March to June 2026 it cut rows
+        batch = collator(0, max_length=inputs["max_tokens"], completion_only_loss=last)([made[0]])
+        return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
     learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
     return {"token_ids": made[0]["input_ids"], "loss_mask": list(learned)} if made else {"token_ids": None}
