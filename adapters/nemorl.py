@@ -179,6 +179,8 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
+    if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
+        raise AbsentError("not in this version: a truncated weight has no lower bound")
     options = {
         "use_importance_sampling_correction": True, "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
