@@ -183,6 +183,8 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("the constructor needs both bounds")
+    if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
+        raise AbsentError("not in this version: a lower bound of truncated weights")
     options = {
         "use_importance_sampling_correction": True,
         "truncated_importance_sampling_ratio": high,
@@ -414,16 +416,27 @@ class _Options(dict[str, Any]):
 def _estimator(boundary: Any, **options: Any) -> Any:
     """Build an estimator with its own constructor and the two configurations that it takes."""
     kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
-    usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
+    usual = {
+        "use_leave_one_out_baseline": False,
+        "normalize_rewards": True,
+        "minus_baseline": False,
+        "reward_weights": None,
+    }
 
     of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
     return boundary.owner(_Options({**usual, **options}), of_loss)
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False)
+    """Call an estimator. GDPO adds up several rewards, of which the second is always 0 here."""
+    estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
-    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask)
+    more: dict[str, Any] = {}
+    if "repeated_batch" in boundary.parameters:
+        named = {f"reward{name}": rewards if "1" in name else rewards * 0 for name in ("1", "2", "/1", "/2")}
+        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026 without the slash
+        more = {"repeated_batch": {name: named[name] for name in names}}
+    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask, **more)
     return {"advantages": advantages, "returns": advantages}
 
 
@@ -495,12 +508,20 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as attributes and as dictionary keys")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
 _NUMBER = ("a reward is one number per response", f"{_AT}80")
+_BIASED = Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259")
 _COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
 _ADVANTAGES = (
-    group_advantage(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _group_advantage, "grpo", ("norm_by_std",),
-        *_COUNTED, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
-        accepts={"response_mask": ("full", "right")},
+    *(
+        group_advantage(
+            f"{_ESTIMATORS}.{name}AdvantageEstimator.compute_advantage", _group_advantage, estimator, knobs, *_COUNTED,
+            *dialects, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
+            accepts={"response_mask": ("full", "right")},
+        )
+        for name, estimator, knobs, dialects in (
+            ("GRPO", "grpo", ("norm_by_std",), ()),
+            ("GDPO", "gdpo", ("norm_by_std",), ()),
+            ("ReinforcePlusPlus", "reinforce_plus_plus_baseline", (), (_BIASED,)),
+        )
     ),
     normalised_rewards(
         f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _leave_one_out, "leave_one_out",
@@ -514,7 +535,7 @@ _ADVANTAGES = (
         call=_whitened, stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08},
         dialects=(
-            Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259"),
+            _BIASED,
             Dialect("epsilon_placement", "floor", "the standard deviation is at least 1e-8", f"{_AT}260"),
             Dialect("masked_output", "any", "the loss applies the mask", f"{_AT}261"),
         ),
