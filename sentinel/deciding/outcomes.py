@@ -25,14 +25,12 @@ Observation = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Proof of which code was measured.
+    """Where the measured function is defined. ``docs/SECURITY.md`` says what this proves.
 
-    :ivar boundary: the dotted path that was found in this checkout.
-    :ivar file: the file that holds the boundary, relative to the checkout.
-    :ivar blob: the file's git blob id, computed by the controller from the checkout.
-    :ivar code: ``same`` where the code of every layer that was called is what its file compiles to; empty where that
-        could not be compared, as with layers that are not written in Python.
-    :ivar end_line: the last line of its code; 0 where that is not known.
+    :ivar boundary: the dotted path of the function in this checkout.
+    :ivar file: the file that defines it, relative to the checkout.
+    :ivar blob: the git blob id of that file, computed by the controller from the checkout.
+    :ivar end_line: the last line of the function; 0 if unknown.
     """
 
     boundary: str
@@ -41,7 +39,6 @@ class Provenance:
     line: int
     blob: str
     signature: str
-    code: str = ""
     end_line: int = 0
 
 

@@ -70,12 +70,12 @@ def missing_origins(error: BaseException, file: str) -> list[str]:
     """List the packages that are not installed and from which a module imports the name that it lacks."""
     if not isinstance(error, NameError) or not error.name:
         return []
-    packages = origins(error.name, codes.described(file)["names"])
+    packages = origins(error.name, codes.describe(file)["names"])
     return [package for package in dict.fromkeys(packages) if not ghosts.installed(package)]
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """List the packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
+    """List the packages from which a module imports a name, of what its source defines (see ``codes.describe``)."""
     packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )
