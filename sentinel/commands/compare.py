@@ -1,54 +1,39 @@
-"""``sentinel compare``: whether frameworks mean the same by one name."""
+"""``sentinel compare``: whether functions of several frameworks return the same numbers for one name."""
 
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import (
-    Commands,
-    command,
-    complain,
-    json_option,
-    nothing_examined,
-    progress,
-    say,
-    say_json,
-)
-from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.runner import runner_of
-from sentinel.diff import frameworks, table
-from sentinel.diff.across import Row
-from sentinel.diff.table import markdown
+from sentinel.diff.frameworks import Compared, Frameworks, find_meaning
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
-from sentinel.reports.store import write_atomically
+from sentinel.reports.escaping import message
+from sentinel.reports.explain import scenario_lines
 from sentinel.settings import NAMED
-
-#: What `--all` writes for readers.
-PAGE = Path("docs/dialects.md")
+from sentinel.values.literals import Tensor, typed
 
 _EXAMPLE = """\
   sentinel compare loss_aggregation
-  sentinel compare grpo --targets trl,verl                 a row of the table, or a contract
-  sentinel compare kl_estimate --targets verl,openrlhf --ref verl=pypi:latest --ref openrlhf=git:main
-  sentinel compare --all                                   write the table: docs/dialects.md, reports/dialects.json
+  sentinel compare grpo --targets trl,verl                 a contract, or a name such as grpo, rloo, ppo, kl
+  sentinel compare kl --targets verl,openrlhf --ref verl=pypi:latest --ref openrlhf=git:main
 
-The same scenarios go to every boundary that is bound to the contract, and to its definition, with the same settings
-where they can be had. What tells two apart is drawn as small as it goes and measured again in fresh processes. A
-declared dialect, a setting that cannot be made the same, or a known bug explains it; or nothing does, and it is to be
-read.
-exit status: 0 all is explained, 1 something is not, 2 it could not be compared
+Asks the question of `sentinel diff` of functions instead of revisions: the same scenarios go to the first target's
+function and to each other function that is bound to the contract. The smallest scenario on which two differ is measured
+again in fresh processes, and shown with the settings in which the two were called, what each returned, what the
+contract defines for these settings, and the known bugs of the function.
+exit status: 0 all agree, 1 some differ, 2 nothing could be compared, 130 interrupted
 """
 
 
 def declare(commands: Commands, text: str) -> None:
     parser = command(commands, "compare", _compare, text, _EXAMPLE)
-    parser.add_argument("contract", metavar="CONTRACT", nargs="?", help="a contract, or a row of the table")
-    parser.add_argument("--all", action="store_true", help="every row of the table; writes it")
+    parser.add_argument("contract", metavar="CONTRACT", help="a contract, or a name such as grpo")
     parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")
     parser.add_argument("--ref", metavar="[TARGET=]REF", action="append", help="at this ref (default: the branch)")
     parser.add_argument("--examples", metavar="N", type=int, default=60, help="scenarios of two (default: 60)")
@@ -58,8 +43,6 @@ def declare(commands: Commands, text: str) -> None:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    if arguments.all == bool(arguments.contract):
-        raise SentinelError("name a contract (`sentinel compare loss_aggregation`), or give --all")
     if arguments.examples < 1:
         raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
     catalog, settings = catalog_and_settings(arguments)
@@ -69,43 +52,95 @@ def _compare(arguments: argparse.Namespace) -> int:
     unasked = next((name for name in refs if name not in (None, *targets)), None)
     if unasked is not None:
         raise SentinelError(f"--ref {unasked}={refs[unasked]}: --targets leaves {unasked} out")
-    meanings = frameworks.TABLE if arguments.all else frameworks.rows_named(arguments.contract, list(catalog.contracts))
-    rows: list[tuple[frameworks.Meaning, Row]] = []
+    find_meaning(arguments.contract, catalog.contracts)
+    results: list[Compared] = []
     interrupted = False
     with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
         for name, ref in refs.items():
-            if name is not None:  # a ref that is named for a target has to be there
+            if name is not None:  # a ref that is named for a target must exist
                 runner.checkout(name, ref)
         recipes = find_recipes(catalog, targets)
-        sizes = arguments.examples, arguments.seed
-        compared = frameworks.Frameworks(catalog, runner, targets, refs, recipes, *sizes, tell, arguments.all)
+        frameworks = Frameworks(catalog, runner, targets, refs, recipes, arguments.examples, arguments.seed, tell)
         try:
-            for meaning in [item for item in meanings if not arguments.all or compared.bound(item.contract)]:
-                for row in compared.rows(meaning):
-                    rows.append((meaning, row))
+            for compared in frameworks.compare(arguments.contract):
+                results.append(compared)
+                if not arguments.json:
+                    say("\n".join(_describe(compared, frameworks.reference)))
         except KeyboardInterrupt:
             interrupted = True
-    document = table.document(compared, rows, interrupted)
-    if arguments.all and not interrupted:
-        _write(document, evidence_folders(arguments)[1])
     if arguments.json:
-        say_json(document)
+        say_json(_document(frameworks.reference, results, interrupted))
     else:
-        say("\n".join(table.lines(document)))
+        say(_headline(frameworks.reference, results, interrupted))
     if interrupted:
         return 130
-    status = table.status(document)
-    if status != 2:
-        return status
-    return nothing_examined(
-        "no two functions could be asked; see `not compared`, or name other --targets or another --ref"
-    )
+    if not any(each.scenarios for each in results):
+        return nothing_examined("no two functions could be compared; name other --targets or another --ref")
+    return 1 if any(each.differences for each in results) else 0
 
 
-def _write(document: dict[str, Any], reports: Path) -> None:
-    """Write the page for readers, and the data for the site."""
-    data = json.dumps(document, indent=1, sort_keys=True) + "\n"
-    for file, text in ((reports / "dialects.json", data), (PAGE, "\n".join(markdown(document)) + "\n")):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, text, "run it where docs/ and reports/ may be written")
-        complain(f"{file} written")
+def _headline(reference: str, results: Sequence[Compared], interrupted: bool) -> str:
+    differ = sum(bool(each.differences) for each in results)
+    agree = sum(bool(each.scenarios) and not each.differences for each in results)
+    rest = len(results) - differ - agree
+    what = f"{agree} functions agree with {reference}, {differ} differ, {rest} not compared"
+    return f"{what}{'; interrupted' * interrupted}"
+
+
+def _describe(compared: Compared, reference: str) -> Iterator[str]:
+    if compared.reason:
+        yield f"not compared: {compared.name}: {message(compared.reason)}"
+        return
+    name = f"{compared.name}{f' ({compared.place})' if compared.place else ''}"
+    yield f"{name}: {'differs' if compared.differences else 'the same'} in {compared.scenarios} scenarios"
+    for each in compared.differences:
+        plain = {
+            key: value.nested() if isinstance(value, Tensor) else value
+            for key, value in each.inputs.items()
+            if value is not None and key not in each.settings
+        }
+        yield from (f"    {line}" for line in scenario_lines({"scenario": plain}))
+        for key, (one, other) in each.settings.items():
+            yield f"    {key}: {_brief(one)} for {reference}, {_brief(other)} for {compared.name}"
+        for name, answer, defined in zip((reference, compared.name), each.answers, each.defined):
+            by_definition = "" if defined is None else f"; the definition: {_brief(defined)}"
+            yield f"  {each.key} of {name}: {_brief(answer)}{by_definition}"
+    if compared.bugs:
+        yield f"  known bugs of {compared.name}: {', '.join(compared.bugs)}"
+
+
+def _brief(value: Any) -> str:
+    """Format numbers with four digits."""
+    if isinstance(value, Tensor):
+        return _brief(value.nested())
+    if isinstance(value, list):
+        return f"[{', '.join(map(_brief, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _document(reference: str, results: Sequence[Compared], interrupted: bool) -> dict[str, Any]:
+    return {
+        "reference": reference,
+        "interrupted": interrupted,
+        "functions": [
+            {
+                "function": each.name,
+                "place": each.place,
+                "scenarios": each.scenarios,
+                "reason": message(each.reason),
+                "bugs": list(each.bugs),
+                "differences": [
+                    {
+                        "scenario": typed(item.inputs),
+                        "key": item.key,
+                        "detail": item.detail,
+                        "settings": {name: typed(list(pair)) for name, pair in item.settings.items()},
+                        "answers": typed(list(item.answers)),
+                        "definitions": typed(list(item.defined)),
+                    }
+                    for item in each.differences
+                ],
+            }
+            for each in results
+        ],
+    }

@@ -138,7 +138,6 @@ class Bug:
 class Material:
     """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
     :ivar laws: what searches found, by a law's name alone.
-    :ivar compared: what ``sentinel compare --all`` wrote; empty where it did not.
     :ivar changes: what ``sentinel diff --save`` and ``sentinel pulls --save`` wrote.
     :ivar coverage: what ``sentinel coverage --save`` wrote.
     :ivar notes: what could not be read and is left out, as lines for a person.
@@ -150,7 +149,6 @@ class Material:
     laws: tuple[Bug, ...] = ()
     exports: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    compared: Document = field(default_factory=dict)
     changes: Document = field(default_factory=dict)
     coverage: Document = field(default_factory=dict)
 
@@ -201,7 +199,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
     # A site without these is a site.
-    beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
+    beside = (read_json(reports / f"{name}.json") or {} for name in ("changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 
