@@ -92,7 +92,7 @@ def _describe(compared: Compared, reference: str) -> Iterator[str]:
         yield f"not compared: {compared.name}: {message(compared.reason)}"
         return
     name = f"{compared.name}{f' ({compared.place})' if compared.place else ''}"
-    yield f"{name}: {'differs' if compared.differences else 'the same'} in {compared.scenarios} scenarios"
+    yield f"{name}: {'different' if compared.differences else 'the same'} numbers, {compared.scenarios} scenarios"
     for each in compared.differences:
         plain = {
             key: value.nested() if isinstance(value, Tensor) else value
