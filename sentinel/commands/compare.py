@@ -9,14 +9,17 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.comparing.frameworks import Compared, Frameworks, find_meaning
 from sentinel.deciding.runner import runner_of
-from sentinel.diff.frameworks import Compared, Frameworks, find_meaning
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.settings import NAMED
 from sentinel.values.literals import Tensor, typed
+
+GROUP = "search"
+SUMMARY = "compare functions of several frameworks"
 
 _EXAMPLE = """\
   sentinel compare loss_aggregation
@@ -31,8 +34,8 @@ exit status: 0 all agree, 1 some differ, 2 nothing could be compared, 130 interr
 """
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "compare", _compare, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "compare", _compare, SUMMARY, _EXAMPLE)
     parser.add_argument("contract", metavar="CONTRACT", help="a contract, or a name such as grpo")
     parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")
     parser.add_argument("--ref", metavar="[TARGET=]REF", action="append", help="at this ref (default: the branch)")
