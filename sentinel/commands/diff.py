@@ -14,8 +14,10 @@ from typing import Any
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
-from sentinel.comparing.comparing import BoundaryDiff, Comparison, Shared
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.processes import Shared
 from sentinel.comparing.reached import Code
+from sentinel.comparing.results import BoundaryDiff
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
@@ -86,7 +88,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 shared=shared and shared[0],
                 trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
-            if arguments.boundary and not comparison.subjects:
+            if arguments.boundary and not comparison.selection.subjects:
                 raise SentinelError("; ".join(target.not_bound(glob) for glob in arguments.boundary))
             outcomes: list[BoundaryDiff] = []
             interrupted = False
@@ -96,7 +98,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                     _tell_answer(arguments, comparison, outcomes, tell)
             except KeyboardInterrupt:
                 interrupted = True
-            outcomes = comparison.settled(outcomes)
+            outcomes = comparison.settle(outcomes)
             documents.append(_print(arguments, comparison, outcomes, interrupted))
             statuses.append(_status(comparison, outcomes, interrupted, arguments.worse))
             if interrupted:

@@ -12,7 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.comparing.pairs import AFTER, BEFORE, SIDES, Log, Pair
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
+from sentinel.comparing.sessions import Log, Pair
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
 from sentinel.contracts.group_advantage import as_rewards, of_rewards

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Bare, Place, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")

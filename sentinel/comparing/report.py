@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.comparing.comparing import ANSWERED, BoundaryDiff, Broken, Comparison, Difference
-from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.patch import Unexamined
+from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
@@ -131,14 +132,14 @@ def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
     """Give one sentence that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
-    patch = comparison.patch
+    patch, scope = comparison.selection.patch, ", ".join(comparison.selection.boundaries)
     where = f"{comparison.target.name} from {revision(comparison.checkouts[BEFORE])} to "
     where += revision(comparison.checkouts[AFTER])
     same, partly = states["same numbers"], states["not examined"]
     parts = []
     if proven(comparison, results):
-        claim = f"no code that {message(comparison.scope)} reaches differs" if comparison.scope else _SAME
-        rest = "; other code was not compared" if comparison.scope else ""
+        claim = f"no code that {message(scope)} reaches differs" if scope else _SAME
+        rest = "; other code was not compared" if scope else ""
         parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
@@ -170,7 +171,7 @@ def _boundaries(count: int) -> str:
 def proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
     """Say whether the text of both trees proves that no signal code differs."""
     apart = any(item.state in ("new", "gone", "not compared") for item in results)
-    return not comparison.patch.count and not apart and not comparison.effects
+    return not apart and comparison.selection.proves_equality()
 
 
 def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) -> str:
@@ -188,12 +189,13 @@ def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) ->
     if undecided:
         why = "; ".join(causes(map(message, undecided)))
         return f"no boundary that reaches changed code could be compared: {why}; name other revisions"
-    if comparison.effects and not comparison.patch.count:
+    effects = comparison.selection.effects
+    if effects and not comparison.selection.patch.count:
         return (
-            f"module-level code that may change other functions differs ({_listed(comparison.effects)}), and the text "
-            "does not tell what it does; run the laws at the head (pytest --sentinel-laws=quick)"
+            f"module-level code that may change other functions differs ({_listed(effects)}), and the text does not "
+            "show its effect; run the laws at the head (pytest --sentinel-laws=quick)"
         )
-    if comparison.patch.unbound:
+    if comparison.selection.patch.unbound:
         return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
 
@@ -204,7 +206,7 @@ _FILES, _ENTRIES = 12, 6
 
 def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
     """List what was not examined, and why: changed lines by file, boundaries by reason, parts that are not finite."""
-    idle = comparison.patch.unexamined()
+    idle = comparison.selection.patch.unexamined()
     by_file: dict[str, list[Unexamined]] = {}
     for item in idle:
         by_file.setdefault(item.file, []).append(item)
@@ -216,9 +218,10 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
         yield f"  {message(file)}:{', '.join(ranges)}"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
-    if comparison.effects:
-        yield f"not examined: module-level code that may change other functions: {_listed(comparison.effects)}"
-    others = comparison.other_changes
+    effects = comparison.selection.effects
+    if effects:
+        yield f"not examined: module-level code that may change other functions: {_listed(effects)}"
+    others = comparison.selection.other_changes
     if others:
         count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
         yield f"not examined, and no signal code by the inventory's rule: {count}: {_listed(others)}"
@@ -226,12 +229,12 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):
             reasons.setdefault((each.state, each.reason), []).append(each.name)
-    for name, why in comparison.left_out.items():
+    for name, why in comparison.selection.left_out.items():
         reasons.setdefault(("not compared", why), []).append(name)
     asked = {item.name for item in results}
     if interrupted:
         reasons["not compared", "interrupted before its turn"] = [
-            name for name in comparison.states if name not in asked
+            name for name in comparison.selection.candidates if name not in asked
         ]
     for (state, why), names in list(reasons.items())[:_FILES]:
         if names:
@@ -266,12 +269,12 @@ def lines_of(item: Unexamined) -> str:
 
 def beyond(comparison: Comparison) -> Iterator[str]:
     """List, in at most three lines, the changed code that no boundary can examine."""
-    idle = [item for item in comparison.patch.unexamined() if not item.bound]
+    idle = [item for item in comparison.selection.patch.unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {_listed([lines_of(item) for item in idle])}"
-    if comparison.effects:
-        yield f"module-level code that may change other functions: {_listed(comparison.effects)}"
-    gone = [name for name, (_, compared, _) in comparison.states.items() if compared.state == "gone"]
+    if comparison.selection.effects:
+        yield f"module-level code that may change other functions: {_listed(comparison.selection.effects)}"
+    gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     if gone:
         yield f"gone: {_listed(gone)}"
 
@@ -379,11 +382,11 @@ def document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
         **sides,
         "headline": headline(comparison, results, interrupted),
         "interrupted": interrupted,
-        "changed_statements": comparison.patch.count,
-        "examined_statements": comparison.patch.examined(),
-        "not_examined": [_idle(item) for item in comparison.patch.unexamined()],
+        "changed_statements": comparison.selection.patch.count,
+        "examined_statements": comparison.selection.patch.examined(),
+        "not_examined": [_idle(item) for item in comparison.selection.patch.unexamined()],
         "boundaries": [_plain(item) for item in results],
-        "left_out": {name: message(why) for name, why in comparison.left_out.items()},
+        "left_out": {name: message(why) for name, why in comparison.selection.left_out.items()},
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.comparing.comparing import Comparison
+from sentinel.comparing.comparison import Comparison
 from sentinel.deciding.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
@@ -89,7 +89,7 @@ expected_fixed: {one.returned: [0.25, 0.75]}
     [
         (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   mends TINY-SHARES\n"),
         (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   brings TINY-SHARES"),
-        (("sum(values)", "sum(list(values))"), "only its known bugs were asked; they are as before: TINY-SHARES"),
+        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, as before: TINY-SHARES"),
         (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
     ],
 )
@@ -507,7 +507,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert found["tiny.losses.mean_loss"]["state"] == "same numbers"
     helper = found["tiny.losses.agg_loss"]
     assert helper["judgement"] == ("worse" if others else "other")
-    assert ("what calls it keeps its numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
+    assert ("its callers keep their numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
 
 
 def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_once(run_sentinel, tiny, monkeypatch):
@@ -550,7 +550,7 @@ def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said)
 
 def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny, tree, monkeypatch):
     """The second of two boundaries is not asked; it is listed as not compared."""
-    compared, registered = Comparison.compared, "\ndef registered(name):\n    return lambda function: function\n"
+    compared, registered = Comparison.compare, "\ndef registered(name):\n    return lambda function: function\n"
     added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
     sums = {"one": "loss_mat.sum() / loss_mask.sum()", "other": MENDED}
     one, other = (
@@ -564,7 +564,7 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
 
     pair = one, other, "--save", "changes.json", *FEW
     with monkeypatch.context() as at_once:
-        at_once.setattr(Comparison, "compared", stopped)
+        at_once.setattr(Comparison, "compare", stopped)
         answer = run_sentinel("diff", "tiny", *pair)
     [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     assert (answer.status, len(said["rows"]), "interrupted" in said["headline"]) == (130, 1, True)
@@ -574,7 +574,7 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
     # What came to its end is written over what did not, and is not written over by it.
     run_sentinel("diff", "tiny", *pair)
     with monkeypatch.context() as at_once:
-        at_once.setattr(Comparison, "compared", stopped)
+        at_once.setattr(Comparison, "compare", stopped)
         run_sentinel("diff", "tiny", *pair)
     [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     assert "interrupted" not in said["headline"]
@@ -701,7 +701,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, monkeypatch, number):
     """``timeout`` sends it to the process, and then to its group."""
-    settled = Comparison.settled
+    settled = Comparison.settle
 
     def stopped(*_: Any) -> None:
         os.kill(os.getpid(), number)
@@ -710,8 +710,8 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, m
         os.kill(os.getpid(), number)
         return settled(self, results)
 
-    monkeypatch.setattr(Comparison, "compared", stopped)
-    monkeypatch.setattr(Comparison, "settled", again)
+    monkeypatch.setattr(Comparison, "compare", stopped)
+    monkeypatch.setattr(Comparison, "settle", again)
     before = signal.getsignal(number)
     answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
     assert (answer.status, answer.out.endswith("; interrupted\n")) == (130, True)

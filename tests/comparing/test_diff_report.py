@@ -2,8 +2,8 @@
 
 import pytest
 
-from sentinel.comparing.comparing import Difference
 from sentinel.comparing.report import of_difference
+from sentinel.comparing.results import Difference
 from sentinel.values.literals import tensor
 
 TWO = tensor([1.0, 2.0], "float32")

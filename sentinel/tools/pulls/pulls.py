@@ -14,9 +14,11 @@ from typing import Any, Literal, get_args
 
 import sentinel
 from sentinel.comparing import report
-from sentinel.comparing.comparing import BoundaryDiff, Comparison, Shared
-from sentinel.comparing.pairs import AFTER, BEFORE
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER, BEFORE
+from sentinel.comparing.processes import Shared
 from sentinel.comparing.reached import Code, Modules, changed_effect, signal_changes
+from sentinel.comparing.results import BoundaryDiff
 from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
@@ -240,7 +242,7 @@ class Radar:
                 if place not in places:
                     self._runner.discard(self._target.name, place[1].ref)
             self._shared.places[:] = places
-        results = comparison.settled(results)
+        results = comparison.settle(results)
         answer = answered(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
         texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
