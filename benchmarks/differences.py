@@ -21,8 +21,9 @@ from contextlib import closing, suppress
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import SIDES, numbers_stay_for
-from sentinel.comparing.reached import Code, Modules
+from sentinel.comparing.reached import Code
 from sentinel.comparing.sessions import Alone, Pair
+from sentinel.comparing.units import Modules
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.errors import SentinelError

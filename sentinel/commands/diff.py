@@ -131,7 +131,7 @@ def _tell_answer(
         if compared.state != "same code":
             tell(f"{compared.name}: {compared.judgement or compared.state}")
         return
-    text = "\n".join(report.answer(comparison, compared, sum(each.state == "differs" for each in outcomes)))
+    text = "\n".join(report.write_result(comparison, compared, sum(each.state == "differs" for each in outcomes)))
     if text:
         say(text)
         sys.stdout.flush()
@@ -143,14 +143,14 @@ def _print(
     """Print one comparison, and save it; as data, where that is asked for."""
     if arguments.save is not None:
         name = "..".join(ref.short for ref in comparison.refs.values())
-        entry = {name: report.brief(comparison, outcomes, interrupted)}
+        entry = {name: report.to_page(comparison, outcomes, interrupted)}
         report.save(arguments.save, "revisions", comparison.target.name, entry)
     if arguments.json:
-        return report.document(comparison, outcomes, interrupted)
+        return report.to_document(comparison, outcomes, interrupted)
     if arguments.markdown:
-        sys.stdout.write(report.markdown(comparison, outcomes, interrupted))
+        sys.stdout.write(report.to_markdown(comparison, outcomes, interrupted))
     else:
-        say("\n".join(report.ending(comparison, outcomes, interrupted)))
+        say("\n".join(report.write_ending(comparison, outcomes, interrupted)))
     return None
 
 
@@ -160,5 +160,5 @@ def _status(comparison: Comparison, outcomes: Sequence[BoundaryDiff], interrupte
         return 130
     if any(item.judgement in ("worse", "mixed") for item in outcomes) or (not worse and "differs" in states):
         return 1
-    nothing = report.nothing_examined(comparison, outcomes)
+    nothing = report.why_nothing_examined(comparison, outcomes)
     return nothing_examined(nothing) if nothing else 0

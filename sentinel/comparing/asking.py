@@ -10,10 +10,11 @@ from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
 from sentinel.comparing.processes import Processes, Runs
-from sentinel.comparing.reached import Place, Unit, names_in
+from sentinel.comparing.reached import Place, names_in
 from sentinel.comparing.results import Difference
 from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
+from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
 from sentinel.laws.law import Law, Violation
@@ -106,7 +107,7 @@ class Asking:
 
     def find_run_past_changes(self, subject: Subject) -> Runs | None:
         """Return what runs in a boundary's scenarios, if none of it has changed; None if some has, or if the text does
-        not decide. One revision is asked; or none, if the answer is already known."""
+        not decide. At most one revision is called."""
         one, other = (self._selection.reached(side, subject) for side in SIDES)
         if one is None or other is None:
             return None

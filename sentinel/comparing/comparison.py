@@ -22,10 +22,11 @@ from sentinel.comparing.judging import (
 )
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
 from sentinel.comparing.processes import Processes, Shared
-from sentinel.comparing.reached import Place, Unit
+from sentinel.comparing.reached import Place
 from sentinel.comparing.results import BoundaryDiff, Broken
 from sentinel.comparing.selection import Candidate, Change, Selection
 from sentinel.comparing.sessions import Log, OneSided
+from sentinel.comparing.units import Unit
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner

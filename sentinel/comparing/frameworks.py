@@ -1,7 +1,7 @@
 """Compares functions of several frameworks that are bound to one contract.
 
-This is the question of ``diff``, asked of two functions instead of two revisions: the same scenarios go to both, and
-their numbers must agree. Where a function cannot take a setting of the scenario, it is called with its own.
+It is ``diff`` for two functions instead of two revisions: the same scenarios go to both, and their numbers must agree.
+If a function cannot take a setting of the scenario, it is called with its own.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, of_rewar
 class Function(LawSession):
     """A bound function, called in its own settings where it cannot take a scenario's.
 
-    :ivar convert: for a function of another contract: its subject, and how to convert scenarios and answers.
+    :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
 
 
 class TwoFunctions(Pair):
-    """Two functions as one session. A scenario that one of them refuses is not compared."""
+    """Two functions as one session. A scenario on which either raises is not compared."""
 
     def __init__(self, one: Function, other: Function, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, other, logs)
@@ -188,7 +188,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return what both functions can be asked; or why there is nothing."""
+    """Return the inputs that both functions take, as a subject; or the reason if there is none."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -216,7 +216,7 @@ def share_subject(one: Function, other: Function) -> Subject | str:
 
 
 def _selects(item: Input) -> bool:
-    """Return True for an input that says which of several things a function computes, such as an estimator's name."""
+    """Return True for an input that selects among the things a function computes, such as an estimator's name."""
     return item.kind == "string" and not item.dialect and item.default in (REQUIRED, None)
 
 
@@ -243,7 +243,7 @@ class Difference:
     """The smallest scenario on which two functions differ, measured again in fresh processes.
 
     :ivar settings: name -> the settings in which the two were called, where these are not the same.
-    :ivar answers: what the two returned under the key that differs.
+    :ivar answers: the two values of the key that differs.
     :ivar defined: the contract's definition in the settings of each; None where it has none.
     """
 
@@ -406,7 +406,7 @@ def _describe(case: Case, violation: Violation, subject: Subject, one: Function,
 
 
 def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """Return a binding to another contract, with what it says of the inputs that both contracts have."""
+    """Return a binding to another contract, with its settings of the inputs that both contracts have."""
     names = {item.name: item.default for item in contract.inputs}
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(

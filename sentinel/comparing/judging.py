@@ -1,4 +1,4 @@
-"""Judges a difference: laws that one revision breaks and the other keeps, calls that fail, and known bugs."""
+"""Judges a difference: laws that hold at only one revision, calls that fail, and known bugs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def search_new(
 def add_slips(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
-    """Add a broken law for each programming error that one side raises."""
+    """Add a broken law for each programming error that is raised at only one side."""
     with_slips = dict(broken)
     for each in (item for item in differences if item.slip):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
@@ -129,7 +129,7 @@ def add_slips(
 
 
 def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
-    """Judge a boundary that one side answers, and that ends its process, hangs or does not import at the other."""
+    """Judge a boundary that ends its process, hangs or does not import at only one side."""
     failure = error.failure
     if failure.kind in _ELSEWHERE or failure.lacks:
         return replace(result, state="not compared", reason=failure.reason, failed=error.side)

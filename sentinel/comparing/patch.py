@@ -15,7 +15,8 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.reached import Bare, Place, Unit
+from sentinel.comparing.reached import Place
+from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # no line event of its own, or nothing of its own to run

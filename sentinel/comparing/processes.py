@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.comparing.observations import AFTER
-from sentinel.comparing.reached import Code, Place, Reached, Unit
+from sentinel.comparing.reached import Code, Place, Reached
 from sentinel.comparing.selection import Selection
 from sentinel.comparing.sessions import Ended
+from sentinel.comparing.units import Unit
 from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import Runner
@@ -30,7 +31,7 @@ class Runs:
 class Shared:
     """State that comparisons of one target in one mirror share.
 
-    If a boundary reaches the same code in two revisions, a process of one answers for the other. Most heads of pull
+    If a boundary reaches the same code in two revisions, a process of either serves both. Most heads of pull
     requests therefore need no process for the revision that they branched from.
 
     :ivar runs: boundary -> what ran in its scenarios.
@@ -61,7 +62,7 @@ class Processes:
         self._places: dict[tuple[str, str], OpenTarget] = {}
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
-        """Return the process that answers for a side: its own, or one in which the boundary reaches the same code."""
+        """Return a process for a side: its own, or a process in which the boundary reaches the same code."""
         key, target = (side, subject.name), self._selection.target.name
         if key not in self._places:
             self._runner.start([target])
@@ -87,7 +88,7 @@ class Processes:
         return place.law_session.fresh() if failure is None else Ended(failure)
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return the changed definitions of a side, as they stand in the tree whose process answers for it."""
+        """Return the changed definitions of a side, located in the tree of the process that is used for it."""
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units

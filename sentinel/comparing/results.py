@@ -20,7 +20,7 @@ class Difference:
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar slip: the kind of programming error that one side raises: :func:`sentinel.worker.slips.slip`.
+    :ivar slip: the kind of programming error, if a side raises it: :func:`sentinel.worker.slips.slip`.
     """
 
     symptom: str
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Broken:
-    """A law that one revision breaks and the other keeps on the same variants.
+    """A law that is broken at one revision and holds at the other, on the same variants.
 
     :ivar defined: whether only the contract's definition is violated, which a change may intend.
     :ivar came: whether the scenario needs an option or choice that the other revision does not have.
@@ -56,7 +56,7 @@ class Broken:
 
 
 #: The law that a revision breaks if it cannot be called and the other revision can.
-ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract is answered"
+ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
 
 
 def break_answered(reason: str, inputs: Inputs) -> Broken:

@@ -8,17 +8,9 @@ from functools import cached_property
 
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.patch import Patch
-from sentinel.comparing.reached import (
-    Code,
-    Modules,
-    Place,
-    Reached,
-    Unit,
-    changed_effect,
-    changes_of,
-    signal_changes,
-)
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changes_of, signal_changes
 from sentinel.comparing.results import BoundaryDiff
+from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
 from sentinel.deciding.law_session import Subject
 from sentinel.deciding.runner import Runner

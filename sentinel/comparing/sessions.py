@@ -1,4 +1,4 @@
-"""Sessions that ask two revisions: each scenario goes to both, and the law is that the numbers are equal."""
+"""Sessions that call two revisions: each scenario goes to both, and the law is that the numbers are equal."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Log:
     """A record of what both revisions did in the scenarios of one boundary.
 
     :ivar functions: by side, the target's functions that ran.
-    :ivar answered: scenarios that both answered.
-    :ivar came: whether the earlier revision was asked for an option or choice that only the later one has.
+    :ivar answered: scenarios on which both revisions returned.
+    :ivar came: whether a scenario needed an option or choice that only the later revision has.
     :ivar refused: by side, the last exception that only this side raised.
     :ivar nonzero: by side, the observed keys that were not 0 at least once.
-    :ivar steady: part outside the contract -> whether it is equal whenever the same revision is asked again.
+    :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
     :ivar lines: by side, ``(file, line)`` of the watched lines that ran.
     :ivar decided: the keys in which some numbers could be compared.
     :ivar undecided: key -> scenarios in which some number is finite at neither revision.
@@ -67,10 +67,10 @@ class Log:
 
 
 class OneSided(Undecidable):
-    """One revision answers a call; the other ends its process, hangs or does not import.
+    """One revision returns from a call; the other ends its process, hangs or does not import.
 
-    :ivar side: the side without an answer.
-    :ivar whole: whether this side answers no call at all because its modules do not import.
+    :ivar side: the side that does not return.
+    :ivar whole: whether no call can return because the modules do not import.
     """
 
     def __init__(self, failure: Failed, side: str, inputs: Inputs, whole: bool = False) -> None:
@@ -79,7 +79,7 @@ class OneSided(Undecidable):
 
 
 class Ended(LawSession):
-    """The session of a process that ends while it imports the boundary's modules. Every question raises."""
+    """The session of a process that ends while it imports the boundary's modules. Every call raises."""
 
     def __init__(self, failure: Failed) -> None:
         self._failure = failure
@@ -160,7 +160,7 @@ class Pair(LawSession):
     ) -> dict[str, Replies]:
         """Call both sides at the same time and return their replies.
 
-        :raises OneSided: if one side answers and the other ends, or cannot be called at all.
+        :raises OneSided: if one side returns and the other ends, or cannot be called at all.
         :raises Undecidable: if neither side can be called.
         """
         promise = self._thread.submit(self._answer, BEFORE, subject, calls, describe, scenario_inputs)
@@ -189,8 +189,8 @@ class Pair(LawSession):
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
-        """Raise :class:`OneSided` if one side's process ended and the other side answered. The scenarios are asked one
-        by one to find the one that ends it, so a call that hangs costs two timeouts."""
+        """Raise :class:`OneSided` if one side's process ended and the other side returned. To find the scenario that
+        does it, the scenarios are repeated one by one, so a call that hangs costs two timeouts."""
         for side in SIDES:
             answered = _select_answered(by_side[OTHER[side]])
             replies = ((name, each.refused) for name, each in by_side[side].answers.items() if name in answered)
@@ -247,8 +247,8 @@ class Pair(LawSession):
         return Trial(variants, case, violations, answer=answer)
 
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
-        """Return the differences outside the contract. A part that changes when the same revision is asked again, such
-        as a clock or an address, is left out."""
+        """Return the differences outside the contract, without parts that change from call to call at one revision,
+        such as a clock or an address."""
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
         if any(item.key not in steady for item in violations):
@@ -270,7 +270,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """One revision as both sides, to find out which functions run in the scenarios that a pair would be asked."""
+    """One revision as both sides, to find out which functions run in the scenarios of a pair."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs, [])

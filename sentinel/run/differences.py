@@ -35,10 +35,10 @@ class TextItem(pytest.Item):
     examined = False
 
     def runtest(self) -> None:
-        from sentinel.comparing.report import beyond
+        from sentinel.comparing.report import list_beyond
 
         self.examined = self.comparison.selection.proves_equality()
-        lines = list(beyond(self.comparison))
+        lines = list(list_beyond(self.comparison))
         if lines:
             pytest.skip(f"not examined: {'; '.join(lines)}")
 
@@ -60,9 +60,9 @@ class DifferenceItem(pytest.Item):
         if result.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(result)
         if not self.examined and not result.lost:
-            from sentinel.comparing.report import lines_of
+            from sentinel.comparing.report import format_lines
 
-            idle = [lines_of(each) for each in result.unreached[:_SHOWN]]
+            idle = [format_lines(each) for each in result.unreached[:_SHOWN]]
             more = f" and {len(result.unreached) - _SHOWN} more" if len(result.unreached) > _SHOWN else ""
             pytest.skip(f"{result.state}: {result.reason or ', '.join(idle) + more}")
 
@@ -73,10 +73,10 @@ class DifferenceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, WorseError):
-            from sentinel.comparing.report import described
+            from sentinel.comparing.report import write_difference
             from sentinel.reports.escaping import visible
 
-            text = "\n".join(described(self.comparison, error.result))
+            text = "\n".join(write_difference(self.comparison, error.result))
             return visible(f"{text}\n\nmeant so? --sentinel-allow-changes={self.boundary}", lines=True)
         if isinstance(error, SentinelError):
             return f"sentinel: {error}"

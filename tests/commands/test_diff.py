@@ -62,7 +62,7 @@ def test_a_mended_bug_is_for_the_better_with_numbers_and_laws(run_sentinel, tiny
     file.write_text('{"rows": []}')
     answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
     assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "holds something else; name another file" in answer.err
+    assert "has other content; name another file" in answer.err
 
 
 SHARES = """
@@ -121,7 +121,7 @@ def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree):
     answer = run_sentinel("diff", "tiny", one, other, "--json")
     [found] = answer.json()["boundaries"]
     assert found["judgement"] == "worse"
-    assert "loss has the other sign" in found["sentence"]
+    assert "loss has the opposite sign" in found["sentence"]
     [difference] = [item for item in found["differences"] if item["symptom"] == "value"]
     assert difference["scenario"]["loss_mat"]["shape"] == [1, 1]
 
@@ -198,7 +198,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert (answer.status, found["state"], found["judgement"]) == (1, "differs", "other")
     [difference] = found["differences"]
     assert difference["scenario"]["settings"] == {"cold": True}
-    assert "loss is 1.5 times what it was" in found["sentence"]
+    assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_s
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
-    assert answer.out.endswith(": nothing is compared; 1 gone\n")
+    assert answer.out.endswith(": nothing was compared; 1 gone\n")
 
 
 def test_another_signature_is_said_so(run_sentinel, tree):
@@ -449,7 +449,7 @@ def test_what_raises_in_every_call_and_was_decidable_is_for_the_worse_and_the_ga
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", code)
     answer = run_sentinel("diff", "tiny", one, other, "--worse", *FEW)
     assert answer.status == 1
-    assert "1. tiny.losses.agg_loss: worse\n   it no longer answers: " in answer.out
+    assert "1. tiny.losses.agg_loss: worse\n   it can no longer be called: " in answer.out
     assert said in answer.out
 
 
@@ -627,7 +627,7 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert answer.status == (0 if bound_too else 2)
     assert "  tiny/losses.py:6 compute_advantages (no boundary reaches it)\n" in answer.out
-    assert "no signal code by the inventory's rule: 1 changed function: tiny/losses.py:9 helper\n" in answer.out
+    assert "not signal code by the inventory's rule: 1 changed function: tiny/losses.py:9 helper\n" in answer.out
     assert "; 1 changed signal function not bound" in answer.out
     assert ("no difference at the one boundary whose changed lines all ran" in answer.out) is bound_too
     reason = "nothing was examined: no boundary reaches the changed signal functions"

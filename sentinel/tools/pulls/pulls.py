@@ -17,8 +17,9 @@ from sentinel.comparing import report
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE
 from sentinel.comparing.processes import Shared
-from sentinel.comparing.reached import Code, Modules, changed_effect, signal_changes
+from sentinel.comparing.reached import Code, changed_effect, signal_changes
 from sentinel.comparing.results import BoundaryDiff
+from sentinel.comparing.units import Modules
 from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
@@ -245,12 +246,12 @@ class Radar:
         results = comparison.settle(results)
         answer = answered(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
-        texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
+        texts = [f"{item.name}: {report.summarise(item)}" for item in judged]
         away = [item for item in results if item.state == "gone"]
         texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
         texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
-        texts += [line.strip() for line in report.unexamined(comparison, results, over) if line != "not examined:"]
+        texts += [line.strip() for line in report.list_unexamined(comparison, results, over) if line != "not examined:"]
         if over:
             texts.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
@@ -267,7 +268,7 @@ class Radar:
             len(answered_for),
             sum(item.scenarios for item in answered_for),
             round(time.monotonic() - began, 2),
-            report.markdown(comparison, results, over),
+            report.to_markdown(comparison, results, over),
             self._by,
         )
 
