@@ -94,7 +94,7 @@ def _meaning(recipe: Recipe) -> str:
 
 
 #: Sentinel's own packages that decide.
-_JUDGES = ("worker", "deciding", "values", "targets", "contracts")
+_JUDGES = ("binding", "worker", "deciding", "values", "targets", "contracts")
 
 
 @cache
