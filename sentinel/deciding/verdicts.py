@@ -98,7 +98,7 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key of the generic contract. A mapping may have keys with dots: ``gradients.output.values`` is the
+    """Look up a dotted key of the generic contract. Keys may have dots: ``gradients.output.values`` is the
     key ``output.values`` of ``gradients``."""
     if not parts:
         return value
