@@ -1,4 +1,4 @@
-"""``sentinel diff``: what changes in the numbers between two revisions."""
+"""``sentinel diff``: show what changes in the numbers between two revisions."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ _EXAMPLE = """\
   sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each with the one before
   sentinel diff verl git:v0.8.0 git:main --boundary 'compute_grpo*' --examples 500
 
-The same scenarios go through each boundary at both revisions, where anything that it reaches has changed: those of
-known bugs first, then drawn ones, shrunk to the smallest that differs and measured again in fresh processes. Laws and
-known bugs say whether a difference is better or worse. Changed lines that no scenario ran are listed as not examined,
-and so are changed signal functions that no boundary reaches. Each answer is printed when it is known; Ctrl-C and
-SIGTERM end the command, and keep what is known.
-exit status: 0 nothing differs where it was examined, 1 something does, 2 nothing was examined, 130 interrupted
+Runs the same scenarios at both revisions through each boundary that reaches changed code: those of known bugs first,
+then drawn ones. A difference is shrunk to the smallest scenario and confirmed in fresh processes. Laws and known bugs
+decide whether it is better or worse. Changed lines that did not run, and changed signal functions that no boundary
+reaches, are listed as not examined. Results are printed as soon as they are known: changed functions first, then their
+callers, nearest first. Ctrl-C and SIGTERM end the command and keep the finished results.
+exit status: 0 no difference where it was examined, 1 a boundary differs, 2 nothing was examined, 130 interrupted
 """
 
 
@@ -111,7 +111,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Open once what comparisons of several commits share; None where a ref is no commit of the mirror."""
+    """Open the state that comparisons of several commits share; None if a ref is not a commit of the mirror."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)
@@ -140,7 +140,7 @@ def _tell_answer(
 def _print(
     arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
-    """Print one comparison, and save it; as data, where that is asked for."""
+    """Print and save one comparison. Return it as data with ``--json``."""
     if arguments.save is not None:
         name = "..".join(ref.short for ref in comparison.refs.values())
         entry = {name: report.to_page(comparison, outcomes, interrupted)}
