@@ -136,7 +136,7 @@ def test_a_target_that_is_not_available_is_named(compare, run_sentinel):
 
 
 def test_ctrl_c_shows_what_was_compared_until_then(monkeypatch, compare):
-    from sentinel.commands import compare as command  # a later import may give another module object
+    from sentinel.tools.compare.commands import compare as command  # a later import may give another module object
 
     def stop(*_: Any) -> Any:
         raise KeyboardInterrupt

@@ -580,6 +580,17 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
     assert "interrupted" not in said["headline"]
 
 
+def test_changed_functions_come_before_their_callers(run_sentinel, tree):
+    """The adapter lists `agg_loss` first; only the function that it calls has changed."""
+    registered = "\ndef registered(name):\n    return lambda function: function\n"
+    added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
+    calls = CODE.format(returned="mean_loss(loss_mat, loss_mask)") + registered
+    one, other = (tree(name, calls + added.format(f"{factor} * {MENDED}")) for name, factor in (("one", 1), ("two", 2)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    names = [each["boundary"] for each in answer.json()["boundaries"]]
+    assert names == ["tiny.losses.mean_loss", "tiny.losses.agg_loss"]
+
+
 GUARDED = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     loss = (loss_mat * loss_mask).sum() / loss_mask.sum()

@@ -9,13 +9,13 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
-from sentinel.comparing.frameworks import Compared, Frameworks, find_meaning
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.settings import NAMED
+from sentinel.tools.compare.frameworks import Compared, Frameworks, find_meaning
 from sentinel.values.literals import Tensor, typed
 
 GROUP = "search"

@@ -14,9 +14,10 @@ from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.sessions import Log, Pair
+from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
-from sentinel.contracts.group_advantage import as_rewards, of_rewards
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
 from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
@@ -30,6 +31,7 @@ from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.scenarios import NotSearchable, accepts, narrowed, with_dialects
 from sentinel.targets import Binding
 from sentinel.targets.refs import Ref
+from sentinel.values.literals import tensor
 from sentinel.worker.answers import Failed, Replies, Reply
 
 #: Calls that shrinking one difference may take.
@@ -75,9 +77,28 @@ def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
 
 
+def _write_as_group(inputs: Inputs) -> dict[str, Any]:
+    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``: each response is one token."""
+    rewards = inputs["rewards"]
+    one = {
+        "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
+        "response_mask": tensor([[1]] * rewards.shape[0], "int64"),
+        "estimator": "rloo" if inputs["leave_one_out"] else "grpo",
+        "norm_by_std": inputs["std_level"] == "group",
+    }
+    shared = {name: inputs[name] for name in ("group", "epsilon", "std", "epsilon_placement", "group_of_one")}
+    return {**{item.name: item.default for item in GROUP_ADVANTAGE.inputs}, **shared, **one}
+
+
+def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert an observation of ``group_advantage`` to ``reward_normalisation``."""
+    advantages = observation["advantages"]
+    return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
+
+
 #: contract -> another contract whose functions compute the same: with which settings, and how to convert
 #: a scenario and an answer.
-_READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, of_rewards, as_rewards)}
+_READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
 
 class Function(LawSession):
