@@ -24,6 +24,7 @@ from sentinel.search.options import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding
 from sentinel.values.literals import HALVES, Tensor, from_array
+from sentinel.worker import protocol
 from sentinel.worker.answers import Replies, Reply
 
 #: How many times as many scenarios are drawn if a revision refuses some.
@@ -183,6 +184,10 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     details = {item.key: item.detail for item in violations}
     replies = pair.both(subject, {"": inputs})
     answers, double = _observations(replies, details if symptom == BESIDE else ()), None
+    if symptom == BESIDE:
+        one, other = (answer if isinstance(answer, Mapping) else {} for answer in answers.values())
+        again = {key for key in details if protocol.encode(one.get(key)) != protocol.encode(other.get(key))}
+        details = {key: detail for key, detail in details.items() if key in again} or details
     refused = (next(iter(each.answers.values())).refused for each in replies.values())
     slip = next((each.slip for each in refused if each is not None), "")
     wide = widened(subject.contract, {"": inputs})
