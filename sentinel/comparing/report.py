@@ -321,14 +321,18 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
     for difference in item.differences:
-        yield from (f"   {line}" for line in _write_difference(difference, unsaid, item.name.rpartition(".")[2]))
+        yield from (f"   {line}" for line in write_scenario(difference, unsaid, item.name.rpartition(".")[2]))
     for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, holds now")):
         for broken in (each for each in item.broken.get(side, ()) if each.law != ANSWERED):
             yield f"   {word}: {broken.law}: {message(broken.detail)}"
     yield ""
 
 
-def _write_difference(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
+def write_scenario(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
+    """Write the scenario of a difference, and the values before and after.
+
+    :param unsaid: inputs to leave out.
+    """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     yield f"scenario{whose}:"
     yield from (f"  {line}" for line in scenario_lines({"scenario": _state(difference.inputs, unsaid)}))
@@ -343,15 +347,19 @@ def _write_difference(difference: Difference, unsaid: Collection[str], function:
         more = f"{len(difference.details) - _ENTRIES} more parts differ"
     else:
         details, more = dict(difference.details), ""
+    shown: dict[str, list[str]] = {}  # parts of several calls may have one name
     for key, detail in details.items():
         if key.endswith(_COUNT):
-            yield _describe_count(key, int(after.get(key) or 0), int(before.get(key) or 0), function)
+            shown.setdefault(_describe_count(key, int(after.get(key) or 0), int(before.get(key) or 0), function), [])
             continue
         cells = distinct(before.get(key), after.get(key))
-        name = _name_part(key).rstrip(",")
-        yield f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
-        if cells[0] != cells[1] and isinstance(before.get(key), Tensor):
-            yield from (f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells))
+        name = _name_part(key)
+        line = f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
+        tensors = cells[0] != cells[1] and isinstance(before.get(key), Tensor)
+        shown.setdefault(line, [f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells)] if tensors else [])
+    for line, values in shown.items():
+        yield line
+        yield from values
     if more:
         yield more
     if difference.double:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentinel.comparing.report import describe_difference
+from sentinel.comparing.report import write_scenario, describe_difference
 from sentinel.comparing.results import Difference
 from sentinel.values.literals import tensor
 
@@ -48,3 +48,10 @@ def test_a_difference_is_said_with_what_was_and_what_is(symptom, before, after, 
 def test_a_part_besides_the_contract_is_named_by_its_function(key, said):
     answers = {"before": {key: 4}, "after": {key: 5}}
     assert describe_difference(Difference("beside", {}, answers, {key: ""}), "agg_loss") == said
+
+
+def test_parts_of_several_calls_under_one_name_are_one_line():
+    details = {"given.step": "", "2: given.step": ""}
+    answers = {side: dict.fromkeys(details, value) for side, value in (("before", "a"), ("after", "b"))}
+    lines = list(write_scenario(Difference("beside", {}, answers, details), (), "f"))
+    assert [line for line in lines if "given.step" in line] == ['given.step: "a" before, "b" after']
