@@ -2,7 +2,7 @@
 
 import pytest
 
-from sentinel.comparing.report import write_scenario, describe_difference
+from sentinel.comparing.report import describe_difference, write_scenario
 from sentinel.comparing.results import Difference
 from sentinel.values.literals import tensor
 
