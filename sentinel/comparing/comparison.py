@@ -17,8 +17,8 @@ from sentinel.comparing.judging import (
     judge_one_sided,
     judge_refused,
     keeps_numbers,
+    list_findings,
     may_be_excused,
-    search_new,
 )
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
 from sentinel.comparing.processes import Processes, Shared
@@ -27,7 +27,7 @@ from sentinel.comparing.results import BoundaryDiff, Broken
 from sentinel.comparing.selection import Candidate, Change, Selection
 from sentinel.comparing.sessions import Log, OneSided
 from sentinel.comparing.units import Unit
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError
@@ -221,20 +221,21 @@ class Comparison:
 
     def _check_new(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Check the laws of a boundary that only the later revision has."""
-        session: LawSession = self.processes.session(AFTER, subject)
+        session = self.processes.session(AFTER, subject)
         try:
-            findings, tried, undecided = search_new(self._asking, session, subject, subject.laws)
+            search = self._asking.search_laws(session, subject, subject.laws, self._asking.budget.examples)
         except Undecidable as error:
             return replace(result, reason=str(error))
         finally:
             session.close()
         broken: list[Broken] = []
         inherited: dict[str, None] = {}
-        for finding in findings:
+        for finding in list_findings(search):
             bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [describe_finding(finding)]
-        reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else undecided
+        reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
+        tried = 0 if search.undecided else search.tried
         return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:

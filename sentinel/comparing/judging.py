@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -13,7 +13,6 @@ from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Differenc
 from sentinel.comparing.sessions import Ahead, Log, OneSided
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
-from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding
 from sentinel.search.survey import LEVELS
@@ -47,11 +46,11 @@ def compare_laws(
     def search(side: str) -> list[Finding]:
         with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:
             single = [_look_at(asking, session, subject, inputs) for inputs in scenarios]
-            return list(_findings(*single, asking.search_laws(session, subject, laws, examples)))
+            return list_findings(*single, asking.search_laws(session, subject, laws, examples))
 
     def search_new_options(side: str) -> list[Finding]:
         subjects = [subject, with_own_inputs] if side == AFTER and with_own_inputs != subject else [subject]
-        return list(_findings(*(asking.search_laws(sessions[side], each, laws, examples) for each in subjects)))
+        return list_findings(*(asking.search_laws(sessions[side], each, laws, examples) for each in subjects))
 
     broken_by: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
     with ThreadPoolExecutor(2, "sentinel-laws") as pool:
@@ -77,8 +76,8 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
     return search
 
 
-def _findings(*searches: BoundarySearch) -> Iterator[Finding]:
-    return (finding for search in searches for outcome in search.outcomes.values() for finding in outcome.findings)
+def list_findings(*searches: BoundarySearch) -> list[Finding]:
+    return [finding for search in searches for outcome in search.outcomes.values() for finding in outcome.findings]
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
@@ -107,14 +106,6 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
     empty = finding.law is metrics_tell_the_truth and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
-
-
-def search_new(
-    asking: Asking, session: LawSession, subject: Subject, laws: Sequence[Law]
-) -> tuple[list[Finding], int, str]:
-    """Search a new boundary; return the findings, the number of scenarios, and why it could not be searched."""
-    search = asking.search_laws(session, subject, laws, asking.budget.examples)
-    return list(_findings(search)), 0 if search.undecided else search.tried, search.undecided
 
 
 def add_slips(
