@@ -25,7 +25,7 @@ class Absence:
 
     :ivar needed: the path that the adapter names.
     :ivar name: the shortest prefix of the path that is missing.
-    :ivar place: the dotted path of the only definition of this name elsewhere; empty if there is no or more than one.
+    :ivar place: the dotted path of the only definition of this name elsewhere; empty unless there is exactly one.
     :ivar same: whether that definition has nearly the lines of the known one; None if no known revision is available.
     :ivar depth: the number of names between the module and the definition.
     """

@@ -25,7 +25,7 @@ Observation = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where the measured function is defined. ``docs/SECURITY.md`` says what this proves.
+    """The definition of the measured function. ``docs/SECURITY.md`` explains what this proves.
 
     :ivar boundary: the dotted path of the function in this checkout.
     :ivar file: the file that defines it, relative to the checkout.
@@ -132,7 +132,7 @@ class Verdict:
 class Decision:
     """A verdict with everything that led to it. Reports read nothing else.
 
-    :ivar expect: the verdict that the recipe's pin expects at this ref; None if there is no expectation.
+    :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
     :ivar law: the law that decided, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
     :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.

@@ -1,7 +1,7 @@
 """Check a worker's answer against its checkout: was the measured function loaded from it, and is its file unchanged?
 
 A path that a worker names is never opened, and a checkout's source is parsed in a contained process only. The evidence
-names the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` says what that proves.
+names the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what that proves.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ def failure_of(
     :param paths: dotted paths of the boundary, of which it needs one.
     """
     kind, reason = failure.kind, failure.reason
-    # If the boundary was found, the adapter says that an option or estimator is missing. No text can confirm that.
+    # If the boundary was found, the adapter reported a missing option or estimator. No text can confirm that.
     if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
-            kind, reason = "drift", f"the checkout has what the worker says it lacks ({reason})"
+            kind, reason = "drift", f"the checkout has the name that the worker could not find ({reason})"
     if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
     proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
