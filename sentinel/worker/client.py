@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from sentinel.errors import SentinelError
 from sentinel.targets.checkout import Checkout
 from sentinel.worker import answers, interpreters, protocol, syscalls
-from sentinel.worker.answers import Compiled, Failed, Measured, Replies, WorkerKind
+from sentinel.worker.answers import Described, Failed, Measured, Replies, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
@@ -506,10 +506,10 @@ class TargetProcess(_Handle):
         results = self._ask(message, timeout, "while probes ran", parse)
         return () if isinstance(results, Failed) else results
 
-    def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
-        """Return the definitions in a source (bytes, or a file as this process sees it), without running it."""
-        message = {"op": "compile", "source": source, "timeout": timeout}
-        return self._ask(message, timeout, "while a source was compiled", answers.of_source)
+    def describe(self, source: bytes, timeout: float) -> Described | Failed:
+        """Describe what a source defines; see :func:`sentinel.worker.codes.describe`."""
+        message = {"op": "describe", "source": source, "timeout": timeout}
+        return self._ask(message, timeout, "while a source was parsed", answers.of_source)
 
     def bare(self) -> None:
         """Fork, run one backward pass and exit: the minimum cost of a probe (for benchmarks)."""

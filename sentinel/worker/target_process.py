@@ -68,7 +68,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             works: dict[str, Callable[[], Any]] = {
                 "probe": partial(trace.with_questions, partial(probe.run, request, roots, recorder)),
                 "probes": partial(_one_after_the_other, request, roots, recorder),
-                "compile": partial(codes.described, request.get("source", "")),
+                "describe": partial(codes.describe, request.get("source", "")),
                 "bare": probe.run_bare,
             }
             answer = _fork(channel, works[request["op"]], request["timeout"], nonce)

@@ -69,12 +69,12 @@ def missing_origins(error: BaseException, file: str) -> list[str]:
     """Return the missing packages from which a module imports the name that it lacks."""
     if not isinstance(error, NameError) or not error.name:
         return []
-    packages = origins(error.name, codes.described(file)["names"])
+    packages = origins(error.name, codes.describe(file)["names"])
     return [package for package in dict.fromkeys(packages) if not ghosts.installed(package)]
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """Return the packages from which a module imports a name, from its definitions (see ``codes.described``)."""
+    """Return the packages from which a module imports a name, from its definitions (see ``codes.describe``)."""
     packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )
