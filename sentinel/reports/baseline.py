@@ -15,15 +15,12 @@ from typing import Any
 from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.verdicts import NOT_HERE
 from sentinel.errors import NothingExamined, SentinelError
-from sentinel.laws.layout import address
 from sentinel.reports import store
 from sentinel.reports.escaping import message
-from sentinel.reports.evidence import Document, dumps
+from sentinel.reports.evidence import Document, dumps, flat, is_tensor
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import TAGGED
 from sentinel.values.tolerance import Tolerance
-
-_TYPED = {"dtype", "shape", "tensor"}
 
 
 @dataclass(frozen=True)
@@ -79,11 +76,6 @@ def number(value: Any) -> float | None:
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None
-
-
-def is_tensor(value: Any) -> bool:
-    """Say whether evidence holds a tensor there."""
-    return isinstance(value, Mapping) and value.keys() >= _TYPED
 
 
 def _show(value: Any) -> str:
@@ -185,19 +177,13 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
     """Give each observation key of either document, with every element that is not identical."""
-    there, here = _flat(recorded["observation"]), _flat(now["observation"])
+    there, here = flat(recorded["observation"]), flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
             words = ("there", "absent") if key in there else ("absent", "there")
             yield key, [Difference(key, *words)]
         else:
             yield key, list(compare(there[key], here[key], key, _tolerance(recorded, key)))
-
-
-def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    return {
-        address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
-    }
 
 
 def _tolerance(recorded: Recorded, key: str) -> Tolerance:
