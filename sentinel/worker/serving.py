@@ -21,10 +21,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from sentinel.binding.drift import AbsentError, Neutral
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.answers import CUT, PARTS
-from sentinel.worker.drift import AbsentError, Neutral
 from sentinel.worker.side_effects import Watch, parts, turned
 
 
