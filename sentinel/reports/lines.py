@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,16 @@ Facts = dict[str, Any]
 #: The most bytes of a file of lines that are read.
 _MOST = 64 << 20
 
-_CHECKOUT = {**dict.fromkeys(("commit", "version", "digest", "tree")), "dirty": False, "roots": [], "left_out": []}
+_CHECKOUT: Facts = {
+    **dict.fromkeys(("commit", "version", "digest", "tree")),
+    "dirty": False,
+    "roots": [],
+    "left_out": [],
+}
 _CHECKS = dict.fromkeys(("code", "repeated", "reordered"))
 _COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatched", "matches_fixed"))
+#: Values that a line holds as the document does.
+_KEPT = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
 #: Values that many lines have in common.
 _SHARED = ("checkout", "environment")
 #: When and with what an entry was decided: entries that differ in these alone say the same.
@@ -51,12 +59,24 @@ class Recipes:
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self._of: dict[str, dict[str, Recipe]] = {}
+        self._digests: dict[tuple[str, ...], Facts] = {}
 
     def get(self, target: str, bug: str) -> Recipe | None:
         if target not in self._of:
             known = target in self.catalog.adapters
             self._of[target] = {r.bug_id: r for r in find_recipes(self.catalog, (target,))} if known else {}
         return self._of[target].get(bug)
+
+    def digests(self, recipe: Recipe, law: str | None) -> Facts:
+        """Return the digests of the binding and the contract that would decide now."""
+        key = (recipe.target, recipe.boundary, recipe.contract, law or "")
+        if key not in self._digests:
+            adapter = self.catalog.adapters[recipe.target]
+            self._digests[key] = {
+                "binding": binding_digest(adapter.target, adapter.file, recipe.boundary, recipe.contract),
+                "contract": contract_digest(self.catalog.contracts[recipe.contract], self.catalog.laws.get(law or "")),
+            }
+        return self._digests[key]
 
 
 # -- from a document to facts -----------------------------------------------------------------------------------------
@@ -68,10 +88,12 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
     :param subject: what the evidence of a law is filed under.
     """
     catalog, target = recipes.catalog, str(document["target"])
+    if target not in catalog.adapters:
+        raise SentinelError(f"{target} is not a target here; install the plugin that has its adapter")
+    recipe: Recipe | None = None
     facts: Facts = {"refs": {document["ref"]: document["expect"] or ""}, "boundary": _lean(document["boundary"])}
     written = facts["boundary"].pop("written")
-    names = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
-    facts |= {name: document[name] for name in names if document[name]}
+    facts |= {name: document[name] for name in _KEPT if document[name]}
     facts |= {"checks": _lean(document.get("checks") or {}), "environment": _lean(document["environment"])}
     if document["checkout"] is not None:
         facts["checkout"] = _lean(document["checkout"], _CHECKOUT)
@@ -80,19 +102,18 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
         facts["failure"] = _lean(document["failure"], same)
     if document["bug_id"]:
         facts["bug_id"] = document["bug_id"]
-        recipe = _recipe_of(document, recipes)
-        facts["recipe"] = recipe_digest(recipe)
-        if document["law"]:
-            facts["law"] = document["law"]
-        contract = recipe.contract
+        facts |= {"law": document["law"]} if document["law"] else {}
+        with suppress(SentinelError):  # a copy that today's contract refuses; its entry is stale
+            recipe = _recipe_of(document, recipes)
+            facts["recipe"] = recipe_digest(recipe)
     else:
-        contract = str(document["contract"])
-        facts |= {"law": document["law"], "boundary_name": written, "contract_name": contract}
+        facts |= {"law": document["law"], "boundary_name": written, "contract_name": document["contract"]}
         copy = document["recipe"]["document"]
         facts |= {name: copy[name] for name in ("scenario", "variants") if name in copy}
         facts |= {"subject": subject} if subject not in ("", written) else {}
-        recipe = _found(facts, target, catalog, ())
-    facts |= _digests(document, recipe, catalog)
+        recipe = recipe_for(facts, target, recipes)[0]
+    if recipe is not None and document["adapter"] in (None, catalog.adapters[target].digest):
+        facts |= recipes.digests(recipe, document["law"])
     if not _same(document_of(facts, target, recipe)["comparison"], document["comparison"]):
         seen = flat(document["observation"])
         facts["comparison"] = [
@@ -107,22 +128,6 @@ def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
     if recipe is not None and recipe.digest == document["recipe"]["digest"]:
         return recipe
     return load_copy(document["recipe"]["document"], recipes.catalog)
-
-
-def _digests(document: Mapping[str, Any], recipe: Recipe, catalog: Catalog) -> Facts:
-    """Return the digests of binding and contract; none if another adapter than today's decided."""
-    if document["adapter"] not in (None, catalog.adapters[recipe.target].digest):
-        return {}
-    return current_digests(recipe, document["law"], catalog)
-
-
-def current_digests(recipe: Recipe, law: str | None, catalog: Catalog) -> Facts:
-    """Return the digests of the binding and the contract that would decide now."""
-    adapter = catalog.adapters[recipe.target]
-    return {
-        "binding": binding_digest(adapter.target, adapter.file, recipe.boundary, recipe.contract),
-        "contract": contract_digest(catalog.contracts[recipe.contract], catalog.laws.get(law or "")),
-    }
 
 
 def _lean(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
@@ -152,8 +157,18 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
     if recipe is None:
         return None, f"there is no recipe {facts['bug_id']}; add its folder with --recipes"
     if recipe_digest(recipe) != facts.get("recipe"):
-        return None, "its recipe has changed since; decide it again with `sentinel report refresh`"
+        return None, "its recipe changed"
     return recipe, ""
+
+
+def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
+    """Return why facts must be decided again, or an empty text. No code of the framework runs for that."""
+    recipe, why = recipe_for(facts, target, recipes)
+    if recipe is None:
+        return why
+    now = recipes.digests(recipe, facts.get("law"))
+    changed = [name for name in ("binding", "contract") if facts.get(name) != now[name]]
+    return f"its {' and '.join(changed)} changed" if changed else ""
 
 
 def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
@@ -196,8 +211,7 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
     (ref, expect), *_ = facts["refs"].items()
     document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable"), law=facts.get("law")))
     document |= {"ref": ref, "expect": expect or None, "kind": "", "reason": ""}
-    names = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
-    document |= {name: facts[name] for name in names if name in facts}
+    document |= {name: facts[name] for name in _KEPT if name in facts}
     for name in ("boundary", "environment"):
         document[name] = {**document[name], **facts.get(name, {})}
     if "checkout" in facts:
@@ -232,7 +246,7 @@ def written(entries: Iterable[Facts]) -> str:
     lines = []
     for facts in _joined(entries):
         line = {name: _sorted(facts[name]) for name in (*_FIRST, *sorted(facts.keys() - {*_FIRST})) if name in facts}
-        line = {name: value for name, value in line.items() if value not in ({}, [], "")or name == "failure"}
+        line = {name: value for name, value in line.items() if value not in ({}, [], "") or name == "failure"}
         for name in _SHARED:
             if name in line:
                 text = _encoded(line[name])
@@ -277,7 +291,7 @@ def read(file: Path) -> list[Facts]:
         try:
             value = json_data(line)
             if "shared" in value:
-                shared.update({value["shared"]: value[name] for name in _SHARED if name in value})
+                shared[value["shared"]] = next(value[name] for name in _SHARED if name in value)
                 continue
             value |= {name: shared[value[name]] for name in _SHARED if name in value}
             entries += [{**value, "refs": {ref: expect}} for ref, expect in value["refs"].items()]

@@ -1,8 +1,8 @@
 """Evidence on disk, in two forms that :func:`recorded` reads alike.
 
-A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and ``run.json`` next to the target folders for what varies
-from run to run. A baseline has a file ``<folder>/<target>.jsonl`` for each target, with a line for each verdict (see
-:mod:`sentinel.reports.lines`). A verdict has the same place in both: the path of the file that a run writes.
+A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and ``run.json`` next to the target folders for what
+varies from run to run. A baseline has a file ``<folder>/<target>.jsonl`` for each target, with a line for each verdict
+(see :mod:`sentinel.reports.lines`). A verdict has the same place in both: the path of the file that a run writes.
 """
 
 from __future__ import annotations
@@ -267,6 +267,11 @@ def recorded(
     return dict(sorted(found.items()))
 
 
+def holds_evidence(directory: Path) -> bool:
+    """Return True if there is evidence in a folder, in either form."""
+    return bool(line_files(directory)) or any(files(directory))
+
+
 def line_files(directory: Path) -> list[Path]:
     """Return the files of lines of a baseline."""
     with suppress(OSError):
@@ -297,7 +302,7 @@ def _place_of(facts: Facts, target: str) -> PurePosixPath:
     if "bug_id" in facts:
         folder = PurePosixPath(*map(file_name, (target, facts["bug_id"])))
     else:
-        folder = law_folder(target, facts.get("subject", facts["boundary_name"]), facts["law"])
+        folder = law_folder(target, str(facts.get("subject") or facts["boundary_name"]), facts["law"])
     return folder / f"{file_name(lines.key_of(facts))}.json"
 
 
@@ -312,8 +317,44 @@ def expanded(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
         validate(document)
     except (SentinelError, KeyError, TypeError, AttributeError, ValueError) as error:
         subject = visible(str(facts.get("bug_id") or facts.get("law")))
-        raise SentinelError(f"{visible(str(file))}: the line of {subject} is not evidence: {error}; {RESTORE}") from None
+        raise SentinelError(
+            f"{visible(str(file))}: the line of {subject} is not evidence: {error}; {RESTORE}"
+        ) from None
     return document
+
+
+def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
+    """Return what a baseline records of a target, by place, in whichever form.
+
+    :raises SentinelError: if evidence is damaged.
+    """
+    file = directory / f"{file_name(target)}.jsonl"
+    if file.is_file():
+        return dict(facts_in(file))
+    documents = recorded(directory, under=PurePosixPath(file_name(target)), advice=RESTORE)
+    return {place: lines.facts_of(document, recipes, subject_of(place)) for place, document in documents.items()}
+
+
+def subject_of(place: PurePosixPath) -> str:
+    """Return what the evidence of a law is filed under; empty for a bug's."""
+    return place.parts[2] if place.parts[1] == "laws" else ""
+
+
+def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Facts]) -> None:
+    """Write what a baseline records of a target as lines, and remove its single files."""
+    file = own(directory, PurePosixPath(f"{file_name(target)}.jsonl"))
+    text = lines.written(facts[place] for place in sorted(facts))
+    if _present(file) != text.encode():
+        write_atomically(file, text, "name another baseline folder")
+    try:
+        for old in list(files(directory, PurePosixPath(file_name(target)))):
+            old.unlink()
+            for folder in old.parents:
+                if folder == directory or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+    except OSError as error:
+        raise SentinelError(f"cannot remove {old}: {error.strerror}; make the folder writable") from error
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
@@ -367,9 +408,7 @@ def decided(
     missing = sorted(place for place in listed if place and PurePosixPath(place) not in places)
     if missing:
         raise SentinelError(f"{name}: no such evidence in its folder: {visible(missing[0])}; run again")
-    return {
-        place: (load(file, advice), listed[str(place)]) for place, file in places.items() if str(place) in listed
-    }
+    return {place: (load(file, advice), listed[str(place)]) for place, file in places.items() if str(place) in listed}
 
 
 def day_of(directory: Path) -> str:

@@ -12,7 +12,9 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.triggers import laws_named
 from sentinel.records import record
-from sentinel.reports.store import HISTORY, file_name, files, load
+from sentinel.reports.evidence import dumps
+from sentinel.reports.lines import Recipes
+from sentinel.reports.store import HISTORY, file_name, recorded
 from sentinel.sources.home import read_json
 from sentinel.targets.refs import Ref
 
@@ -174,12 +176,11 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
             f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
         )
     groups: dict[tuple[str, ...], list[Evidence]] = {}
-    for file in files(reports):
-        place = file.relative_to(reports).as_posix()
-        document = load(file)
+    for path, document in recorded(reports, Recipes(catalog)).items():
+        place = path.as_posix()
         alone = not document["bug_id"]
         about = ("laws", place.rpartition("/")[0]) if alone else ("bugs", document["target"], document["bug_id"])
-        groups.setdefault(about, []).append(Evidence(document, place, file.read_text(encoding="utf-8")))
+        groups.setdefault(about, []).append(Evidence(document, place, dumps(document)))
     if not groups:
         raise NothingExamined(
             f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
