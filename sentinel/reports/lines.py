@@ -206,7 +206,7 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
     if recipe is None:
         names = {"boundary": facts.get("boundary_name", ""), "contract": facts.get("contract_name", "")}
         path = Path(f"{facts.get('bug_id') or facts['law']}.yaml")
-        empty = Recipe(facts.get("bug_id", ""), "", target, **names, variants={}, path=path, digest="")
+        empty = Recipe(facts.get("bug_id", ""), "", target, **names, variants={"": {}}, path=path, digest="")
         recipe = replace(empty, digest=facts.get("recipe", "sha256:" + 64 * "0"))
     (ref, expect), *_ = facts["refs"].items()
     document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable"), law=facts.get("law")))
