@@ -39,9 +39,7 @@ class Stale:
 
 
 def declare(commands: Commands) -> None:
-    parser = command(
-        commands, "refresh", _refresh, "decide stale entries of the baseline again", _EXAMPLE
-    )
+    parser = command(commands, "refresh", _refresh, "decide stale entries of the baseline again", _EXAMPLE)
     parser.add_argument("--check", action="store_true", help="only list them")
     evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
     parser.add_argument("--target", metavar="NAME", action="append", help="only these targets (default: all)")

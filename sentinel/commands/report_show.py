@@ -25,9 +25,7 @@ expected values, comparison. It cannot be printed if what decides in the recipe 
 def declare(commands: Commands) -> None:
     parser = command(commands, "show", _show, "print the whole document of a recorded verdict", _EXAMPLE)
     parser.add_argument("subject", metavar="SUBJECT", help="a bug id, or BOUNDARY::LAW")
-    parser.add_argument(
-        "ref", metavar="REF", nargs="?", help="needed if several are recorded; a sha may be cut"
-    )
+    parser.add_argument("ref", metavar="REF", nargs="?", help="needed if several are recorded; a sha may be cut")
     evidence_option(parser, "--from", "baseline", "recorded evidence", "reports")
     settings_options(parser, "recipes")
 

@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.records.bisection import bisect
-from sentinel.records.chronicle import plain_commit
+from sentinel.records.history import plain_commit
 from sentinel.records.ledger import Ledger
 from sentinel.reports import store
 from sentinel.reports.baseline import difference, named, not_here, which_way

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,12 @@ from sentinel.recipes import Recipe, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.digests import binding_digest, contract_digest, recipe_digest
 from sentinel.recipes.found import found_recipe, pin_of
-from sentinel.reports.escaping import message, visible
+from sentinel.reports import jsonlines
 from sentinel.reports.evidence import Document, evidence, flat, json_comparison, with_behaviour
 from sentinel.targets.refs import Ref
-from sentinel.values.documents import json_data
-from sentinel.values.files import regular_bytes
 from sentinel.values.literals import untyped
 
 Facts = dict[str, Any]
-
-#: The most bytes of a file of lines that are read.
-_MOST = 64 << 20
 
 _CHECKOUT: Facts = {
     **dict.fromkeys(("commit", "version", "digest", "tree")),
@@ -235,42 +231,22 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 # -- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _encoded(value: Any) -> str:
-    # A hosted runner obeys ``##[command]`` in whatever is printed.
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("##[", "#\\u0023[")
-
-
 def written(entries: Iterable[Facts]) -> str:
     """Return the text of a file with these entries, in their order."""
-    shared: dict[tuple[str, str], str] = {}
-    lines = []
-    for facts in _joined(entries):
-        line = {name: _sorted(facts[name]) for name in (*_FIRST, *sorted(facts.keys() - {*_FIRST})) if name in facts}
-        line = {name: value for name, value in line.items() if value not in ({}, [], "") or name == "failure"}
-        for name in _SHARED:
-            if name in line:
-                text = _encoded(line[name])
-                key = hashlib.sha256(text.encode()).hexdigest()[:8]
-                shared[name, key] = text
-                line[name] = key
-        lines.append(_encoded(line))
-    top = [f'{{"shared":"{key}","{name}":{text}}}' for (name, key), text in sorted(shared.items())]
-    return "\n".join([*top, *lines, ""])
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, (list, tuple)) else value
+    lines = (
+        {name: value for name, value in facts.items() if value not in ({}, [], "") or name == "failure"}
+        for facts in _joined(entries)
+    )
+    return jsonlines.written(lines, _FIRST, _SHARED)
 
 
 def _joined(entries: Iterable[Facts]) -> Iterator[Facts]:
     """Join entries of a bug at one commit that differ in ref and circumstances alone; the latest gives those."""
     groups: dict[str, Facts] = {}
     for facts in entries:
-        same = _sorted({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
+        same = jsonlines.ordered({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
         commit = facts.get("checkout", {}).get("commit")
-        key = _encoded([same, commit or list(facts["refs"])])
+        key = jsonlines.encoded([same, commit or list(facts["refs"])])
         before = groups.get(key)
         if before is not None:
             latest = max((before, facts), key=lambda each: str(each.get("date", "")))
@@ -280,26 +256,14 @@ def _joined(entries: Iterable[Facts]) -> Iterator[Facts]:
 
 
 def read(file: Path) -> list[Facts]:
-    """Return the facts of a file, one for each bug or law and ref.
+    """Return the facts of a file, one for each bug or law and ref; raises as :func:`jsonlines.read` does."""
 
-    :raises OSError: if the file cannot be read.
-    :raises SentinelError: if a line is damaged; the message begins with the file and the line.
-    """
-    shared: dict[str, Any] = {}
-    entries: list[Facts] = []
-    for number, line in enumerate(regular_bytes(file, _MOST).splitlines(), 1):
-        try:
-            value = json_data(line)
-            if "shared" in value:
-                shared[value["shared"]] = next(value[name] for name in _SHARED if name in value)
-                continue
-            value |= {name: shared[value[name]] for name in _SHARED if name in value}
-            entries += [{**value, "refs": {ref: expect}} for ref, expect in value["refs"].items()]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise SentinelError(
-                f"{visible(str(file))}:{number}: not a line of evidence: {type(error).__name__}: {message(str(error))}"
-            ) from None
-    return entries
+    def by_ref(line: Facts) -> list[Facts]:
+        if "bug_id" not in line:
+            line["law"], line["boundary_name"], line["contract_name"]
+        return [{**line, "refs": {ref: expect}} for ref, expect in line["refs"].items()]
+
+    return list(chain.from_iterable(jsonlines.read(file, _SHARED, by_ref)))
 
 
 def key_of(facts: Facts) -> str:

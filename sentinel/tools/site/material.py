@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import NothingExamined, SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.triggers import laws_named
-from sentinel.records import record
+from sentinel.records import history
 from sentinel.reports.evidence import dumps
 from sentinel.reports.lines import Recipes
 from sentinel.reports.store import HISTORY, file_name, recorded
@@ -74,7 +74,7 @@ class Bug:
 
     :ivar recipe: None where the evidence is about a recipe that is not there any more.
     :ivar evidence: its evidence; pins in the recipe's order, then what else was looked at.
-    :ivar histories: its records, see :mod:`sentinel.records.record`.
+    :ivar histories: its records, see :mod:`sentinel.records.history`.
     """
 
     target: str
@@ -219,13 +219,8 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
     """Load the records, and say what is wrong with the rest: a site without one history is a site."""
     histories: dict[tuple[str, str], list[Document]] = {}
-    notes = []
-    for file in record.files(folder) if folder.is_dir() else ():
-        try:
-            document = record.load(file)
-        except SentinelError as error:
-            notes.append(str(error))
-            continue
+    notes: list[str] = []
+    for document in history.load_all(folder, complain=notes.append):
         histories.setdefault((document["target"], document["bug_id"]), []).append(document)
     return histories, notes
 
