@@ -118,7 +118,7 @@ def _before(recipe: Recipe, brought: str) -> list[str]:
     which its history has another verdict."""
     histories = load_all(Path("reports/history"), recipe.target)
     lines = (h for h in histories if (h["bug_id"], h["source"]["walk"]) == (recipe.bug_id, "first-parent"))
-    runs = next(lines, {"runs": []})["runs"]
+    runs: list[dict[str, Any]] = next((each["runs"] for each in lines), [])
     days = {run["first"]["sha"]: run["first"]["date"][:10] for run in runs}
     days |= {found[1]: found[2] for found in _NAMED.finditer(str(recipe.document.get("root_cause", "")))}
     named = next(found[2] for found in _NAMED.finditer(str(recipe.document["introduced_by"])) if found[1] == brought)
