@@ -17,10 +17,12 @@ from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
-from sentinel.records import record as records
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.records.history import keep, load_all
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
+from sentinel.reports.lines import Recipes
 from sentinel.search.saving import save
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.checkouts import files
@@ -32,7 +34,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.site.building import write
 from sentinel.tools.upstream import life
 from sentinel.tools.upstream.commands.report_findings import evidence_of
-from sentinel.tools.upstream.commands.verify import _files
+from sentinel.tools.upstream.commands.verify import _documents
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
 MAIN = Ref.parse("git:main")
@@ -289,12 +291,10 @@ def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path,
     with pytest.raises(
         SentinelError, match="is a link, and nothing is written through it" if level < 2 else "not JSON"
     ):
-        update(fresh, folder, prune=True)
-    record = {"target": place.parts[0], "bug_id": place.parts[1]}
-    source = dict.fromkeys(("kind", "ref", "head", "walk", "since", "until"), "git")
-    if level < 2:
-        with pytest.raises(SentinelError, match="is a link"):
-            records.place(folder, {**record, "source": {**source, "begins": []}})
+        update(fresh, folder, Recipes(bundled_catalog()), prune=True)
+    link(folder / f"{place.parts[0]}.jsonl", mine / "lines")
+    with pytest.raises(SentinelError, match="is a link"):
+        keep(folder, [{"target": place.parts[0]}])
 
 
 def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, tmp_path):
@@ -359,9 +359,10 @@ def test_reading_stays_in_the_folder(decision, tmp_path):
     for name in ("etc", "DEMO", "history"):
         link(folder / name, "/")
         link(folder / "demo" / name, "/")
+    link(folder / "demo.jsonl", "/etc/passwd")
     assert list(reports.files(folder)) == [file]
-    assert list(records.files(folder)) == [file]
-    assert _files([folder]) == [file]  # of `verify`
+    assert load_all(folder) == []
+    assert [at for at, _ in _documents([folder], Recipes(bundled_catalog()))] == [file]  # of `verify`
     (tmp_path / "links").mkdir()
     link(tmp_path / "links" / "demo", file.parents[1])
     assert list(evidence_of(decision.recipe, tmp_path / "links")) == []

@@ -15,8 +15,8 @@ from sentinel.recipes import find_recipes
 from sentinel.records import timelines
 from sentinel.records.closure_verdicts import ClosureVerdictStore
 from sentinel.records.executors import Local, ProbeResult, Work
+from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
-from sentinel.records.record import Selection
 from sentinel.sources import Home
 from sentinel.sources.gittrees import GitTrees, MissingObjectError
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from sentinel.records.chronicle import changes_of, lifetimes_of, runs_of
 from sentinel.records.closure_verdicts import ClosureVerdict
+from sentinel.records.history import changes_of, lifetimes_of, runs_of
 from sentinel.records.timelines import counts, overview
 from sentinel.sources.commits import Commit
 
@@ -25,11 +25,11 @@ def line(text: str, days: list[int] | None = None) -> tuple[list[Commit], dict[s
 
 
 def told(text: str) -> list[tuple[str, str, int]]:
-    return [(c.what, c.commit.sha, c.undecided) for c in changes_of(runs_of(*line(text)))]
+    return [(c["what"], c["commit"]["sha"], c["undecided"]) for c in changes_of(runs_of(*line(text)), {})]
 
 
 def test_runs_are_neighbours_of_one_verdict_and_one_kind():
-    assert [(run.verdict, run.kind, run.commits) for run in runs_of(*line("RRFDDU"))] == [
+    assert [(run["verdict"], run["kind"], run["commits"]) for run in runs_of(*line("RRFDDU"))] == [
         ("reproduced", "", 2),
         ("fixed", "", 1),
         ("inconclusive", "drift", 2),
@@ -44,7 +44,7 @@ def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason():
         sha: replace(entry, reason=reason) for (sha, entry), reason in zip(entries.items(), reasons, strict=True)
     }
     runs = runs_of(commits, entries)
-    assert [(run.commits, run.reason) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
+    assert [(run["commits"], run["reason"]) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
 
 
 def test_what_changed():
@@ -66,8 +66,8 @@ def test_nothing_is_interpolated():
 def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bool]]:
     runs = runs_of(*line(text, days))
     return [
-        (lifetime.days, lifetime.ended is not None, lifetime.clock_went_backwards)
-        for lifetime in lifetimes_of(changes_of(runs), runs)
+        (lifetime["days"], lifetime["ended"] is not None, lifetime["clock_went_backwards"])
+        for lifetime in lifetimes_of(changes_of(runs, {}), runs)
     ]
 
 
