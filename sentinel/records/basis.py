@@ -77,7 +77,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
 
 
 #: Sentinel's own packages that decide.
-_JUDGES = ("worker", "deciding", "values", "targets", "contracts")
+_JUDGES = ("binding", "worker", "deciding", "values", "targets", "contracts")
 
 
 @cache
