@@ -240,7 +240,7 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
                 "undecided": sum(item["commits"] for item in gap),
                 "why": ", ".join(dict.fromkeys(item["kind"] for item in gap)),
                 "begins": was in ("", "absent"),
-                "origin": {"lines": lines[0], "older": lines[1]} if lines and was in ("", "absent") else None,
+                "origin": {"lines": int(lines[0]), "older": int(lines[1])} if lines and was in ("", "absent") else None,
             })  # fmt: skip
         before, gap = run, []
     return changes
@@ -279,7 +279,8 @@ def expanded(line: History, target: str) -> dict[str, Any]:
 
     :raises SentinelError: if it is none.
     """
-    runs = [{**_NO_RUN, **run, **_ends(run)} for run in line["runs"]]
+    # JSON Schema takes 2.0 for an integer.
+    runs = [{**_NO_RUN, **run, "commits": int(run.get("commits", 1)), **_ends(run)} for run in line["runs"]]
     dates = [run[end]["date"] for run in runs for end in ("first", "last")]
     dates += [date for _, _, date in line.get("tags", ())]
     if (line["source"]["kind"] == "git" or any(dates)) and not all(map(is_moment, dates)):
