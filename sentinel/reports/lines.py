@@ -115,7 +115,8 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
         facts["comparison"] = [
             _lean(item, {**_COMPARISON, "observed": seen.get(item["key"])}) for item in document["comparison"]
         ]
-    return facts
+    empty = ("failure", "comparison", "scenario")  # whose presence says something
+    return {name: value for name, value in facts.items() if value not in ({}, [], "") or name in empty}
 
 
 def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
@@ -233,11 +234,7 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 
 def written(entries: Iterable[Facts]) -> str:
     """Return the text of a file with these entries, in their order."""
-    lines = (
-        {name: value for name, value in facts.items() if value not in ({}, [], "") or name == "failure"}
-        for facts in _joined(entries)
-    )
-    return jsonlines.written(lines, _FIRST, _SHARED)
+    return jsonlines.written(_joined(entries), _FIRST, _SHARED)
 
 
 def _joined(entries: Iterable[Facts]) -> Iterator[Facts]:

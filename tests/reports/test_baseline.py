@@ -204,3 +204,9 @@ def test_update_reads_everything_before_it_writes(decide, tmp_path):
     with pytest.raises(SentinelError, match="not JSON"):
         update(fresh, baseline, RECIPES)
     assert not baseline.exists()
+
+
+def test_what_was_never_found_is_recorded_once(decide, tmp_path):
+    fresh, baseline, _ = folders(tmp_path, decide("unavailable"))
+    update(fresh, baseline, RECIPES)
+    assert update(fresh, baseline, RECIPES).changed == ()
