@@ -54,7 +54,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
         raise NothingExamined(f"{baseline} holds no lines of evidence; `sentinel report accept` records a run there")
     if stale and not arguments.check:
         with progress() as tell:
-            for words in _runs(stale):
+            for words in _runs(stale, recipes):
                 tell(f"pytest {' '.join(words)}"[:160])
                 with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
                     _decide(words, arguments, Path(folder) / "run", baseline, recipes)
@@ -80,23 +80,28 @@ def _stale(baseline: Path, recipes: lines.Recipes, targets: Sequence[str]) -> tu
     return stale, examined
 
 
-def _runs(stale: list[Stale]) -> Iterator[list[str]]:
+def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
     """Yield the arguments of the runs of pytest that decide entries: for each target its pins, then other refs."""
     for target in sorted({entry.target for entry in stale}):
         here = [entry for entry in stale if entry.target == target]
-        bugs = [entry for entry in here if "bug_id" in entry.facts]
-        pinned = sorted({entry.facts["bug_id"] for entry in bugs if next(iter(entry.facts["refs"].values()))})
+        pinned = [entry for entry in here if _is_pin(entry, recipes)]
         if pinned:
-            yield [f"--sentinel-target={target}", f"--sentinel-bug={','.join(pinned)}"]
-        moving = [entry for entry in here if not next(iter(entry.facts["refs"].values()))]
-        for ref in sorted({entry.ref for entry in moving}):
-            there = [entry for entry in moving if entry.ref == ref]
+            bugs = sorted({entry.facts["bug_id"] for entry in pinned})
+            yield [f"--sentinel-target={target}", f"--sentinel-bug={','.join(bugs)}"]
+        others = [entry for entry in here if not _is_pin(entry, recipes)]
+        for ref in sorted({entry.ref for entry in others}):
+            there = [entry for entry in others if entry.ref == ref]
             names = sorted({entry.facts["bug_id"] for entry in there if "bug_id" in entry.facts})
             laws = sorted({_law_id(entry) for entry in there if "bug_id" not in entry.facts})
             if names:
                 yield [f"--sentinel-target={target}", f"--sentinel-bug={','.join(names)}", f"--sentinel-ref={ref}"]
             if laws:
                 yield [*laws, f"--sentinel-ref={ref}", "--sentinel-laws=quick"]
+
+
+def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
+    recipe = recipes.get(entry.target, entry.facts.get("bug_id", ""))
+    return recipe is not None and any(str(pin.ref) == entry.ref for pin in recipe.pins)
 
 
 def _law_id(entry: Stale) -> str:

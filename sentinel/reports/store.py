@@ -16,11 +16,11 @@ import re
 import shlex
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -240,7 +240,11 @@ def parse(file: Path) -> Any:
 
 
 def recorded(
-    directory: Path, recipes: Recipes | None = None, under: PurePosixPath = _HERE, advice: str = ""
+    directory: Path,
+    recipes: Recipes | None = None,
+    under: PurePosixPath = _HERE,
+    advice: str = "",
+    complain: Callable[[str], None] | None = None,
 ) -> dict[PurePosixPath, Document]:
     """Return the evidence of a folder by place, in order.
 
@@ -248,23 +252,30 @@ def recorded(
         lack the title, the scenario and the expectations.
     :param under: the place of a target, a bug or one verdict.
     :param advice: what a user can do about damaged evidence.
-    :raises SentinelError: if evidence is damaged.
+    :param complain: is told about damaged evidence; the rest is returned.
+    :raises SentinelError: if evidence is damaged, and nobody is told.
     """
-    found: dict[PurePosixPath, Document] = {}
+    found: dict[PurePosixPath, Callable[[], Document]] = {}
     of_lines = set()
+    documents = {}
     for file in line_files(directory):
         of_lines.add(file.stem)
         if under.parts[:1] in ((), (file.stem,)):
-            found |= {
-                place: expanded(file, facts, recipes)
-                for place, facts in facts_in(file, advice).items()
-                if under in (_HERE, place) or under in place.parents
-            }
+            for place, facts in facts_in(file, advice).items():
+                if under in (_HERE, place) or under in place.parents:
+                    found[place] = partial(expanded, file, facts, recipes)
     for file in files(directory, under):
         place = PurePosixPath(file.relative_to(directory).as_posix())
         if place.parts[0] not in of_lines:
-            found[place] = load(file, advice)
-    return dict(sorted(found.items()))
+            found[place] = partial(load, file, advice)
+    for place in sorted(found):
+        try:
+            documents[place] = found[place]()
+        except SentinelError as error:
+            if complain is None:
+                raise
+            complain(str(error))
+    return documents
 
 
 def holds_evidence(directory: Path) -> bool:

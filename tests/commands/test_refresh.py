@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import sentinel.recipes.catalog
 from sentinel.commands import report_refresh
 from sentinel.recipes.catalog import Catalog
