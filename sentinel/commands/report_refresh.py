@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -49,7 +49,7 @@ def declare(commands: Commands) -> None:
 def _refresh(arguments: argparse.Namespace) -> int:
     baseline = evidence_folders(arguments)[1]
     recipes = lines.Recipes(catalog_and_settings(arguments)[0])
-    stale, examined = _stale(baseline, recipes, arguments.target or ())
+    stale, elsewhere, examined = _stale(baseline, recipes, arguments)
     if not examined:
         raise NothingExamined(f"{baseline} holds no lines of evidence; `sentinel report accept` records a run there")
     if stale and not arguments.check:
@@ -58,26 +58,35 @@ def _refresh(arguments: argparse.Namespace) -> int:
                 tell(f"pytest {' '.join(words)}"[:160])
                 with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
                     _decide(words, arguments, Path(folder) / "run", baseline, recipes)
-        stale, examined = _stale(baseline, recipes, arguments.target or ())
+        stale, elsewhere, examined = _stale(baseline, recipes, arguments)
     for entry in stale if arguments.check or len(stale) <= 40 else ():
         say(f"stale: {entry.place}: {entry.why}")
     why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in stale).most_common(3))
-    say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(stale)} stale{why}")
+    newer = f"; {elsewhere} more can be decided only with the newer Python that decided them" if elsewhere else ""
+    say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(stale)} stale{why}{newer}")
     return 1 if stale else 0
 
 
-def _stale(baseline: Path, recipes: lines.Recipes, targets: Sequence[str]) -> tuple[list[Stale], int]:
-    """Return the entries that are stale, and how many there are in all."""
-    stale, examined = [], 0
+def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
+    """Return the entries that are stale here, how many are stale for a newer Python, and how many there are in all."""
+    stale, elsewhere, examined = [], 0, 0
     for file in store.line_files(baseline):
-        if targets and file.stem not in targets:
+        if arguments.target and file.stem not in arguments.target:
             continue
         for place, facts in store.facts_in(file).items():
             examined += 1
             why = lines.why_stale(facts, file.stem, recipes)
-            if why:
+            if why and not arguments.python and _python_of(facts) > sys.version_info[:2]:
+                elsewhere += 1
+            elif why:
                 stale.append(Stale(file.stem, place, facts, why))
-    return stale, examined
+    return stale, elsewhere, examined
+
+
+def _python_of(facts: lines.Facts) -> tuple[int, ...]:
+    """Return the version of Python that decided: the code of some revisions needs a newer one."""
+    text = str(facts.get("environment", {}).get("python", ""))
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
 def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
@@ -105,9 +114,10 @@ def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
 
 
 def _law_id(entry: Stale) -> str:
+    """Return the id of all laws of an entry's boundary: whether any call was answered is part of each verdict."""
     facts = entry.facts
     contract = f"({facts['contract_name']})" if "subject" in facts else ""
-    return f"laws/{entry.target}/{facts['boundary_name']}{contract}::{facts['law']}"
+    return f"laws/{entry.target}/{facts['boundary_name']}{contract}"
 
 
 def _decide(

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,19 @@ def test_what_decides_makes_entries_stale(run_sentinel, recorded, changed, old, 
     assert answer.status == 1
     assert f"stale: {PLACE}/git-main.json: its {what} changed" in answer.out
     assert f"4 verdicts recorded in reports, 4 stale; 4 because its {what} changed" in answer.out
+
+
+def test_what_a_newer_python_decided_is_refreshed_there(run_sentinel, recorded, changed):
+    text = recorded.read_text()
+    now = ".".join(map(str, sys.version_info[:2]))
+    assert f'"python":"{now}.' in text
+    recorded.write_text(text.replace(f'"python":"{now}.', '"python":"3.99.'))
+    changed("-50.0", "-51.0")
+    answer = run_sentinel("report", "refresh", "--check")
+    assert "1 stale; 1 because its recipe changed; 3 more can be decided only with the newer Python" in answer.out
+    assert answer.status == 1  # the pull request that nobody had was decided without a Python
+    named = run_sentinel("report", "refresh", "--check", "--python", sys.executable)
+    assert ", 4 stale; 4 because" in named.out
 
 
 def test_refresh_decides_what_is_stale(run_sentinel, recorded, changed, evidence, monkeypatch):
