@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.reports.store import files, require_sound
+from sentinel.reports.store import holds_evidence, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
@@ -35,7 +35,7 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 def require_folders(settings: Settings) -> None:
     """Say at once, and not after everything was decided, where nothing can be written, or compared with."""
     baseline = settings.baseline
-    if baseline is not None and not any(files(baseline)):
+    if baseline is not None and not holds_evidence(baseline):
         trouble = "it holds no evidence" if os.path.isdir(baseline) else "no such folder"
         raise SentinelError(
             f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import sentinel
 from sentinel.errors import SentinelError
 from sentinel.sources.home import MORE_ROOM, Progress, small_text
 from sentinel.sources.urls import redacted
@@ -136,6 +137,15 @@ def git_dir_of(top: Path) -> Path:
         return dot
     path = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
     return Path(os.path.normpath(top / path))
+
+
+def own_commit() -> str:
+    """Return the commit of Sentinel's source tree, or its version if it is not in a git repository."""
+    top = Path(__file__).resolve().parents[2]
+    if (top / ".git").exists():
+        with suppress(SentinelError):
+            return run_checked(git_dir_of(top), "rev-parse", "HEAD").decode().strip()[:12]
+    return sentinel.__version__
 
 
 def common_dir(git_dir: Path) -> Path:

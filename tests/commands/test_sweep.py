@@ -103,5 +103,5 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
 
 def test_records_are_saved_where_they_are_asked_from(run_sentinel, tmp_path):
     assert run_sentinel("sweep", "tiny", "--save", str(tmp_path / "kept")).status == 0
-    assert (tmp_path / "kept" / "tiny" / "TINY-MEAN" / "git-main.json").is_file()
+    assert (tmp_path / "kept" / "tiny.jsonl").is_file()
     assert run_sentinel("report", "history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0

@@ -18,7 +18,7 @@ from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.records import record as records
+from sentinel.records.history import load_all
 from sentinel.reports import store
 from sentinel.search import saving
 from sentinel.tools.site import building as site
@@ -261,5 +261,4 @@ def test_a_sweep(walked, here, swept):
 
 
 def _records(home: Path) -> None:
-    for file in records.files(home / "history"):
-        records.load(file)
+    load_all(home / "history")
