@@ -63,7 +63,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             rows += _rows(catalog, target, None)
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
-        from sentinel.deciding.runner import opener
+        from sentinel.deciding.setup import opener
         from sentinel.history.bindings import Definitions, sighting
         from sentinel.history.coverage import CheckoutTrees
 

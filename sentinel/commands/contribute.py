@@ -11,7 +11,7 @@ from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.fix import tests_options
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import UNDECIDED
-from sentinel.deciding.runner import opener, options_of
+from sentinel.deciding.setup import opener, options_of
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.export.branch import Branch, contribute
 from sentinel.export.contribution import Contribution, contribution, documented, related

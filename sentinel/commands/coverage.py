@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
-from sentinel.deciding.runner import opener, runner_of
+from sentinel.deciding.runner import runner_of
+from sentinel.deciding.setup import opener
 from sentinel.diff import report
 from sentinel.errors import NothingExamined, Unavailable
 from sentinel.history.commits import releases

@@ -13,7 +13,8 @@ from sentinel.commands.consistency import contradictions
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, Runner, opener, runner_of
+from sentinel.deciding.runner import Job, Runner, runner_of
+from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.export.contribution import load_contribution
 from sentinel.export.trying import opening

@@ -44,8 +44,8 @@ class Repetition:
         }
         self.request = {**request, "variants": disguised, "seed": SEED}
 
-    def made_out(self, observation: Observation) -> Observation:
-        """Give the observation back the recipe's names."""
+    def restore_names(self, observation: Observation) -> Observation:
+        """Replace the disguised names of an observation by the variants of the recipe."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sentinel.deciding.outcomes import UNDECIDED, Decision
-from sentinel.deciding.runner import Job, Runner, options_of, runner_of
+from sentinel.deciding.runner import Job, Runner, runner_of
+from sentinel.deciding.setup import options_of
 from sentinel.errors import RecipeError, SentinelError, Unavailable
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
 from sentinel.recipes.catalog import Catalog, bundled, bundled_catalog
