@@ -15,8 +15,8 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
 import sentinel
-from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.asking import Question
+from sentinel.deciding.judging import Judgement, confirm
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -139,7 +139,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr("sentinel.deciding.pool.Zygote", fail)
-    monkeypatch.setattr("sentinel.deciding.runner.open_checkout", fail)
+    monkeypatch.setattr("sentinel.deciding.setup.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*<RecipeItem git:*>"])
@@ -172,15 +172,13 @@ def test_ids_of_bundled_recipes_from_any_folder(pytester):
 def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypatch):
     """They are decided ahead: a reporter that counts the wait gives all of it to the first."""
     now = [0.0]
-    decide = Runner._decide
 
-    def slow(self: Runner, job: Job, *given: Any) -> Decision:
-        decision = decide(self, job, *given)
-        now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[job.recipe.bug_id]
-        return decision
+    def slow(question: Question, *given: Any) -> Judgement:
+        now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[question.recipe.bug_id]
+        return confirm(question, *given)
 
     monkeypatch.setattr("sentinel.deciding.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Runner, "_decide", slow)
+    monkeypatch.setattr("sentinel.deciding.runner.confirm", slow)
     run(pytester, "--sentinel-recipes=mine", f"--sentinel-repo={fixed_tree}", "--junitxml=out.xml")
     cases = ElementTree.parse(pytester.path / "out.xml").iter("testcase")
     assert [round(float(case.get("time", "0"))) for case in cases] == [1, 7]

@@ -21,7 +21,8 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
 from sentinel.reports.explain import explain
 from sentinel.run.differences import differences
-from sentinel.run.session import Run, complaint, expected_unavailable
+from sentinel.run.passing import complaint, expected_unavailable
+from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
 from sentinel.targets.refs import Ref
 
@@ -60,15 +61,18 @@ class Item(pytest.Item):
         return item
 
     def runtest(self) -> None:
-        decision = self.run.decide(self.job)
+        decision = self.decide()
         self.seconds = self.run.seconds(self.job)
-        self.evidence_file = self.run.record(decision)
+        self.evidence_file = self.run.results.record(decision)
         self.examined = decision.verdict.name not in UNDECIDED or expected_unavailable(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
             self.fail(decision, headline)
         if decision.verdict.name == "unavailable" and not expected_unavailable(decision):
             pytest.skip(decision.verdict.reason)
+
+    def decide(self) -> Decision:
+        raise NotImplementedError
 
     def fail(self, decision: Decision, headline: str) -> None:
         raise VerdictError(decision, headline)
@@ -90,11 +94,19 @@ class Item(pytest.Item):
 class RecipeItem(Item):
     """The verdict of one recipe at one ref."""
 
+    job: Job
+
+    def decide(self) -> Decision:
+        return self.run.decide(self.job)
+
 
 class LawItem(Item):
     """Whether one boundary keeps one law at one ref."""
 
     job: LawJob
+
+    def decide(self) -> Decision:
+        return self.run.decide_law(self.job)
 
     def fail(self, decision: Decision, headline: str) -> None:
         verdict = decision.verdict
@@ -126,10 +138,10 @@ class RecipeFile(pytest.Collector):
 
     def collect(self) -> Iterable[pytest.Item]:
         try:
-            recipe = self.recipe or self.run.load(self.path)
+            recipe = self.recipe or self.run.questions.load(self.path)
             for note in recipe.notes:
                 self.warn(SentinelWarning(note))
-            for job in self.run.jobs(recipe):
+            for job in self.run.questions.jobs(recipe):
                 law = [recipe.invariant] if recipe.invariant else []
                 item = RecipeItem.make(self, job.ref.short, self.run, job, recipe.target, *law)
                 item.extra_keyword_matches.add(recipe.bug_id)  # -k: a published blob's file may have any name
@@ -177,7 +189,7 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
     else:
         nodeid = Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
     file: RecipeFile = RecipeFile.from_parent(parent, name=path.name, path=path, nodeid=nodeid)
-    file.run, file.recipe = run, run.recipes.get(place)
+    file.run, file.recipe = run, run.questions.recipes.get(place)
     return file
 
 
@@ -190,7 +202,7 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
     collected = set(run.places.values())
     folders: dict[Path, list[Path]] = {}
-    for path in run.invited:
+    for path in run.questions.invited:
         if path.resolve() not in collected or str(path) in by_id:
             folders.setdefault(path.absolute().parent, []).append(path.absolute())
     for folder, recipes in folders.items():
@@ -212,18 +224,20 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
 def _law_jobs(run: Run) -> list[LawJob]:
     """List the laws that the options or ids ask for."""
     jobs: list[LawJob] = []
-    for target in dict.fromkeys([*(i.target for i in run.law_ids), *run.settings.targets]):
+    questions = run.questions
+    for target in dict.fromkeys([*(i.target for i in questions.law_ids), *run.settings.targets]):
         if target not in run.catalog.adapters:
             raise pytest.UsageError(
                 f"sentinel: unknown target {target!r}{nearest(target, run.catalog.adapters)}; "
                 f"known: {', '.join(run.catalog.adapters)}"
             )
-        if run.law_ids or run.has_laws:
-            candidates = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
-            jobs += [job for job in candidates if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
-    for law_id in run.law_ids:
+        if questions.law_ids or questions.has_laws:
+            candidates = law_jobs(run.catalog, target, questions.law_refs(target), partial(run.registering, target))
+            ids = questions.law_ids
+            jobs += [job for job in candidates if not ids or any(i.selects(job) for i in ids)]
+    for law_id in questions.law_ids:
         if not any(law_id.selects(job) for job in jobs):
-            refs = [ref.short for ref in run.law_refs(law_id.target)]
+            refs = [ref.short for ref in questions.law_refs(law_id.target)]
             there = law_jobs(run.catalog, law_id.target, _ANY_REF)
             raise pytest.UsageError(f"sentinel: {law_id.nothing(run.catalog.targets[law_id.target], there, refs)}")
     return jobs

@@ -13,6 +13,7 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_reci
 from walking import FULL, Command, listing, load_everything, unwalkable
 
 import sentinel.recipes.catalog
+import sentinel.run.questions
 import sentinel.run.session
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
@@ -69,7 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     load_everything(monkeypatch)
     bundled = bundled_catalog()
     catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
-    for module in (sentinel.recipes.catalog, sentinel.run.session):
+    for module in (sentinel.recipes.catalog, sentinel.run.questions, sentinel.run.session):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
     monkeypatch.setattr("sentinel.deciding.runner.Runner", Known)
     monkeypatch.setattr("sentinel.history.executors.Runner", Known)
