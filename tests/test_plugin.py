@@ -1,11 +1,14 @@
 """The pytest side in-process: selection, ids, outcomes, what a failure shows, what a mistake is told."""
 
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -182,6 +185,36 @@ def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypa
     run(pytester, "--sentinel-recipes=mine", f"--sentinel-repo={fixed_tree}", "--junitxml=out.xml")
     cases = ElementTree.parse(pytester.path / "out.xml").iter("testcase")
     assert [round(float(case.get("time", "0"))) for case in cases] == [1, 7]
+
+
+def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pins):
+    """Each stop is a function, each file is visited once, and those in this process are reached in that order."""
+    page = Path(__file__).parents[1] / "docs" / "architecture.md"
+    stops = re.findall(r"^\d+\. `([\w.]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
+    functions = [pkgutil.resolve_name(f"sentinel.{stop}") for stop in stops]
+    codes = {inspect.unwrap(function).__code__: stop for stop, function in zip(stops, functions)}
+    files = [inspect.getsourcefile(inspect.unwrap(function)) for function in functions]
+    assert len(stops) <= 20
+    assert [stop for stop, file in zip(stops, files) if files.count(file) > 1] == [
+        "deciding.judging.judge",
+        "deciding.judging.confirm",
+    ]
+    reached: dict[str, None] = {}
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code in codes:
+            reached.setdefault(codes[frame.f_code])
+
+    file = write_recipe(recipes, MASKED_TOKENS, pins=pins[:1])
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run(pytester, str(file)).assert_outcomes(passed=1)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    measuring = ("worker.target_process", "worker.probe", "worker.calling")  # another process
+    assert list(reached) == [stop for stop in stops if not stop.startswith(measuring)]
 
 
 # -- verdicts and outcomes ---------------------------------------------------------------------------------------------

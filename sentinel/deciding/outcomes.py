@@ -139,6 +139,7 @@ class Decision:
     :ivar law: the law that decided, where the recipe gives no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file, empty where the recipe uses none.
     :ivar subject: what the evidence of a law is filed under: its boundary, told apart where one has two contracts.
+    :ivar seconds: how long deciding took, without the checkout and without loading torch. Evidence does not have it.
     """
 
     recipe: Recipe
@@ -153,6 +154,7 @@ class Decision:
     law: str | None = None
     adapter: str = ""
     subject: str = ""
+    seconds: float = 0.0
 
     @property
     def law_alone(self) -> bool:

@@ -92,7 +92,6 @@ class Runner:
         self._planned: dict[_Key, Future[Decision]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._closed = False
-        self._seconds: dict[_Key, float] = {}
 
     def start(self, targets: Iterable[str]) -> None:
         """Begin to load torch and the packages that these targets use. Returns at once."""
@@ -116,10 +115,6 @@ class Runner:
         """Return a job's decision: the planned one if it exists, otherwise decide now."""
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._decide(job)
-
-    def seconds(self, job: Job) -> float:
-        """Return how long deciding a job took, without the checkout and without loading torch."""
-        return self._seconds[_key(job)]
 
     def _decide_group(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
         """Keep these promises, which are about one checkout."""
@@ -154,9 +149,15 @@ class Runner:
         try:
             checkout = checkout or self.checkout(target, job.ref, job.pull)
         except Unavailable as error:
-            self._seconds[_key(job)] = time.monotonic() - began
             failure = Failure(error.kind, error.reason)
-            return Decision(job.recipe, job.ref, verdicts.of_failure(failure), job.expect, failure=failure)
+            return Decision(
+                job.recipe,
+                job.ref,
+                verdicts.of_failure(failure),
+                job.expect,
+                failure=failure,
+                seconds=time.monotonic() - began,
+            )
         environment = self._processes.environment(target)
         began = time.monotonic()
         loaded = self._loaded(job, checkout)
@@ -168,7 +169,6 @@ class Runner:
         outcome = self._read(question, answers.first, checkout, lack)
         judgement = judge(question, outcome, loaded, self._processes.references(target))
         judgement = confirm(question, judgement, answers)
-        self._seconds[_key(job)] = answers.seconds + time.monotonic() - began
         return Decision(
             job.recipe,
             job.ref,
@@ -181,6 +181,7 @@ class Runner:
             environment=environment,
             law=question.law.name if question.law and isinstance(outcome, Measurement) else None,
             adapter=question.adapter.digest,
+            seconds=answers.seconds + time.monotonic() - began,
         )
 
     def _read(

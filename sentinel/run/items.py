@@ -62,7 +62,7 @@ class Item(pytest.Item):
 
     def runtest(self) -> None:
         decision = self.decide()
-        self.seconds = self.run.seconds(self.job)
+        self.seconds = decision.seconds
         self.evidence_file = self.run.results.record(decision)
         self.examined = decision.verdict.name not in UNDECIDED or expected_unavailable(decision)
         headline = complaint(decision, self.run.settings.baseline)

@@ -194,13 +194,9 @@ class Run:
         if decision.verdict.name == "reproduced":
             unknown = self.excuse(job).unknown
             decision = decision if unknown is None else self._survey.decide_by(job, unknown)
-        if job.place not in self._law_seconds:  # one search has decided all laws of the boundary
-            self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
-        return decision
-
-    def seconds(self, job: Job | LawJob) -> float:
-        """Return how long deciding took, without the wait for earlier items."""
-        return self._law_seconds[job.place] if isinstance(job, LawJob) else self._runner.seconds(job)
+        # One search has decided all laws of the boundary: each has an equal share of its time.
+        share = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
+        return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
     def excuse(self, job: LawJob) -> Excuse:
         """Return whether known bugs that are reproduced at the same ref explain a broken law."""

@@ -46,9 +46,6 @@ class Known:
         assert name in ("start", "plan", "close", "discard", "checkout"), name
         return lambda *arguments: None
 
-    def seconds(self, job: Job) -> float:
-        return 0.0
-
     def decide(self, job: Job) -> Decision:
         checkout = self._open(self._targets[job.recipe.target], job.ref, None)
         code = _code(checkout.path)
