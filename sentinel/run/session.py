@@ -34,7 +34,7 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
-    from sentinel.diff.comparing import Comparison
+    from sentinel.comparing.comparing import Comparison
     from sentinel.search.known import Excuse
 
 
@@ -145,7 +145,7 @@ class Run:
 
     def comparisons(self) -> list[Comparison]:
         """Return the comparisons that ``--sentinel-against`` asks for."""
-        from sentinel.diff.comparing import Comparison
+        from sentinel.comparing.comparing import Comparison
 
         comparisons = []
         for target in self.settings.targets:
