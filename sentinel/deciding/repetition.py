@@ -1,8 +1,7 @@
-"""The same question once more, in another process, so that the answer cannot rest on how it was asked.
+"""Repeat a question in a second process, so that no answer depends on how the question was put.
 
-The second time the variants of a scenario come in another order and under names that nobody could know, the global
-generators have another seed, and where the contract's rows are a set, each variant comes once more with its rows in an
-order drawn for the occasion: an equivalent scenario that nobody has seen before.
+The second time the variants have random names and a random order, and the global generators have another seed. If the
+order of the contract's rows does not matter, each variant also comes a second time with its rows in a random order.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ SEED = 20260822
 
 
 class Repetition:
-    """A request, disguised, and its answer, made out again.
+    """A disguised request, and the way back from its answer to the recipe's names.
 
-    :param contract: the request's, where its variants are to come with other orders of rows too.
-    :ivar request: what to send.
-    :ivar reordered: variant -> the variants that the law of order compares.
+    :param contract: the request's contract if rows are to be reordered, too.
+    :ivar request: the request to send.
+    :ivar reordered: variant -> the variants that the law of row order compares.
     """
 
     def __init__(self, request: Mapping[str, Any], contract: Contract | None = None) -> None:
@@ -50,7 +49,7 @@ class Repetition:
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Whether another order of rows has led to the same, in that order, wherever it was asked for."""
+        """Return True if every reordered variant gave the same results in its order, and there was one."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():
@@ -83,5 +82,5 @@ def _last(variants: Mapping[str, Inputs]) -> Inputs:
 
 
 def same(one: Observation, other: Observation) -> bool:
-    """Say whether two observations are the same to the last bit; NaN is NaN."""
+    """Return True if two observations are equal to the last bit. NaN equals NaN."""
     return protocol.encode(one) == protocol.encode(other)

@@ -1,6 +1,6 @@
-"""Recipes and laws as pytest items, and how pytest comes by them.
+"""Recipes and laws as pytest items, and their collection.
 
-A recipe file is a collector with an item a ref. A boundary is a collector with an item a law and ref, and stands in no
+A recipe file is a collector with one item per ref. A boundary is a collector with one item per law and ref; it has no
 file.
 """
 
@@ -26,16 +26,16 @@ from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
 from sentinel.targets.refs import Ref
 
-#: For the laws of a target wherever they are checked.
+#: Stands for any ref when all laws of a target are listed.
 _ANY_REF = (Ref("git", "main"),)
 
 
 class SentinelWarning(pytest.PytestWarning):
-    """Something in a recipe that is not used."""
+    """A part of a recipe is not used."""
 
 
 class VerdictError(Exception):
-    """The verdict is not the one that passes; carries what a failure shows."""
+    """An item's verdict does not pass. Carries what pytest prints about the failure."""
 
     def __init__(self, decision: Decision, headline: str) -> None:
         super().__init__(headline)
@@ -101,7 +101,7 @@ class RecipeItem(Item):
 
 
 class LawItem(Item):
-    """Whether one boundary keeps one law at one ref."""
+    """The verdict of one law about one boundary at one ref."""
 
     job: LawJob
 
@@ -128,9 +128,11 @@ class LawItem(Item):
 
 
 class RecipeFile(pytest.Collector):
-    """A recipe file. The recipe itself, where the run has loaded it already, saves loading it twice.
+    """A recipe file.
 
-    No ``pytest.File``: ``--lf`` looks for those by their ids below the root folder, where bundled recipes are not.
+    Not a ``pytest.File``, because ``--lf`` looks for files below the root folder, and bundled recipes are elsewhere.
+
+    :ivar recipe: the recipe, if the run has already loaded it.
     """
 
     run: Run
@@ -153,8 +155,8 @@ class RecipeFile(pytest.Collector):
 class RecipeFolder(pytest.Directory):
     """The selected recipes of one folder.
 
-    pytest loads the folder's ``conftest.py``, as for a folder of its own. For files that it is given by their paths it
-    would go through their folder once for each, which takes minutes for a thousand.
+    pytest loads the folder's ``conftest.py``, as it does for any folder. If it got the files as arguments instead, it
+    would scan their folder once for each file, which takes minutes for a thousand files.
     """
 
     files: Sequence[RecipeFile]
@@ -164,7 +166,7 @@ class RecipeFolder(pytest.Directory):
 
 
 class LawBoundary(pytest.Collector):
-    """A boundary, for its laws."""
+    """A boundary, with an item for each of its laws."""
 
     run: Run
     jobs: Sequence[LawJob]
@@ -179,7 +181,7 @@ class LawBoundary(pytest.Collector):
 
 
 def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
-    # pytest asks about every file of a folder again for each of them that was given.
+    # pytest calls this for every file of a folder again for each argument in that folder.
     if path not in run.places:
         run.places[path] = path.resolve()
     place = run.places[path]
@@ -194,9 +196,9 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
 
 
 def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Give the selected recipes that pytest's own walk did not come by; and the laws.
+    """Yield the items of selected recipes that pytest did not collect itself, then those of laws and comparisons.
 
-    Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
+    Given a folder and files in it, pytest drops the files, and it does not enter a virtual environment in the folder.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
@@ -209,7 +211,7 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
         directory: RecipeFolder = RecipeFolder.from_parent(session, path=folder)
         directory.files = [collector(run, recipe, directory) for recipe in recipes]
         yield from (item for item in session.genitems(directory) if item.nodeid not in ids)
-    # Last: who explains what broke a law asks what recipes said.
+    # Laws come last, because a broken law may be explained by the verdict of a recipe.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
         groups.setdefault((job.target, job.boundary), []).append(job)
@@ -222,7 +224,7 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """List the laws that the options or ids ask for."""
+    """List the laws that options or item ids select."""
     jobs: list[LawJob] = []
     questions = run.questions
     for target in dict.fromkeys([*(i.target for i in questions.law_ids), *run.settings.targets]):
