@@ -1,7 +1,7 @@
-"""Repeat a question in a second process, so that no answer depends on how the question was put.
+"""Repeats a question in another process, so that the answer cannot depend on how it is put.
 
-The second time the variants have random names and a random order, and the global generators have another seed. If the
-order of the contract's rows does not matter, each variant also comes a second time with its rows in a random order.
+The repetition uses another seed, another order of the variants, and random names for them. If the contract's rows are a
+set, each variant is also tried with its rows in a random order, which is an equivalent scenario without known numbers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from sentinel.laws.law import Case
 from sentinel.laws.row_order import order_does_not_matter
 from sentinel.worker import protocol
 
-#: The seed of the repetition; the first time it is :data:`sentinel.worker.probe.SEED`.
+#: The seed of the repetition. The first question uses :data:`sentinel.worker.probe.SEED`.
 SEED = 20260822
 
 
 class Repetition:
-    """A disguised request, and the way back from its answer to the recipe's names.
+    """A request with random names and orders, and the mapping back to the original names.
 
-    :param contract: the request's contract if rows are to be reordered, too.
+    :param contract: the request's contract, to also try permuted rows.
     :ivar request: the request to send.
-    :ivar reordered: variant -> the variants that the law of row order compares.
+    :ivar reordered: variant -> the two variants that the law of order compares.
     """
 
     def __init__(self, request: Mapping[str, Any], contract: Contract | None = None) -> None:
@@ -44,12 +44,12 @@ class Repetition:
         self.request = {**request, "variants": disguised, "seed": SEED}
 
     def restore_names(self, observation: Observation) -> Observation:
-        """Replace the disguised names of an observation by the variants of the recipe."""
+        """Return the observation under the recipe's variant names."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Return True if every reordered variant gave the same results in its order, and there was one."""
+        """Return True if permuted rows gave equally permuted results in every variant that was permuted."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():
@@ -82,5 +82,5 @@ def _last(variants: Mapping[str, Inputs]) -> Inputs:
 
 
 def same(one: Observation, other: Observation) -> bool:
-    """Return True if two observations are equal to the last bit. NaN equals NaN."""
+    """Return True if two observations are equal bit by bit; NaN equals NaN."""
     return protocol.encode(one) == protocol.encode(other)
