@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,11 @@ class Question:
         law = None if recipe.has_values else catalog.laws[str(recipe.invariant)]
         return cls(recipe, catalog.adapters[recipe.target], catalog.contracts[recipe.contract], law)
 
+    @property
+    def pull(self) -> int | None:
+        """The pull request to fetch if a mirror lacks the commit."""
+        return self.recipe.upstream.get("pull")
+
     @cached_property
     def binding(self) -> Binding | None:
         return self.adapter.target.binding(self.recipe.boundary, self.recipe.contract)
@@ -61,6 +66,7 @@ class Answers:
 
     :ivar first: the answer that is judged.
     :ivar second: the second process's observation, under the recipe's names; None if there is none.
+    :ivar agree: whether both observations are equal to the last bit.
     :ivar refusal: why the second process gave no observation; empty if it did, or was not asked.
     :ivar reordered: whether the same rows in another order had the same results, in that order.
     :ivar seconds: this question's share of the time for which a process answered several.
@@ -68,6 +74,7 @@ class Answers:
 
     first: Measured | Failed
     second: Observation | None = None
+    agree: bool = False
     refusal: str = ""
     reordered: bool = False
     seconds: float = 0.0
@@ -86,8 +93,7 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
         second = loaded.probe(boundary, repetition.request)
     if isinstance(second, Failed):
         return Answers(first, refusal=second.reason)
-    reordered = repetition.rows_are_a_set(second.observation, first.observation)
-    return Answers(first, repetition.restore_names(second.observation), reordered=reordered)
+    return _compare(first, second, repetition)
 
 
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
@@ -109,11 +115,15 @@ def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers 
     share = (time.monotonic() - began) / len(indices)
     for i, one, other, repetition in zip(indices, first, second, repetitions):
         if isinstance(one, Measured) and isinstance(other, Measured):
-            restored = repetition.restore_names(other.observation)
-            if same(one.observation, restored):
-                reordered = repetition.rows_are_a_set(other.observation, one.observation)
-                results[i] = Answers(one, restored, reordered=reordered, seconds=share)
+            answers = _compare(one, other, repetition)
+            results[i] = replace(answers, seconds=share) if answers.agree else None
     return results
+
+
+def _compare(first: Measured, second: Measured, repetition: Repetition) -> Answers:
+    restored = repetition.restore_names(second.observation)
+    reordered = repetition.rows_are_a_set(second.observation, first.observation)
+    return Answers(first, restored, same(first.observation, restored), reordered=reordered)
 
 
 def _without_a_middle(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:

@@ -11,7 +11,6 @@ from sentinel.deciding.asking import Answers, Question
 from sentinel.deciding.law_session import LawSession, References, Subject, Undecidable
 from sentinel.deciding.outcomes import Comparison, Failure, Measurement, Observation, Verdict
 from sentinel.deciding.pool import Loaded
-from sentinel.deciding.repetition import same
 from sentinel.laws.law import Case, Law
 from sentinel.worker.answers import Failed, Reply
 
@@ -48,15 +47,15 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
     """Check a verdict against the second process's answer. The verdict is `unsteady` if that leads to another one."""
-    measured, first = judgement.outcome, answers.first
-    if isinstance(measured, Failure) or isinstance(first, Failed):
+    measured = judgement.outcome
+    if isinstance(measured, Failure):
         return judgement
     if answers.second is None:
         if not answers.refusal:  # it was not asked
             return judgement
         return replace(judgement, verdict=_unsteady(f"there was no answer: {answers.refusal}"))
     measured = replace(measured, reordered=answers.reordered)
-    if same(first.observation, answers.second):
+    if answers.agree:
         return replace(judgement, outcome=replace(measured, repeated="same values"))
     other, _ = _compare(question, replace(measured, observation=answers.second))
     if other.name != judgement.verdict.name:

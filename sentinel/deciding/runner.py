@@ -19,7 +19,7 @@ from sentinel.deciding.judging import confirm, judge
 from sentinel.deciding.law_session import LawSession
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.outcomes import Decision, Failure, Measurement
-from sentinel.deciding.pool import Loaded, Processes
+from sentinel.deciding.pool import Processes
 from sentinel.deciding.proof import read_answer
 from sentinel.deciding.setup import OpenCheckout, opener, options_of
 from sentinel.errors import SentinelError, Unavailable
@@ -53,11 +53,6 @@ class Job:
     recipe: Recipe
     ref: Ref
     expect: str | None = None
-
-    @property
-    def pull(self) -> int | None:
-        """The pull request to fetch if a mirror lacks the ref."""
-        return self.recipe.upstream.get("pull")
 
 
 #: What tells the jobs of a run apart.
@@ -134,20 +129,22 @@ class Runner:
         if len(jobs) < 2 or not self._repeat:
             return {}
         try:
-            self._processes.environment(jobs[0].recipe.target)
-            checkout = self.checkout(jobs[0].recipe.target, jobs[0].ref, jobs[0].pull)
-            loaded = self._loaded(jobs[0], checkout)
-            answers = ask_together(loaded, [Question.about(job.recipe, self._catalog) for job in jobs])
+            questions = [Question.about(job.recipe, self._catalog) for job in jobs]
+            target, ref = questions[0].adapter.target, jobs[0].ref
+            self._processes.environment(target.name)
+            checkout = self._open_checkout(target, ref, questions[0].pull)
+            answers = ask_together(self._processes.loaded(target, ref, checkout), questions)
         except SentinelError:  # each job meets the error when it is decided alone, and reports it
             return {}
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
         """Decide one job. The arguments are there if its question was answered together with others."""
-        question, target = Question.about(job.recipe, self._catalog), job.recipe.target
+        question = Question.about(job.recipe, self._catalog)
+        target = question.adapter.target
         began = time.monotonic()
         try:
-            checkout = checkout or self.checkout(target, job.ref, job.pull)
+            checkout = checkout or self._open_checkout(target, job.ref, question.pull)
         except Unavailable as error:
             failure = Failure(error.kind, error.reason)
             return Decision(
@@ -158,16 +155,16 @@ class Runner:
                 failure=failure,
                 seconds=time.monotonic() - began,
             )
-        environment = self._processes.environment(target)
+        environment = self._processes.environment(target.name)
         began = time.monotonic()
-        loaded = self._loaded(job, checkout)
+        loaded = self._processes.loaded(target, job.ref, checkout)
         answers = answers or ask(loaded, question, self._repeat)
         lack = self._absence(question, answers.first, checkout)
         if lack is not None and lack.moved:
             loaded.follow(lack.moved, question.contract.name, question.contract.file)
             answers, lack = ask(loaded, question, self._repeat), None
         outcome = self._read(question, answers.first, checkout, lack)
-        judgement = judge(question, outcome, loaded, self._processes.references(target))
+        judgement = judge(question, outcome, loaded, self._processes.references(target.name))
         judgement = confirm(question, judgement, answers)
         return Decision(
             job.recipe,
@@ -199,9 +196,11 @@ class Runner:
 
         Empty if the boundary cannot be called at this revision.
         """
-        loaded = self._loaded(job, self.checkout(job.recipe.target, job.ref, job.pull))
-        request = {**Question.about(job.recipe, self._catalog).request, "record": True}
-        answer = loaded.probe(job.recipe.boundary, request)
+        question = Question.about(job.recipe, self._catalog)
+        target = question.adapter.target
+        checkout = self._open_checkout(target, job.ref, question.pull)
+        loaded = self._processes.loaded(target, job.ref, checkout)
+        answer = loaded.probe(job.recipe.boundary, {**question.request, "record": True})
         if isinstance(answer, Failed):
             return {}
         return {variant: observed.get("calls") for variant, observed in answer.observation.items()}
@@ -214,9 +213,6 @@ class Runner:
         :param pull: the pull request to fetch if the mirror lacks the commit.
         """
         return self._open_checkout(self._catalog.adapters[target].target, ref, pull)
-
-    def _loaded(self, job: Job, checkout: Checkout) -> Loaded:
-        return self._processes.loaded(self._catalog.adapters[job.recipe.target].target, job.ref, checkout)
 
     def require_python(self, target: str) -> None:
         """Start the interpreter in which a target is probed.
