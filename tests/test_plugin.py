@@ -180,7 +180,8 @@ def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypa
         now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[question.recipe.bug_id]
         return confirm(question, *given)
 
-    monkeypatch.setattr("sentinel.deciding.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in ("asking", "runner"):
+        monkeypatch.setattr(f"sentinel.deciding.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("sentinel.deciding.runner.confirm", slow)
     run(pytester, "--sentinel-recipes=mine", f"--sentinel-repo={fixed_tree}", "--junitxml=out.xml")
     cases = ElementTree.parse(pytester.path / "out.xml").iter("testcase")
