@@ -23,7 +23,6 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports.summary import causes
-from sentinel.run.excuses import Excuses
 from sentinel.run.passing import complaint
 from sentinel.run.questions import Questions
 from sentinel.run.results import Results
@@ -35,6 +34,7 @@ from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
     from sentinel.comparing.comparing import Comparison
+    from sentinel.search.boundary_search import Finding
     from sentinel.search.known import Excuse
 
 
@@ -73,6 +73,7 @@ class Run:
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._planned: dict[tuple[str, Ref], Job] = {}
         self._failures: set[tuple[str, Ref]] = set()
+        self._excuses: dict[LawJob, Excuse] = {}
         self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.places: dict[Path, Path] = {}
         self._announce = threading.Lock()
@@ -200,7 +201,27 @@ class Run:
 
     def excuse(self, job: LawJob) -> Excuse:
         """Return whether known bugs that are reproduced at the same ref explain a broken law."""
-        return self._excuses.of(job)
+        if job not in self._excuses:
+            self._excuses |= self._explain_boundary(job)
+        return self._excuses[job]
+
+    def _explain_boundary(self, job: LawJob) -> dict[LawJob, Excuse]:
+        """Explain every broken law of a job's boundary, because one search serves them all."""
+        from sentinel.search.discovery import is_about
+        from sentinel.search.known import explain
+
+        target = self.catalog.targets[job.target]
+
+        def about(finding: Finding) -> list[Recipe]:
+            recipes = [each for each in self.questions.recipes_of(job.target) if is_about(each, finding, target)]
+            return [recipe for recipe in recipes if self._verdict(recipe, job.ref) == "reproduced"]
+
+        explained = explain(
+            {each: self._survey.findings(each) for each in self._survey.beside(job)},
+            about,
+            lambda bugs: self._survey.search_others(job.place, {each.law: bugs[each] for each in bugs}),
+        )
+        return {each: excuse for each, (excuse, _) in explained.items()}
 
     def failed(self, bugs: Collection[str], ref: Ref) -> bool:
         """Return True if there are bugs and the items of all of them fail in this run."""
@@ -225,10 +246,6 @@ class Run:
         searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
         recipes_of, baseline = self.questions.recipes_of, self.settings.baseline
         return Survey(self.catalog, self._runner, level, 0, recipes_of, searchers, baseline)
-
-    @cached_property
-    def _excuses(self) -> Excuses:
-        return Excuses(self.catalog, self._survey, self.questions.recipes_of, self._verdict)
 
     def close(self) -> None:
         for name in ("_runner", "_survey"):
