@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.deciding.runner import options_of
+from sentinel.deciding.setup import options_of
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog

@@ -91,7 +91,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
         return open_checkout(target, Ref("git", commits[ref.name]), **options)
 
     monkeypatch.setattr(releases, "versions", lambda target: list(commits))
-    monkeypatch.setattr("sentinel.deciding.runner.open_checkout", opened)
+    monkeypatch.setattr("sentinel.deciding.setup.open_checkout", opened)
     answer = run_sentinel("sweep", "tiny", "--releases", "--json").json()
     assert [(r["name"], r["verdict"]) for r in answer["records"][0]["releases"]] == [
         ("1.0", "reproduced"),

@@ -13,6 +13,7 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_reci
 from walking import FULL, Command, listing, load_everything, unwalkable
 
 import sentinel.recipes.catalog
+import sentinel.run.questions
 import sentinel.run.session
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
@@ -45,9 +46,6 @@ class Known:
         assert name in ("start", "plan", "close", "discard", "checkout"), name
         return lambda *arguments: None
 
-    def seconds(self, job: Job) -> float:
-        return 0.0
-
     def decide(self, job: Job) -> Decision:
         checkout = self._open(self._targets[job.recipe.target], job.ref, None)
         code = _code(checkout.path)
@@ -69,7 +67,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     load_everything(monkeypatch)
     bundled = bundled_catalog()
     catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
-    for module in (sentinel.recipes.catalog, sentinel.run.session):
+    for module in (sentinel.recipes.catalog, sentinel.run.questions, sentinel.run.session):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
     monkeypatch.setattr("sentinel.deciding.runner.Runner", Known)
     monkeypatch.setattr("sentinel.records.executors.Runner", Known)

@@ -18,7 +18,8 @@ from sentinel.records.executors import Local, ProbeResult, Work
 from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
 from sentinel.sources import Home
-from sentinel.sources.gittrees import GitTrees, MissingObjectError
+from sentinel.sources.gitbinary import MissingObjectError
+from sentinel.sources.gittrees import GitTrees
 
 
 def write(history: History, *texts: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, Runner, opener, runner_of
+from sentinel.deciding.runner import Job, Runner, runner_of
+from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
