@@ -134,8 +134,9 @@ class BoundaryDiff:
     :ivar parameters: by side, where they are not the same.
     :ivar changed: the definitions that it reaches and that are not the same.
     :ivar unreached: the changed lines of them that no scenario ran.
-    :ivar undecided: part of its answer -> scenarios in which it was not finite at both revisions; and of these parts,
-        ``blind``, those that were finite in no scenario.
+    :ivar answered: the calls that both revisions answered: scenarios, and what laws and shrinking make of them.
+    :ivar undecided: part of its answer -> calls of these in which it was not finite at both revisions; and of these
+        parts, ``blind``, those that were finite in no call.
     :ivar bugs: by side: the known bugs of the boundary that are there, and are known not to be on the other.
     :ivar lost: what was removed, if that is worse; empty if a function was removed together with all its callers.
     """
@@ -150,6 +151,7 @@ class BoundaryDiff:
     changed: tuple[str, ...] = ()
     unreached: tuple[Unexamined, ...] = ()
     failed: str = ""
+    answered: int = 0
     undecided: Mapping[str, int] = field(default_factory=dict)
     blind: tuple[str, ...] = ()
     scenarios: int = 0
@@ -295,6 +297,17 @@ class Comparison:
             units = [
                 self._unit(side, where.definition) for side, where in sides.items() if where.definition is not None
             ]
+            file = sides[BEFORE].definition.file if sides[BEFORE].definition is not None else ""
+            if there == [BEFORE] and len(units) == 1 and (unread := self._unread(file)) is not None:
+                if unread:
+                    reason = f"{AFTER}: {file} was left out: {unread}"
+                    compared = replace(compared, state="not compared", failed=AFTER, reason=reason)
+                places = [(file, ""), *([(file, units[0].name)] if units[0] is not None else [])]
+                rest: list[Change] = [
+                    (each, self._defined(BEFORE, each), self._defined(AFTER, each)) for each in places
+                ]
+                states.append((subject, replace(compared, changed=_named(rest)), rest))
+                continue
             if len(there) == 1 and len(units) == 2 and units[0] is not None and units[0].like(units[1]):
                 lacking = _OTHER[there[0]]  # the function was there, and what its adapter asks it with was not
                 reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
@@ -331,6 +344,20 @@ class Comparison:
             formerly = (*subject.binding.formerly, lack.place)
             subject = replace(subject, binding=replace(subject.binding, formerly=formerly))
         return subject, sighting(self.codes[AFTER].definitions, self.trees[AFTER], subject.binding)
+
+    def _unread(self, file: str) -> str | None:
+        """Return why the later checkout omits a file of the earlier one; None if the file is read, or is not there.
+
+        Empty if the file is in the checkout and its definitions cannot be read: it does not parse, or is a link. Then
+        its import tells what is wrong.
+        """
+        omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
+        code = self.codes[AFTER]
+        blob = code.files(self.trees[AFTER]).get(file)
+        there = (self.checkouts[AFTER].path / file).is_file()  # through a link that stays in the checkout, too
+        if not omitted and (not there or (blob is not None and code.parses(blob))):
+            return None
+        return omitted
 
     def _callers(self, subject: Subject) -> list[str]:
         """List functions of the earlier revision that name a boundary, and that the later one still has; three at
@@ -369,7 +396,7 @@ class Comparison:
         bound = {}
         for place in {change[0] for _, _, changed in self.states.values() for change in changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)  # reached or not
-            if both[0] is None or not both[0].like(both[1]):
+            if both != (None, None) and (both[0] is None or not both[0].like(both[1])):
                 bound[place] = both
         return Patch({**({} if self._boundaries else self._signal_changes()), **bound}, bound)
 
@@ -616,6 +643,7 @@ class Comparison:
             state=state,
             reason=reason,
             places={**compared.places, **self._proven(subject, log)},
+            answered=log.answered,
             undecided={key: count for key, count in log.undecided.items() if count},
             blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
             scenarios=max(outcome.spoken, len(differences)),

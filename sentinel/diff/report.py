@@ -169,7 +169,7 @@ def _boundaries(count: int) -> str:
 
 def proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
     """Say whether the text of both trees proves that no signal code differs."""
-    apart = any(item.state in ("new", "gone", "not compared") for item in results)
+    apart = any(item.state in ("differs", "new", "gone", "not compared") for item in results)
     return not comparison.patch.count and not apart and not comparison.effects
 
 
@@ -242,7 +242,7 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
     undecided = [each for each in results if each.undecided]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())
-        yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.scenarios} scenarios"
+        yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.answered} calls"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 
