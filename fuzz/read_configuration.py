@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.configuration.composing import named, search_path
+from sentinel.configuration.composing import composed, search_path
 from sentinel.configuration.effective import training
 from sentinel.configuration.files import flattened, read_mapping
 from sentinel.configuration.options import Option, Options
@@ -54,6 +54,5 @@ def one(data: bytes) -> None:
         settings = flattened(read)
     except SentinelError:
         return
-    named(read)
-    search_path(read, CATALOG, TARGET, COPY)
+    composed(FILE, read, search_path(read, CATALOG, TARGET, COPY)[0])
     reach(AFFECTS, training(settings, OPTIONS))

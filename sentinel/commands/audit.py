@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,19 @@ from sentinel.commands.console import (
     say_table,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
-from sentinel.configuration.composing import HydraMissingError, NotComposedError, composed, named, search_path
+from sentinel.configuration.command_line import NOT_KNOWN
+from sentinel.configuration.composing import composed, search_path
 from sentinel.configuration.declared import classes_of, options_of
 from sentinel.configuration.effective import Training, training
 from sentinel.configuration.files import MISSING, flattened, read_mapping, settings_of
-from sentinel.configuration.launch import launch_of, setting_of
+from sentinel.configuration.launch import Launch, launch_of, setting_of
 from sentinel.configuration.options import Options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
-from sentinel.errors import INSTALL, NothingExamined, SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.findings.reach import Reach, reach
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
 from sentinel.recipes.grades import grade, order, reached, realism, root, row
 from sentinel.reports.escaping import visible
@@ -42,7 +42,6 @@ from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
-from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
@@ -57,12 +56,13 @@ _EXAMPLE = """\
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
 What stands after -- is the command that starts the training, as it is typed.
-A configuration with a Hydra `defaults` list is composed first, where hydra-core is installed beside Sentinel.
+The files that a Hydra `defaults` list names are read, and so is a file of settings that an option names.
 Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
 settings that the recipe names; what the configuration leaves out has the copy's default.
 "Hits you": the settings alone decide it. "Hits you only if": something else must be so, or a setting is not known.
 What nothing in the framework gets to is left out. --sarif is for a build: GitHub code scanning shows it.
-exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 nothing was examined
+exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 nothing was examined, or no
+setting leads to a bug but one depends on a setting that could not be read
 """
 
 
@@ -105,10 +105,17 @@ def _audit(arguments: argparse.Namespace) -> int:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"there is no recipe of {target.name}"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
-    why_not = None
+    hidden = launch.hidden
     if config is not None and data is not None and checkout is not None:
-        data, why_not, left_out = _composed(config, data, catalog, target, checkout)
-        not_read += left_out
+        folders, left_out = search_path(data, catalog, target, checkout)
+        data, bases = composed(config, data, folders)
+        not_read += [f"{config}: {sentence}" for sentence in left_out]
+        if bases:
+            hidden |= {""}
+            not_read.append(
+                f"{config}: not read, of what its defaults list names: {', '.join(bases)}; give the composed "
+                "configuration, which a Hydra program prints with --cfg job"
+            )
     trainers = options_of(catalog, target, checkout) if checkout else ()
     configuration = _configuration(data, single)
     added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
@@ -118,9 +125,12 @@ def _audit(arguments: argparse.Namespace) -> int:
             f"{_name(checkout, target.name)} has no {launch.made_by} whose options are known "
             f"here; known are {have or 'none'}"
         )
-    run = None if configuration is None else training(configuration, trainers, launch.made_by, added)
-    if config is not None and data is not None and why_not is not None:
-        not_read += _bases(config, data, run, why_not)
+    run = None
+    if configuration is not None:
+        typed = frozenset() if launch.made_by else frozenset(name for name, _ in launch.settings)
+        run = training(configuration, trainers, launch.made_by, added, typed, hidden)
+        run, left_out = _completed(run, launch)
+        not_read += left_out
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
@@ -142,7 +152,16 @@ def _audit(arguments: argparse.Namespace) -> int:
         _tell(name, bugs, run, unread, hardening)
         for line in _undecided(decisions):
             say(visible(line))
-    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+    if any(bug.reached for bug in bugs) or (run is None and bugs):
+        return 1
+    open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
+    if open_bugs:
+        settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
+        complain(
+            f"not decided: whether {_some(open_bugs)} hit you, as these settings were not read: "
+            f"{_some(list(settings_of_bugs))}; give them with --set"
+        )
+    return 2 if open_bugs else 0
 
 
 def _of_settings(run: Training) -> list[str]:
@@ -155,9 +174,13 @@ def _of_settings(run: Training) -> list[str]:
         other = run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
         lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
-    left = len(run.unknown()) - len(lines)
-    if left > 0:
-        lines.append(f"{counted(left, 'more setting')} of yours are not options of {options.name} in this version")
+    left = run.unknown()[_MOST_LINES:]
+    if left:
+        lines.append(f"no options of {options.name} in this version, either: {', '.join(left)}")
+    lines += [
+        f"{name}={run.configuration[name]}: not a value of this option, which takes {expected}"
+        for name, expected in run.invalid.items()
+    ]
     added = sorted(name for name in run.added if name not in options)
     if added:
         lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
@@ -263,35 +286,36 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
     return configuration
 
 
-def _composed(
-    file: Path, data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
-) -> tuple[Mapping[Any, Any], NotComposedError | None, list[str]]:
-    """Return a configuration with the files that its Hydra ``defaults`` list names.
-
-    :return: the configuration; why the files could not be read, if so; which folders of its search path were left out.
-    """
-    if not named(data):
-        return data, None, []
-    folders, left_out = search_path(data, catalog, target, checkout)
-    sentences = [f"{file}: {sentence}" for sentence in left_out]
-    try:
-        return composed(file, folders), None, sentences
-    except NotComposedError as error:
-        return data, error, sentences
-
-
-def _bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> list[str]:
-    """Say which files of a Hydra configuration were not read. The copy's own defaults are known anyway."""
-    unread, mend = named(data), "mend it, or "
-    if isinstance(why, HydraMissingError):
-        own = Path(run.options.file).stem if run is not None and run.options is not None else ""
-        unread, mend = [entry for entry in unread if entry not in own], f"{INSTALL.format('hydra')}, or "
-    if not unread:
-        return []
-    return [
-        f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
-        "composed configuration, which a Hydra program prints with --cfg job"
-    ]
+def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
+    """Return a run with what its launch sets elsewhere than in its arguments, and what of that was not read."""
+    options = run.options.options if run.options is not None else {}
+    configuration = dict(run.configuration)
+    not_read = []
+    for option, file in launch.files.items():
+        try:
+            values = flattened(settings_of(read_mapping(file)))
+        except SentinelError as error:
+            not_read.append(f"not read, the file that --{option} names: {error}")
+            continue
+        known = {name: text for name, text in values.items() if name in options}
+        twice = [name for name in known if name in configuration]
+        # Other names than options tell that the program reads the file in a way of its own.
+        unread = list(known) if len(known) < len(values) else twice
+        configuration |= known | dict.fromkeys(unread, NOT_KNOWN)
+        if len(known) < len(values) or not values:
+            others = [name for name in values if name not in known]
+            not_read.append(f"not read in {file}, which --{option} names: {_some([*known, *others]) or 'it is empty'}")
+        elif twice:
+            not_read.append(f"not known, as the command and {file} both set them: {_some(twice)}")
+        else:
+            complain(visible(f"{file}: {counted(len(known), 'setting')} read, as --{option} names it"))
+    assigned = {name: place for name, place in launch.assigned.items() if name in options or {*"(*"} & {*name}}
+    if assigned:
+        places = [f"{name} ({place})" for name, place in assigned.items()]
+        not_read.append(f"not read, as the program's code assigns them: {_some(places)}")
+    everything = frozenset([""]) if assigned.keys() - options.keys() else frozenset()
+    configuration |= dict.fromkeys(assigned.keys() & options.keys(), NOT_KNOWN)
+    return replace(run, configuration=configuration, doubtful=run.doubtful | everything), not_read
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:

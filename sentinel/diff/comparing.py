@@ -297,7 +297,8 @@ class Comparison:
             units = [
                 self._unit(side, where.definition) for side, where in sides.items() if where.definition is not None
             ]
-            file = sides[BEFORE].definition.file if sides[BEFORE].definition is not None else ""
+            former = sides[BEFORE].definition
+            file = former.file if former is not None else ""
             if there == [BEFORE] and len(units) == 1 and (unread := self._unread(file)) is not None:
                 if unread:
                     reason = f"{AFTER}: {file} was left out: {unread}"
