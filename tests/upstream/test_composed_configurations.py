@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from shipped import MIRRORS
 
-from sentinel.configuration.composing import composed, search_path
-from sentinel.configuration.declared import options_of
-from sentinel.configuration.effective import Setting, Training, training
-from sentinel.configuration.files import flattened, read_mapping, settings_of
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.tools.audit.composing import composed, search_path
+from sentinel.tools.audit.declared import options_of
+from sentinel.tools.audit.effective import Setting, Training, training
+from sentinel.tools.audit.files import flattened, read_mapping, settings_of
 
 VERL = ("verl", "1dda039b9c6311889a9c9a26040677e1254814f9")
 SKYRL = ("skyrl", "6ecf87862b8b0694d4c2475a17c1a2ec7a9cc4f5")  # before there were dataclasses

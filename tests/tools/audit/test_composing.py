@@ -1,0 +1,131 @@
+"""Hydra configurations: the files that a ``defaults`` list names, where they are looked for, and what is not read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.targets import PackageRoot, Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.tools.audit.composing import composed, search_path
+from sentinel.tools.audit.files import read_mapping
+
+TARGET = Target("tiny", "https://example.org/tiny", (PackageRoot("sub/tiny", "sub"),))
+OPTIONS = '[[options]]\nname = "PPO"\nkind = "tree"\nfile = "sub/tiny/config/ppo.yaml"\n'
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Checkout:
+    """An installed copy, with a folder for a configuration of its own."""
+    root = tmp_path / "copy"
+    (root / "tiny" / "config").mkdir(parents=True)
+    (root / "tiny" / "config" / "ppo.yaml").write_text("lr: 1\n")
+    return Checkout("tiny", Ref("installed"), root, ("tiny",), (root,), "0" * 64)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    (tmp_path / "recipes" / "tiny").mkdir(parents=True)
+    (tmp_path / "recipes" / "tiny" / "options.toml").write_text(OPTIONS)
+    return replace(bundled_catalog(), recipe_folders=(tmp_path / "recipes",))
+
+
+def paths(catalog: Catalog, copy: Checkout, *entries: object) -> tuple[list[Path], list[str]]:
+    return search_path({"hydra": {"searchpath": list(entries)}}, catalog, TARGET, copy)
+
+
+def test_the_copys_own_folder_is_always_looked_in(catalog, copy):
+    own = copy.path / "tiny" / "config"
+    for data in ({}, {"hydra": None}, {"hydra": {"searchpath": "file://x"}}, {"hydra": {"searchpath": []}}):
+        assert search_path(data, catalog, TARGET, copy) == ([own], [])
+
+
+@pytest.mark.parametrize("entry", ["pkg://tiny.config", "file://sub/tiny/config", "file://tiny/config", "tiny/config"])
+def test_a_package_or_a_folder_of_the_repository_is_the_copys(catalog, copy, entry):
+    assert paths(catalog, copy, entry) == ([copy.path / "tiny" / "config"], [])
+
+
+def test_a_folder_here_goes_before_the_copys(catalog, copy, tmp_path, monkeypatch):
+    here = tmp_path / "here" / "tiny" / "config"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    own = copy.path / "tiny" / "config"
+    assert paths(catalog, copy, "file://tiny/config", f"file://{tmp_path}") == ([here, tmp_path, own], [])
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["pkg://json", "pkg://", "pkg://tiny/config", "pkg://tiny.config.ppo", "pkg://..tiny", "structured://", "s3://x/y",
+     "file://${oc.env:HOME}", "file://nowhere", "file://", "file://a\0b", f"file://{'x' * 5000}", 3, None, ["tiny"]],
+)  # fmt: skip
+def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog, copy, entry):
+    folders, (told,) = paths(catalog, copy, entry)
+    assert folders == [copy.path / "tiny" / "config"]
+    assert told.startswith(f"hydra.searchpath: {entry} is left out: ")
+    assert told.endswith("name the folder, as file:///…")
+
+
+#: What hydra-core 1.3.2 made of each.
+FILES = {
+    "base": "lr: 1\nactor: {clip: 0.1}\n",
+    "actor/dp": "clip: 0.2\nmode: ${lr}\n",
+    "actor/fs": "defaults: [dp, ../optim@optim: adam, _self_]\nclip: 0.3\n",
+    "actor/wide": "\n# @package _global_\nlr: 3\n",
+    "optim/adam": "name: adam\n",
+    "engine/dp": "engine: dp\n",
+    "engine/fs": "engine: fs\n",
+    "pair": "defaults: [engine: dp, actor: '${engine}', _self_]\n",
+    "again": "defaults: [again]\n",
+    "broken": "defaults: [base, gone, _self_]\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        ("defaults: [base, _self_]\nlr: 2\n", {"lr": 2, "actor": {"clip": 0.1}}),
+        ("defaults: [_self_, base]\nlr: 2\n", {"lr": 1, "actor": {"clip": 0.1}}),
+        ("defaults: [base]\nlr: 2\nhydra: {run: {dir: .}}\n", {"lr": 2, "actor": {"clip": 0.1}}),
+        ("defaults: [base, actor: dp]\n", {"lr": 1, "actor": {"clip": 0.2, "mode": "${lr}"}}),
+        ("defaults: [actor@x.y: dp]\n", {"x": {"y": {"clip": 0.2, "mode": "${lr}"}}}),
+        ("defaults: [actor@_global_: dp]\n", {"clip": 0.2, "mode": "${lr}"}),
+        ("defaults: [actor/dp]\n", {"actor": {"clip": 0.2, "mode": "${lr}"}}),
+        ("defaults: [actor: fs]\n", {"actor": {"clip": 0.3, "mode": "${lr}", "optim": {"name": "adam"}}}),
+        ("defaults: [actor: wide]\n", {"lr": 3}),
+        ("defaults: [optim: [adam], actor: null, optional x: y]\n", {"optim": {"name": "adam"}}),
+        ("defaults: [pair, override engine: fs]\n",
+         {"engine": {"engine": "fs"}, "actor": {"clip": 0.3, "mode": "${lr}", "optim": {"name": "adam"}}}),
+    ],
+)  # fmt: skip
+def test_it_is_the_files_with_its_own_settings_over_them(tmp_path, text, data):
+    assert _composed(tmp_path, text) == (data, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ("defaults: [base, actor: dq]\n", ["actor: dq"]),
+        ("defaults: ['${oc.env:HOME}', actor: '${nothing}']\n", ["${oc.env:HOME}", "actor: ${nothing}"]),
+        ("defaults: ['pkg://tiny.config/ppo', 3, [x]]\n", ["pkg://tiny.config/ppo", "3", "['x']"]),
+        ("defaults: [again]\n", ["again"]),
+        ("defaults: [base, broken]\n", ["gone"]),
+    ],
+)
+def test_what_is_not_read_is_named_and_what_it_may_change_is_not_known(tmp_path, text, unread):
+    assert _composed(tmp_path, text) == ({}, unread)
+
+
+def test_files_that_name_each_other_again_and_again_come_to_an_end(tmp_path):
+    files = {f"f{number}": f"defaults: [{', '.join([f'f{number + 1}'] * 9)}]\n" for number in range(9)} | {"f9": "a: 1"}
+    assert len(_composed(tmp_path, "defaults: [f0]\n", files)[1]) > 0
+
+
+def _composed(folder: Path, text: str, files: dict[str, str] = FILES) -> tuple[Any, list[str]]:
+    for name, content in {**files, "run": text}.items():
+        place = folder / f"{name}.yaml"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(content)
+    return composed(folder / "run.yaml", read_mapping(folder / "run.yaml"), [])
