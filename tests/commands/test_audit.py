@@ -138,6 +138,10 @@ def test_a_bug_counts_once_by_the_worst_of_its_recipes(run_sentinel, mirrored, t
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     assert "1 bug (2 recipes) is in tiny at" in answer.out
     assert ": 1 hit you, 0 only if more is so, 0 do not." in answer.out
+    first.with_name("TINY-OTHER.yaml").write_text(other.replace("< 0.1", "> 0.1"))
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
+    assert answer.out.count("    because actor.clip=0.2\n") == 1, "a list has as many entries as are counted"
+    assert "    the same bug: TINY-OTHER\n" in answer.out
 
 
 def test_single_settings_are_read_as_they_are_written_for_a_run(run_sentinel, mirrored, tree_with_options, tmp_path):
@@ -328,8 +332,8 @@ def test_bugs_that_could_not_be_decided_are_listed_by_cause(run_sentinel, mirror
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options)
     names = ", ".join(f"TINY-GONE-{number:02}" for number in range(12))
     assert (
-        f"14 recipes could not be decided:\n  14: this version does not have the code: {names} and 2 more\n"
-        in answer.out
+        f"not decided: 14 bugs (14 recipes)\n  14 bugs (14 recipes): this version does not have the code: {names} "
+        "and 2 more\n" in answer.out
     )
     first.unlink()
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options)

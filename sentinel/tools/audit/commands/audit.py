@@ -231,7 +231,7 @@ _CAUSES = {
 
 def _undecided(decisions: Sequence[Decision]) -> list[str]:
     """List the known bugs that were not decided, grouped by cause."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[Decision]] = {}
     for item in decisions:
         if item.verdict.name == "changed":
             cause = "neither the values of the bug nor the right ones"
@@ -239,15 +239,19 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
             continue
         else:
             cause = _CAUSES.get(item.verdict.kind) or f"{item.verdict.kind}: {item.verdict.reason}"
-        groups.setdefault(cause, []).append(item.recipe.bug_id)
+        groups.setdefault(cause, []).append(item)
     if not groups:
         return []
-    total = sum(map(len, groups.values()))
-    lines = [f"{counted(total, 'recipe')} could not be decided:"]
+
+    def count(items: Sequence[Decision]) -> str:
+        return roots(row(item.recipe.target, item.recipe.document) for item in items)
+
+    lines = [f"not decided: {count([item for items in groups.values() for item in items])}"]
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    lines += [f"  {len(names)}: {cause}: {_some(names)}" for cause, names in ordered[:_MOST_LINES]]
-    rest = sum(len(names) for _, names in ordered[_MOST_LINES:])
-    return [*lines, *([f"  {rest}: other causes; --json lists them"] if rest else [])]
+    for cause, items in ordered[:_MOST_LINES]:
+        lines.append(f"  {count(items)}: {cause}: {_some([item.recipe.bug_id for item in items])}")
+    rest = [item for _, items in ordered[_MOST_LINES:] for item in items]
+    return [*lines, *([f"  {count(rest)}: other causes; --json lists them"] if rest else [])]
 
 
 @dataclass(frozen=True)
@@ -361,9 +365,12 @@ def _tell(
         for answer, heading in (("hits", "hits you"), ("only if", "hits you only if …")):
             if answers[answer]:
                 say(f"\n{heading}")
+            listed: dict[str, list[Bug]] = {}  # each bug once, as it is counted
             for bug in bugs:
-                if bug.answer == answer:
-                    _tell_of(bug, run)
+                if bug.answer == answer == worst[root(bug.document)]:
+                    listed.setdefault(root(bug.document), []).append(bug)
+            for first, *others in listed.values():
+                _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
         if any(bug.answer == "does not" for bug in bugs):
             say("\nof what does not hit you, --json tells the setting that says so")
         if run.options is not None:
@@ -376,11 +383,14 @@ def _counted(bug: Bug) -> dict[str, str]:
     return row(bug.decision.recipe.target, bug.document)
 
 
-def _tell_of(bug: Bug, run: Training) -> None:
+def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
+    """Print one bug, with the other recipes of it that have the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
     say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    if others:
+        say(f"    the same bug: {_some(others)}")
     fault = "something else fails first" if bug.realism == "fault" and bug.reached else ""
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
