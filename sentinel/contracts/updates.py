@@ -9,8 +9,8 @@ includes everything that the worker does with the loss. A binding gives the work
   that every mini-batch uses the same parameters.
 
 The call returns ``gradient`` (accumulated by the optimizer), and ``pg_loss``, ``kl_loss`` and ``entropy`` as the
-trainer logs them, reduced as the framework reduces the result of an update; None if they are not reported. Returned log-probs
-are ``told_log_probs``, in the order of the batch. A table of ``entropies`` is a second parameter, with
+trainer logs them, reduced as the framework reduces the result of an update; None if they are not reported. Returned
+log-probs are ``told_log_probs``, in the order of the batch. A table of ``entropies`` is a second parameter, with
 ``entropy_gradient``.
 """
 
