@@ -384,7 +384,8 @@ class _Walk:
                 for unit in self._code.module(blob).decorated:
                     if unit.decorators & self._named:
                         self._add((file, blob), unit.name)
-        return Reached({**self._decorating, **self._units})
+        # In order of place: sets of names have another order in each process, and the options to try come from here.
+        return Reached(dict(sorted({**self._decorating, **self._units}.items())))
 
     def _enter(self, place: tuple[str, str]) -> None:
         if self.files.setdefault(*place) != place[1] or (place[0], "") in self._units:
