@@ -398,7 +398,7 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
     how = "" if recipe.affects else reached(recipe.document)
     if how:
         say(f"    how a run gets there: {visible(how)}")
-    elif bug.reached or not reach.where:
+    elif bug.reached or reach.settings:
         say(f"    because {visible(reach.because)}")
     advice = _advice(recipe.until, () if run.options is None else (run.options,))
     if advice:
