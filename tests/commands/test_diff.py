@@ -473,7 +473,9 @@ def test_a_module_that_no_longer_imports_is_for_the_worse(run_sentinel, tree, fi
     Path(other.removeprefix("path:"), "tiny", f"{file}.py").write_text(text)
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert answer.status == 1
-    assert "tiny.losses.agg_loss: worse\n   it can no longer be called: after: the module does not import: " in answer.out
+    assert (
+        "tiny.losses.agg_loss: worse\n   it can no longer be called: after: the module does not import: " in answer.out
+    )
     assert said in answer.out
     assert "the text of both trees proves it" not in answer.out
 
