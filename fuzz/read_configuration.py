@@ -12,7 +12,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.tools.audit.composing import named, search_path
+from sentinel.tools.audit.composing import composed, search_path
 from sentinel.tools.audit.effective import training
 from sentinel.tools.audit.files import flattened, read_mapping
 from sentinel.tools.audit.options import Option, Options
@@ -54,6 +54,5 @@ def one(data: bytes) -> None:
         settings = flattened(read)
     except SentinelError:
         return
-    named(read)
-    search_path(read, CATALOG, TARGET, COPY)
+    composed(FILE, read, search_path(read, CATALOG, TARGET, COPY)[0])
     reach(AFFECTS, training(settings, OPTIONS))

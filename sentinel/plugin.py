@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -86,14 +89,29 @@ def _reads_as_a_recipe(file: Path) -> bool:
     return b"recipe_version" in head or (b"bug_id" in head and b"boundary" in head)
 
 
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a time limit sends it to the process and to its group
+    raise KeyboardInterrupt
+
+
 class _Hooks:
     """Hooks that are registered only in runs that use Sentinel."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._on_sigterm: Any = None
 
     def pytest_unconfigure(self) -> None:
+        if self._on_sigterm is not None:
+            signal.signal(signal.SIGTERM, self._on_sigterm)
         self._run.close()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
+        """Let SIGTERM interrupt a run as Ctrl-C does: a time limit then loses nothing that is decided."""
+        if not self._run.is_worker and threading.current_thread() is threading.main_thread():
+            self._on_sigterm = signal.signal(signal.SIGTERM, _interrupt)
+        return (yield)
 
     def pytest_report_header(self, config: pytest.Config) -> list[str]:
         run = self._run

@@ -47,6 +47,11 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "-k", "agg_loss", "--sentinel-allow-changes=agg_*"
     )
     meant.assert_outcomes(passed=1)
+    misspelt = run(pytester, refs["fixed"], f"--sentinel-repo={broken_tree}", "--sentinel-allow-changes=agg_los")
+    assert misspelt.ret == pytest.ExitCode.USAGE_ERROR
+    misspelt.stderr.fnmatch_lines(
+        ["*--sentinel-allow-changes=agg_los: no boundary has this name*did you mean 'agg_loss'?"]
+    )
 
 
 def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):

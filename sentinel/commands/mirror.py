@@ -21,6 +21,7 @@ from sentinel.commands.console import (
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import SentinelError
 from sentinel.sources import MirrorStore
+from sentinel.sources.gitrefs import read_shallow
 from sentinel.sources.mirrors import Mirror
 from sentinel.sources.urls import base_name, fork
 
@@ -68,6 +69,12 @@ def _add(arguments: argparse.Namespace) -> int:
     target = fork(target, settings.url_of(target.name))
     with progress() as tell:
         made = MirrorStore().add(target, arguments.origin, progress=tell)
+    if read_shallow(made.path):
+        clone = arguments.origin or "CLONE"
+        complain(
+            f"{made.target}: the history is shallow, so older commits cannot be compared or swept; run `git -C {clone} "
+            "fetch --unshallow`, then add it again"
+        )
     say(_sentence(made))
     return 0
 

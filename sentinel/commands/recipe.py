@@ -49,6 +49,9 @@ def declare(commands: Commands) -> None:
 
 def _check(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings()
+    gone = [str(path) for path in arguments.files if not path.exists()]
+    if gone:
+        raise SentinelError(f"{', '.join(gone)}: no such file; name a recipe file, or a folder that has some")
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
     if not files:
         raise NothingExamined(

@@ -185,6 +185,7 @@ class Comparison:
                 state=state,
                 reason=reason,
                 places={**result.places, **self._prove_places(subject, log)},
+                answered=log.answered,
                 undecided={key: count for key, count in log.undecided.items() if count},
                 blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
                 scenarios=max(search.outcomes[NUMBERS_STAY].spoken, len(differences)),

@@ -48,6 +48,13 @@ class Code:
             self._modules[blob] = parse(content) if len(content) <= LARGEST_SOURCE else Module()
         return self._modules[blob]
 
+    def parses(self, blob: str) -> bool:
+        """Return True if a file can be read as Python."""
+        with suppress(SyntaxError, RecursionError, MemoryError):
+            syntax_of(self._trees.blob(blob))
+            return True
+        return False
+
     def effects(self, blob: str) -> list[tuple[str, int]]:
         """List the module-level statements of a file that may change other code: :func:`effects_of`."""
         return effects_of(self._trees.blob(blob))
@@ -243,11 +250,33 @@ class _Walk:
                 for unit in self._code.module(blob).decorated:
                     if unit.decorators & self._named:
                         self._add((file, blob), unit.name)
-        return Reached({**self._decorating, **self._units})
+        # In order of place: sets of names have another order in each process, and the options to try come from here.
+        return Reached(dict(sorted({**self._decorating, **self._units}.items())))
 
     def _enter(self, place: tuple[str, str]) -> None:
-        if self.files.setdefault(*place) == place[1] and (place[0], "") not in self._units:
-            self._add(place, "")
+        if self.files.setdefault(*place) != place[1] or (place[0], "") in self._units:
+            return
+        self._add(place, "")
+        module, here = self._code.module(place[1]), self._code.module_of(place[0])
+        for path in {path for paths in module.imports.values() for path in paths}:
+            self._note_missing(place[0], absolute(path, here, place[0]))
+        package = here.rpartition(".")[0]
+        above = self._code.definitions.file(self._tree, package) if package else None
+        if above is not None:  # a package's own statements run at every import below it
+            self._enter(above)
+
+    def _note_missing(self, file: str, path: str) -> None:
+        """Note an import of the target's own code that leads nowhere: the module may not import."""
+        if path.partition(".")[0] not in self._code.target.packages:
+            return
+        found = self._module_of(path)
+        if found is not None and found[1]:
+            module = self._code.module(found[0][1])
+            computed = module.stars or "__getattr__" in module.units
+            found = found if computed or found[1][0] in {**module.units, **module.imports} else None
+        if found is None:
+            name, nothing = f"import {path}", frozenset[str]()
+            self._units[file, name] = Unit(name, "rest", (1, 1), name, nothing, nothing, frozenset())
 
     def _add(self, place: tuple[str, str], name: str) -> None:
         file, blob = place

@@ -170,7 +170,7 @@ def _count_boundaries(count: int) -> str:
 
 def is_proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
     """Return True if the text of both trees proves that no signal code differs."""
-    apart = any(item.state in ("new", "gone", "not compared") for item in results)
+    apart = any(item.state in ("differs", "new", "gone", "not compared") for item in results)
     return not apart and comparison.selection.proves_equality()
 
 
@@ -247,7 +247,7 @@ def list_unexamined(
     undecided = [each for each in results if each.undecided]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())
-        yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.scenarios} scenarios"
+        yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.answered} calls"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 

@@ -76,8 +76,9 @@ class BoundaryDiff:
     :ivar parameters: by side, if the parameters differ.
     :ivar changed: the changed definitions that it reaches.
     :ivar unreached: their changed lines that no scenario ran.
-    :ivar undecided: part of the result -> number of scenarios in which it was not finite at both revisions.
-    :ivar blind: the parts that were finite in no scenario.
+    :ivar answered: the calls that both revisions returned from: scenarios, and what laws and shrinking make of them.
+    :ivar undecided: part of the result -> number of these calls in which it was not finite at both revisions.
+    :ivar blind: the parts that were finite in no call.
     :ivar bugs: by side: the known bugs that this side has and the other has not.
     :ivar lost: the removal that makes it worse; empty if a function was removed together with all its callers.
     """
@@ -92,6 +93,7 @@ class BoundaryDiff:
     changed: tuple[str, ...] = ()
     unreached: tuple[Unexamined, ...] = ()
     failed: str = ""
+    answered: int = 0
     undecided: Mapping[str, int] = field(default_factory=dict)
     blind: tuple[str, ...] = ()
     scenarios: int = 0

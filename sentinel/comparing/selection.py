@@ -99,6 +99,19 @@ class Selection:
         if not there or (not subject.laws and len(there) == 1):
             return None
         result = _describe(subject, sides)
+        former = sides[BEFORE].definition
+        if there == [BEFORE] and former is not None and sides[AFTER].definition is None:
+            unread = self._unread(former.file)
+            if unread is not None:
+                if unread:
+                    reason = f"{AFTER}: {former.file} was left out: {unread}"
+                    result = replace(result, state="not compared", failed=AFTER, reason=reason)
+                unit = self._unit(BEFORE, former)
+                places = [(former.file, ""), *([(former.file, unit.name)] if unit is not None else [])]
+                rest: list[Change] = [
+                    (each, self._defined(BEFORE, each), self._defined(AFTER, each)) for each in places
+                ]
+                return Candidate(subject, replace(result, changed=_name_changes(rest)), rest)
         if len(there) == 1:
             return Candidate(subject, self._judge_missing(subject, result, sides, there[0]))
         changed: list[Change] = []
@@ -108,6 +121,20 @@ class Selection:
         if not changed and not self._unchanged_too:
             return Candidate(subject, replace(result, state="same code"))
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
+
+    def _unread(self, file: str) -> str | None:
+        """Return why the later checkout omits a file of the earlier one; None if the file is read, or is not there.
+
+        Empty if the file is in the checkout and its definitions cannot be read: it does not parse, or is a link. Then
+        its import tells what is wrong.
+        """
+        omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
+        code = self.codes[AFTER]
+        blob = code.files(self.trees[AFTER]).get(file)
+        there = (self.checkouts[AFTER].path / file).is_file()  # through a link that stays in the checkout, too
+        if not omitted and (not there or (blob is not None and code.parses(blob))):
+            return None
+        return omitted
 
     def _judge_missing(
         self, subject: Subject, result: BoundaryDiff, sides: Mapping[str, Sighting], there: str
@@ -210,7 +237,7 @@ class Selection:
         bound = {}
         for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
-            if both[0] is None or not both[0].like(both[1]):
+            if both != (None, None) and (both[0] is None or not both[0].like(both[1])):
                 bound[place] = both
         return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound)
 

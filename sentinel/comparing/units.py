@@ -168,6 +168,9 @@ def _read(content: bytes) -> Module:
     _collect(body, "", lines, units, rest)
     for node in _statements(body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
+            if isinstance(node, ast.Import):  # `import a.b` binds a, and runs a.b
+                for alias in node.names:
+                    imports.setdefault(alias.asname or alias.name.partition(".")[0], set()).add(alias.name)
             for key, name in names_of([node]).items():
                 (stars if key.startswith("*") else imports.setdefault(key, set())).update(name.leads)
     units[""] = _unit("", "rest", (1, 1), rest)

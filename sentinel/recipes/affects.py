@@ -99,6 +99,12 @@ def holds(condition: Any, value: str) -> bool:
     return one is not None and other is not None and _COMPARE[bound[1]](one, other)
 
 
+def is_undecidable(condition: Any, value: str) -> bool:
+    """Return True if a condition is a bound and the value is not a number, nor switched off."""
+    bound = _BOUND.fullmatch(in_text(condition))
+    return bound is not None and bound[1] != "!=" and value.lower() not in (*OFF, "true") and _number(value) is None
+
+
 def can_both_hold(one: Any, other: Any) -> bool:
     """Return True if some value of a setting meets both conditions. A bound by another setting excludes nothing."""
     if bounding(one) or bounding(other):

@@ -13,7 +13,6 @@ from sentinel.recipes.rules import BUG_ID
 TODO = "TODO"
 
 _EXAMPLES: dict[str, str] = {
-    "tensor": "[[1.0, 100.0], [1.0, -50.0]]",
     "number": "0.5",
     "integer": "2",
     "boolean": "true",
@@ -95,10 +94,26 @@ def _inputs(contract: Contract | None) -> str:
     for item in contract.inputs:
         note = f"{item.meaning} ({described(item)})"
         if item.default is REQUIRED:
-            lines.append(f"  {item.name}: {TODO}  # {note}, such as {_EXAMPLES[item.kind]}")
+            lines.append(f"  {item.name}: {TODO}  # {note}, such as {_example(item)}")
         else:
             lines.append(f"  # {item.name}: {shown_default(item)}  # {note}")
     return "\n".join(" ".join(line.splitlines()) for line in lines).replace("\r", " ") + "\n"
+
+
+def _example(item: Input) -> str:
+    """Return a value that the input can take: its simplest choice, or a tensor of its shape and dtype."""
+    if item.choices and item.choices[0] is not None:
+        return json.dumps(item.choices[0], default=str)
+    if item.kind != "tensor":
+        return _EXAMPLES[item.kind]
+    values: list[Any] = [1.0, 0.0] if item.domain == "mask" else [1.0, -50.0]
+    if item.domain.startswith("log_"):  # a log-probability, or what is drawn close to one
+        values = [-1.0, -0.5]
+    if item.dtype == "bool" or item.dtype.startswith("int"):
+        values = [True, False] if item.dtype == "bool" else [1, 0]
+    for _ in item.shape[1:]:
+        values = [values, values]
+    return json.dumps(values if item.shape else values[0])
 
 
 def described(item: Input) -> str:

@@ -60,7 +60,10 @@ class Ledger:
 
         :raises SentinelError: where the name is none that git could take; Unavailable: where it is not there.
         """
-        return git.commit(self.mirror, self.mirrors.resolve(self.target, Ref.parse(f"git:{name}").name))
+        return git.commit(
+            self.mirror,
+            self.mirrors.resolve(self.target, Ref.parse(name if name.startswith("git:") else f"git:{name}").name),
+        )
 
     def select(self, selection: Selection) -> tuple[Selection, list[Commit], list[Tag]]:
         """Give the selection as it turned out, its commits in order, and the tags that stand for releases.

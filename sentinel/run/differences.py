@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, nearest
 
 if TYPE_CHECKING:
     from sentinel.comparing.comparison import Comparison
@@ -67,8 +67,8 @@ class DifferenceItem(pytest.Item):
             pytest.skip(f"{result.state}: {result.reason or ', '.join(idle) + more}")
 
     def _allowed(self) -> bool:
-        names = (self.boundary, self.boundary.rpartition(".")[2])
-        return any(fnmatchcase(name, glob) for name in names for glob in self.run.settings.allowed_changes)
+        globs = self.run.settings.allowed_changes
+        return any(fnmatchcase(name, glob) for name in _names(self.boundary) for glob in globs)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
@@ -86,12 +86,24 @@ class DifferenceItem(pytest.Item):
         return self.path, 0, f"what changes of {self.name}"
 
 
+def _names(boundary: str) -> tuple[str, str]:
+    return boundary, boundary.rpartition(".")[2]
+
+
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
     """Yield the items of ``--sentinel-against``."""
     if not run.settings.named_against:
         return
     try:
-        for comparison in run.comparisons():
+        comparisons = run.comparisons()
+        bound = {subject.name for each in comparisons for subject in each.selection.subjects}
+        called = {name for each in comparisons for name in each.selection.candidates}
+        names = {name for boundary in bound | called for name in _names(boundary)}
+        for glob in run.settings.allowed_changes:
+            if not any(fnmatchcase(name, glob) for name in names):
+                near = nearest(glob, sorted(names))
+                raise SentinelError(f"--sentinel-allow-changes={glob}: no boundary has this name{near}")
+        for comparison in comparisons:
             target, pair = comparison.target.name, "..".join(ref.short for ref in comparison.refs.values())
             candidates = comparison.selection.candidates
             lost = [name for name, each in candidates.items() if each.result.lost]

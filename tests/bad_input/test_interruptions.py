@@ -56,7 +56,8 @@ def _left_behind(scratch: Path) -> list[str]:
     return found
 
 
-def test_a_run_that_is_killed(here, tmp_path, fixed_tree, begun):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_that_is_killed(number, here, tmp_path, fixed_tree, begun):
     """The second item hangs. What the first wrote is whole, and every process of the worker is gone."""
     tree = copy_demo(tmp_path / "hanging", "fixed")
     slow = MASKED_TOKENS["boundary"].replace("agg_loss", "slow_loss")
@@ -76,8 +77,12 @@ def test_a_run_that_is_killed(here, tmp_path, fixed_tree, begun):
     os.close(write)
     _wait_for(read, b"DEMO-SLOW")
     assert _left_behind(scratch) != []
-    run.send_signal(signal.SIGKILL)
+    run.send_signal(number)
     said, _ = run.communicate(timeout=LONG)
+    if number == signal.SIGTERM:  # as a time limit sends it
+        assert run.returncode == pytest.ExitCode.INTERRUPTED
+        assert "= sentinel =" in said
+        assert "1 fixed" in said
     _wait_until_gone(scratch)
     assert list(scratch.iterdir()) == []
     assert "INTERNALERROR" not in said

@@ -1,9 +1,17 @@
 """``sentinel recipe``, ``list`` and ``show``."""
 
+import json
+import re
 from pathlib import Path
 
 import jsonschema_rs
+import numpy as np
 import pytest
+import yaml
+
+from sentinel.contracts.contract import REQUIRED
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.template import template
 
 
 def test_check_of_a_good_recipe(run_sentinel, tiny):
@@ -13,11 +21,32 @@ def test_check_of_a_good_recipe(run_sentinel, tiny):
 
 def test_check_names_file_line_and_column(run_sentinel, tiny):
     Path("BAD.yaml").write_text(tiny.recipe.read_text().replace("agg_loss", "agg_los"))
-    answer = run_sentinel("recipe", "check", "BAD.yaml", tiny.recipe.parent, "missing.yaml")
+    answer = run_sentinel("recipe", "check", "BAD.yaml", tiny.recipe.parent)
     assert answer.status == 1
     assert "BAD.yaml:6:11: unknown boundary 'tiny.losses.agg_los' — did you mean 'agg_loss'?" in answer.out
-    assert "missing.yaml:1:1: " in answer.out
-    assert answer.err == "3 files: 2 errors, 0 warnings\n"
+    assert answer.err == "2 files: 1 error, 0 warnings\n"
+
+
+def test_check_of_a_file_that_is_not_there_is_a_usage_error(run_sentinel, tiny):
+    answer = run_sentinel("recipe", "check", tiny.recipe, "missing.yaml")
+    assert (answer.status, answer.out) == (2, "")
+    assert "missing.yaml: no such file; name a recipe file" in answer.err
+
+
+def test_a_template_suggests_values_that_the_contract_takes(tiny_catalog):
+    """Of every required input: a choice of its own, or a tensor of its shape and dtype."""
+    for contract in bundled_catalog().contracts.values():
+        text = template("MY-BUG", "tiny", "tiny.losses.agg_loss", contract)
+        for item in (each for each in contract.inputs if each.default is REQUIRED):
+            [example] = re.findall(rf"^  {item.name}: TODO  # .*, such as (.*)$", text, re.MULTILINE)
+            value = yaml.safe_load(example)
+            if item.choices and item.choices[0] is not None:
+                assert value == json.loads(json.dumps(item.choices[0], default=str)), (contract.name, item.name)
+            elif item.kind == "tensor":
+                array = np.array(value)
+                assert array.ndim == len(item.shape), (contract.name, item.name)
+                assert (array <= 0).all() or not item.domain.startswith("log_prob")
+                assert array.dtype.kind == {"b": "b", "i": "i"}.get(item.dtype[0], "f")
 
 
 def test_new_takes_the_contract_of_the_boundary(run_sentinel):

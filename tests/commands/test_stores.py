@@ -21,6 +21,15 @@ def test_mirror_add_from_a_directory_and_list(run_sentinel, tiny):
     assert (row["target"], row["refs"], row["whole"], row["origins"]) == ("tiny", 1, True, [str(tiny.upstream)])
 
 
+def test_a_shallow_clone_is_warned_of(run_sentinel, tiny, tmp_path):
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tiny.upstream}", "clone")
+    answer = run_sentinel("mirror", "add", "tiny", "--from", tmp_path / "clone")
+    assert answer.status == 0
+    assert "tiny: the history is shallow, so older commits cannot be compared or swept; run" in answer.err
+    assert f"`git -C {tmp_path / 'clone'} fetch --unshallow`, then add it again" in answer.err
+    assert "shallow" not in run_sentinel("mirror", "add", "tiny", "--from", tiny.upstream).err
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -32,6 +32,7 @@ def test_json_has_the_records(run_sentinel, tiny):
         (["sweep", "tiny", "--since", "2026-13-01"], "not a day: '2026-13-01'"),
         (["sweep", "tiny", "--since", "2030-01-01"], "no commit of main is selected by --since 2030-01-01"),
         (["sweep", "tiny", "--ref", "nonsense"], "nonsense"),
+        (["sweep", "tiny", "--until", "git:nonsense"], "no branch, tag or commit 'nonsense'"),
         (["sweep", "tiny", "--ref=-x"], "cannot begin with '-'"),
         (["sweep", "tiny", "--tags"], "no commit of main is selected by tags"),
         (["sweep", "tiny", "--jobs", "0"], "at least one"),

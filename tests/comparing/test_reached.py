@@ -230,3 +230,25 @@ def test_a_value_that_is_made_when_a_module_is_loaded_cannot_be_seen_to_run(reac
     changed = {**files, "toy/tools.py": files["toy/tools.py"].replace("sum(rows)", "max(rows)")}
     one, other = (reaching("toy.tools.looked", each) for each in (files, changed))
     assert not one.apart_from(other, {"looked"})
+
+
+def test_what_is_reached_has_one_order(reaching):
+    """The options that are tried come from it; sets of names have another order in each process."""
+    reached = reaching("toy.losses.chosen")
+    assert list(reached.units) == sorted(reached.units)
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [
+        ("toy/losses.py", "import toy.nothing\n"),
+        ("toy/losses.py", "from toy.tools import nothing\n"),
+        ("toy/losses.py", "from . import nothing\n"),
+        ("toy/__init__.py", "print('at every import')\n"),
+    ],
+)
+def test_an_import_that_may_fail_is_a_change(reaching, file, code):
+    after = {**FILES, file: FILES[file] + code}
+    assert reaching("toy.losses.alone").changed(reaching("toy.losses.alone", after))
+    fine = {**FILES, "toy/losses.py": f"{FILES['toy/losses.py']}import toy.shapes\nfrom . import tools as more\n"}
+    assert not reaching("toy.losses.alone").changed(reaching("toy.losses.alone", fine))

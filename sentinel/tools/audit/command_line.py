@@ -1,7 +1,8 @@
 """The command line of a training run as settings, as Hydra and argparse take it; and launch scripts that hold one.
 
-Nothing is executed: a script is parsed, its own variables and arrays are put in, and what only a shell could know (the
-output of a command, a variable of the environment, what a condition decides) is left out and said to be.
+Nothing is executed: a script is parsed, and its own variables and arrays are put in, and so is what ``$(cat FILE)``
+gives. What only a shell could know (the output of another command, a variable of the environment, what a condition
+decides) is left out and reported. ``bash -c "…"`` is read as a script.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.errors import INSTALL, SentinelError
-from sentinel.values.files import read_bytes
+from sentinel.values.files import read_bytes, read_text
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -37,6 +38,7 @@ _CONDITIONAL = ("if_statement", "case_statement", "while_statement", "for_statem
 class CommandLine:
     """:ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value in YAML.
     :ivar unknown: the settings whose values only a shell could know; ``…`` for words that may be any.
+    :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for words that were typed.
     :ivar others: where a script has other commands that run Python programs.
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
@@ -44,6 +46,7 @@ class CommandLine:
 
     settings: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
     where: str = ""
     program: str = ""
     others: tuple[str, ...] = ()
@@ -55,17 +58,31 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     Words before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) belong to launchers.
     An option with several values is a list of them, one with none is true.
     """
+    inner = _shell_command(words)
+    if inner is not None:
+        return of_script(Path("bash -c"), inner.encode())
     settings: list[str] = []
     unknown: list[str] = []
+    single: list[str] = []
     first, program = _program(words)
     for name, values in _arguments(words[first:]):
-        if not name or any(UNKNOWN in word for word in (name, *values)):
+        if not name and UNKNOWN not in values[0]:
+            single += values
+        elif not name or any(UNKNOWN in word for word in (name, *values)):
             unknown.append(name.replace(UNKNOWN, "…") or "…")
             settings += [f"{name}={NOT_KNOWN}"] if name and UNKNOWN not in name else []
         else:
             value = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
             settings.append(f"{name}={value}")
-    return CommandLine(tuple(settings), tuple(unknown), where, program)
+    return CommandLine(tuple(settings), tuple(unknown), tuple(single if program else ()), where, program)
+
+
+def _shell_command(words: Sequence[str]) -> str | None:
+    """Return the text that a shell is given to run: ``srun bash -lc "python train.py"``; None if none is."""
+    for number, word in enumerate(words[:-2]):
+        if word.rpartition("/")[2] in ("bash", "sh", "zsh") and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
+            return words[number + 2].replace(_ANY_NUMBER, "$@").replace(UNKNOWN, "$NOT_KNOWN")
+    return None
 
 
 #: Modules that start another program, which follows their own options.
@@ -107,18 +124,23 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         elif _OPTION.match(word):
             name = word.lstrip("-")
         elif name:
+            if word == UNKNOWN and values:  # its words may be more of them, or options
+                yield "", [word]
             values.append(word)
-        elif word == _ANY_NUMBER:
+        else:
             yield "", [word]
     if name:
         yield name, values
 
 
-def of_script(file: Path) -> CommandLine:
-    """Read the command of a launch script that gives the most settings to a Python program."""
+def of_script(file: Path, source: bytes | None = None) -> CommandLine:
+    """Read the command of a launch script that gives the most settings to a Python program.
+
+    :param source: what is read instead of the file.
+    """
     script = _Script(file)
     try:
-        script.read(file)
+        script.read(file, source=source)
     except RecursionError:
         raise SentinelError(f"{file} is no launch script: nested too deep") from None
     commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
@@ -137,8 +159,8 @@ class _Script:
     arrays: dict[str, list[str]] = field(default_factory=dict)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
 
-    def read(self, file: Path, depth: int = 0) -> None:
-        source = read_bytes(file)
+    def read(self, file: Path, depth: int = 0, source: bytes | None = None) -> None:
+        source = read_bytes(file) if source is None else source
         if b"\0" in source:
             raise SentinelError(f"{file} is not a launch script: it contains a NUL byte")
         self._spend(len(source))
@@ -159,8 +181,11 @@ class _Script:
         elif node.type == "command":
             where = f"{file}:{node.start_point[0] + 1}"
             words = [word for child in node.named_children for word in self._argument(child)]
+            inner = _shell_command(words)
             if words and words[0] in ("source", ".") and depth < _DEEPEST:
                 self._source(words[1:2], depth)
+            elif inner is not None and depth < _DEEPEST:
+                self.read(file, depth + 1, inner.encode())
             else:
                 self.commands.append((where, words))
         else:
@@ -168,11 +193,32 @@ class _Script:
                 self._walk(child, file, depth, certain and node.type not in _CONDITIONAL)
 
     def _source(self, words: Sequence[str], depth: int) -> None:
-        """Read what a script reads; of a path that begins with its own folder, as most find it, the rest is known."""
         for word in words:
-            path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
-            if path.is_file() and path != self.file:
+            path = self._file(word)
+            if path is not None and path != self.file:
                 self.read(path, depth + 1)
+
+    def _file(self, word: str) -> Path | None:
+        """Return a file that a script names; of a path that begins with the script's folder, the rest is known."""
+        path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
+        return path if path.is_file() else None
+
+    def _output(self, node: Node) -> str:
+        """Return what ``$(cat FILE)`` or ``$(< FILE)`` gives; of any other command that is not known."""
+        words = [word for child in node.named_children for word in self._output_words(child)]
+        file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
+        if file is None:
+            return UNKNOWN
+        text = read_text(file)
+        self._spend(len(text))
+        return text.strip()
+
+    def _output_words(self, node: Node) -> list[str]:
+        if node.type == "command":
+            return [word for child in node.named_children for word in self._argument(child)]
+        if node.type == "file_redirect":
+            return ["cat", *(self._text(child) for child in node.named_children)]
+        return [word for child in node.named_children for word in self._output_words(child)] or [UNKNOWN]
 
     def _assign(self, node: Node, certain: bool) -> None:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
@@ -202,7 +248,7 @@ class _Script:
             return self._words(name, _ANY_NUMBER)
         if _of(inner) in ("$@", "$*"):
             return [_ANY_NUMBER]
-        if node.type in ("simple_expansion", "expansion"):
+        if node.type in ("simple_expansion", "expansion", "command_substitution"):
             return self._text(node).split() or []
         return [self._text(node)]
 
@@ -215,6 +261,8 @@ class _Script:
             return "".join(map(self._text, node.named_children))
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
+        if node.type == "command_substitution":
+            return self._output(node)
         plain = re.fullmatch(r"\$\{(\w+)(?::?-.*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
         if plain is None:
             return UNKNOWN

@@ -1,54 +1,155 @@
-"""A Hydra configuration as a run gets it: what its ``defaults`` list names, with what it says itself.
+"""Read the files that a Hydra configuration's ``defaults`` list names, and merge them in Hydra's order.
 
-hydra-core composes it, in a process of its own, and is given folders alone. A ``pkg://`` search path would import the
-package, and that may be the copy that is looked at: it becomes the package's folder in the copy. Interpolations stay
-text, and nothing is taken from the environment.
+Nothing is imported or executed, and nothing is taken from the environment. An entry that cannot be read is reported.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
-from sentinel.tools.audit import hydra_process
 from sentinel.tools.audit.declared import places, tree_folders
-from sentinel.tools.audit.files import mapping_of
+from sentinel.tools.audit.files import read_mapping, settings_of
+from sentinel.values.files import read_bytes
 
-#: Seconds; the largest configuration that people train with takes one.
-_PATIENCE = 30
+#: Files that are read for one configuration. The largest that people train with has some thirty.
+_MOST = 200
+_DEEPEST = 12
 
-
-class NotComposedError(SentinelError):
-    """Why a configuration could not be composed. What it says itself can still be read."""
-
-
-class HydraMissingError(NotComposedError):
-    """There is no Hydra beside Sentinel."""
+_ENTRY = re.compile(r"(?:(override|optional) +)?([^@ ]+)(?:@([\w.]*))?")
+_PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 
 
-def named(data: Mapping[Any, Any]) -> list[str]:
-    """Say what the ``defaults`` list of a configuration names beside itself, in words."""
-    listed = data.get("defaults")
-    return [
-        ", ".join(f"{name}: {value}" for name, value in entry.items()) if isinstance(entry, dict) else str(entry)
-        for entry in (listed if isinstance(listed, list) else ())
-        if entry != "_self_"
-    ]
+def composed(file: Path, data: Mapping[Any, Any], folders: Sequence[Path]) -> tuple[dict[Any, Any], list[str]]:
+    """Return a configuration merged with the files that its ``defaults`` list names, and the entries left unread.
+
+    :param folders: where these files are looked for, besides the folder of the configuration.
+    """
+    reader = _Reader((file.absolute().parent, *folders))
+    return reader.merged(data, "", ""), reader.unread
+
+
+@dataclass
+class _Reader:
+    folders: Sequence[Path]
+    unread: list[str] = field(default_factory=list)
+    choices: dict[tuple[str, str], Any] = field(default_factory=dict)
+    left: int = _MOST
+
+    def merged(self, data: Mapping[Any, Any], group: str, package: str, depth: int = 0) -> dict[Any, Any]:
+        """Merge one file with those that it names.
+
+        :param group: the folder of the file below the one it was looked for in.
+        :param package: the dotted section that its settings belong to.
+        """
+        listed = data.get("defaults")
+        entries = list(_entries(listed if isinstance(listed, list) else []))
+        if not any(name == "_self_" for name, _ in entries):
+            entries.append(("_self_", None))
+        for name, choice in entries:
+            if name.startswith("override "):  # of several the outermost file's counts
+                self.choices.setdefault(_place(name, group, package, choice)[:2], choice)
+        result: dict[Any, Any] = {}
+        for name, choice in entries:
+            if name == "_self_":
+                _merge(result, _below(package, settings_of(data)))
+            elif not name.startswith("override "):
+                unread = len(self.unread)
+                part = self._entry(name, choice, group, package, depth)
+                if len(self.unread) > unread:
+                    result.clear()  # what was not read may set any of it otherwise
+                _merge(result, part)
+        return result
+
+    def _entry(self, name: str, choice: Any, group: str, package: str, depth: int) -> dict[Any, Any]:
+        words = name if choice is _PLAIN else f"{name}: {choice}"
+        folder, section, absolute = _place(name, group, package, choice)
+        if choice is _PLAIN:
+            choice = name.partition("@")[0].removeprefix("optional ").rpartition("/")[2]
+        else:
+            choice = self.choices.setdefault((folder, section), choice)
+        result: dict[Any, Any] = {}
+        for item in choice if isinstance(choice, list) else [choice]:
+            if item is None:
+                continue
+            stem = re.sub(r"\$\{([\w/]+)\}", self._chosen, str(item))
+            file = self._find(f"{folder}/{stem}".lstrip("/"))
+            self.left -= 1
+            if file is None or self.left < 0 or depth > _DEEPEST:
+                self.unread += [] if name.startswith("optional ") and file is None else [words]
+                continue
+            header = _PACKAGE.match(read_bytes(file))
+            own = section
+            if header is not None and not absolute:
+                own = header[1].decode(errors="replace").replace("_group_", section)
+                own = own.removeprefix("_global_").strip(".")
+            inner = os.path.dirname(f"{folder}/{stem}".lstrip("/"))
+            _merge(result, self.merged(read_mapping(file), inner, own, depth + 1))
+        return result
+
+    def _chosen(self, reference: re.Match[str]) -> str:
+        """Return the choice of a group that ``${group}`` refers to; the reference itself if there is none."""
+        return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
+
+    def _find(self, name: str) -> Path | None:
+        names = (folder / f"{name}.yaml" for folder in self.folders if "$" not in name and "\0" not in name)
+        return next((file for file in names if file.is_file()), None)
+
+
+#: Stands for the choice of an entry that is the name of a file.
+_PLAIN = object()
+
+
+def _entries(listed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for entry in listed:
+        if isinstance(entry, Mapping):
+            yield from ((str(name), choice) for name, choice in entry.items())
+        else:
+            yield str(entry), _PLAIN
+
+
+def _place(name: str, group: str, package: str, choice: Any) -> tuple[str, str, bool]:
+    """Return the folder and the section of an entry, and whether the entry itself names the section."""
+    match = _ENTRY.fullmatch(name)
+    path, section = (match[2], match[3]) if match else (name, None)
+    folder = os.path.dirname(path) if choice is _PLAIN else path
+    given = folder.strip("/").replace("../", "").replace("/", ".") if section is None else section
+    given = given.replace("_here_", "")
+    whole = ".".join(filter(None, [package, given])) if not given.startswith("_global_") else given[8:].strip(".")
+    folder = folder.strip("/") if path.startswith("/") else os.path.normpath(f"{group}/{folder}".strip("/") or ".")
+    return "" if folder == "." else folder, whole, section is not None
+
+
+def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
+    for name in reversed(package.split(".") if package else []):
+        data = {name: data}
+    return dict(data)
+
+
+def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
+    """Merge settings into others, section by section; the later ones count."""
+    for name, value in data.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = dict(value) if isinstance(value, Mapping) else value
 
 
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Say where files are looked for that a configuration names, beside its own folder: first where it says itself,
-    then where the copy has its own."""
+    """Return the folders in which a configuration's files are looked for, and a sentence for each that is left out.
+
+    Those that the configuration names itself come first, then the copy's own. A ``pkg://`` entry would import the
+    package, and that may be the copy that is looked at: it stands for the package's folder in the copy.
+    """
     node = data.get("hydra")
     written = node.get("searchpath") if isinstance(node, dict) else None
     folders, left_out = [], []
@@ -66,30 +167,10 @@ def search_path(
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """Give the folders that an entry of a search path may mean, in the order in which they count."""
+    """Return the folders that an entry of a search path may mean, in the order in which they count."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:
         yield Path(name)
         if not Path(name).is_absolute():
             yield from places(target, checkout, name)
-
-
-def composed(file: Path, folders: Sequence[Path]) -> dict[Any, Any]:
-    """Give a configuration with all that it is composed of."""
-    if file.suffix != ".yaml":
-        raise NotComposedError("Hydra reads files whose names end in .yaml alone")
-    # Isolated: the current folder may be the copy, and no plugin of Hydra's may come from there.
-    command = [sys.executable, "-I", "-X", "utf8", hydra_process.__file__, *map(str, (file.absolute(), *folders))]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_PATIENCE, check=False, encoding="utf-8",
-            errors="replace",
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise NotComposedError(f"Hydra takes longer than {_PATIENCE} seconds") from None
-    if done.returncode == hydra_process.NO_HYDRA:
-        raise HydraMissingError("hydra-core is not installed")
-    if done.returncode:
-        raise NotComposedError(f"Hydra says: {done.stderr.strip() or f'nothing, and ended with {done.returncode}'}")
-    return mapping_of(done.stdout, f"{file} (composed)")

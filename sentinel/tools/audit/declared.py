@@ -33,6 +33,8 @@ FILE = "options.toml"
 #: A file of a copy that is larger was not written by hand; it is not read.
 _LARGEST = 4_000_000
 
+#: What a flag sets if it is given, and the default that it has otherwise.
+_SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
@@ -46,10 +48,13 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         if place is None:
             continue
         try:
+            flags: Mapping[str, tuple[str, str | None]] = {}
             if entry["kind"] == "classes":
                 options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+            elif entry["kind"] == "parser":
+                options, unread, flags = options_of_parser(place)
             else:
-                options, unread = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
+                options, unread = options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
             continue  # a copy that is broken there says nothing; what is then not known is said to be not known
         except KeyError as error:
@@ -59,7 +64,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
         more = {"": entry["more"]} if "more" in entry else unread
         trainers[entry["name"]] = Options(
-            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more
+            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more, flags
         )
     return tuple(trainers.values())
 
@@ -77,14 +82,17 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
     return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
 
 
-def options_of_parser(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
+def options_of_parser(
+    file: Path,
+) -> tuple[dict[str, Option], dict[str, str], dict[str, tuple[str, str | None]]]:
     """Return the options of every call that names one, ``--name``: of ``add_argument``, or a function around it.
 
-    :return: the options, and as :func:`options_of_class` does what may declare more: a call whose name is computed. In
-        a loop over literal strings, ``f"--{prefix}.lr"`` is not.
+    :return: the options; as :func:`options_of_class` does what may declare more: a call whose name is computed (in a
+        loop over literal strings, ``f"--{prefix}.lr"`` is not); and :attr:`Options.flags`.
     """
     options: dict[str, Option] = {}
     more: dict[str, str] = {}
+    flags: dict[str, tuple[str, str | None]] = {}
     tree = parsed(file)
     loops = {
         id(call): (loop.target.id, choices_of(loop.iter))
@@ -99,13 +107,19 @@ def options_of_parser(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
         keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
         names = [_names(item, *loops.get(id(node), ("", ()))) for item in node.args]
         options_named = next((several for several in names if several and several[0].startswith("--")), ())
+        action = text_of(keywords.get("action")) or ""
         for name in options_named:
             if name == _COMPUTED:
                 more[""] = f"a call of {file.name} whose option has a computed name"
                 continue
-            name = text_of(keywords["dest"]) or name if "dest" in keywords else name
-            options.setdefault(spelled(name), Option(_default(keywords), choices_of(keywords.get("choices"))))
-    return options, more
+            setting = spelled(text_of(keywords.get("dest")) or name)
+            options.setdefault(setting, Option(_default(keywords), choices_of(keywords.get("choices"))))
+            value = text_of(keywords.get("const")) if action == "store_const" else _SET_BY.get(action)
+            if spelled(name) != setting or action == "store_false":
+                flags[spelled(name)] = setting, value
+            if isinstance(keywords.get("action"), (ast.Name, ast.Attribute)):  # BooleanOptionalAction
+                flags[f"no_{spelled(name)}"] = setting, "false"
+    return options, more, flags
 
 
 #: Stands for the name of an option that only the code knows.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from sentinel.tools.audit.options import Options
 
@@ -34,7 +35,8 @@ class Training:
     :ivar options: what the trainer takes that the configuration is for; None where nothing is known of it.
     :ivar others: what the copy's other trainers take.
     :ivar added: settings that the command adds, and that need not be options.
-    :ivar doubtful: options that an unknown setting may mean; their defaults are not relied on.
+    :ivar doubtful: options whose defaults are not relied on: something that was not read may set them. A section ends
+        with a dot, and the empty name stands for all.
     """
 
     configuration: Mapping[str, str]
@@ -66,6 +68,22 @@ class Training:
             return list(self.configuration)
         return [name for name in self.configuration if name not in options and options.may_declare(name)]
 
+    @cached_property
+    def invalid(self) -> Mapping[str, str]:
+        """Map settings whose values their options do not take to what they take; they count as not known."""
+        known = self.options.options if self.options is not None else {}
+        expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in known}
+        return {name: text for name, text in expected.items() if text}
+
+    def is_unread(self, name: str) -> bool:
+        """Return True if a setting is not known because what the user gives for it could not be read."""
+        setting = self.setting(name)
+        given = setting is not None and (setting.name in self.configuration or self._doubtful(name))
+        return setting is not None and given and setting.value is None
+
+    def _doubtful(self, name: str) -> bool:
+        return any(name == item or (item[-1:] in ("", ".") and name.startswith(item)) for item in self.doubtful)
+
     def meant(self) -> dict[str, str]:
         """Map settings that this trainer does not have, or may not have, to the options that they may mean."""
         options = self.options
@@ -91,7 +109,7 @@ class Training:
 
     def _lookup(self, name: str) -> Setting | None:
         if name in self.configuration:
-            return Setting(name, self.configuration[name])
+            return Setting(name, None if name in self.invalid else self.configuration[name])
         if self._written(name):
             return Setting(name, "{…}")
         parts = name.split(".")
@@ -109,7 +127,7 @@ class Training:
             if option is not None and option.default == "null" and not self._written(section):
                 return Setting(section, "null", default=True)
         option = self.options.options.get(name)
-        if name in self.doubtful:
+        if self._doubtful(name):
             return Setting(name, None, default=True)
         return Setting(name, option.default if option else "{…}", default=True)
 
@@ -133,17 +151,22 @@ def training(
     trainers: Sequence[Options],
     made_by: str = "",
     added: frozenset[str] = frozenset(),
+    typed: frozenset[str] = frozenset(),
+    hidden: frozenset[str] = frozenset(),
 ) -> Training:
     """Return the run that a configuration is for.
 
     :param made_by: the class that a script makes the configuration with. If it is empty, or no trainer's, the trainer
         is the one that knows most of the settings, the first of several.
     :param added: settings that need not be options of the trainer.
+    :param typed: settings that are options of a command line; a flag's name need not be that of what it sets.
+    :param hidden: what something that was not read may set, as in :attr:`Training.doubtful`.
     """
+    meanings = [trainer.meaning(configuration, typed) for trainer in trainers]
     made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]
-    counts = [(is_made, sum(name in trainer for name in configuration)) for is_made, trainer in zip(made, trainers)]
-    best = max(range(len(trainers)), key=lambda place: (counts[place], -place), default=None)
+    counts = [sum(name in trainer for name in meaning) for trainer, meaning in zip(trainers, meanings)]
+    best = max(range(len(trainers)), key=lambda place: (made[place], counts[place], -place), default=None)
     if best is None:
         return Training(configuration)
-    run = Training(configuration, trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
-    return replace(run, doubtful=frozenset(filter(None, run.meant().values())))
+    run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
+    return replace(run, doubtful=hidden | frozenset(filter(None, run.meant().values())))

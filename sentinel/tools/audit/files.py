@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.recipes.affects import in_text
-from sentinel.values.documents import Document, DocumentError, parse_yaml, read_text, suffix_of
+from sentinel.values.documents import DocumentError, parse_yaml, read_text, suffix_of
 from sentinel.values.files import read_bytes
 
 #: OmegaConf's word for a value that must be given.
@@ -41,13 +41,13 @@ def read_mapping(file: Path) -> dict[str, Any]:
 
     :raises SentinelError: if the file cannot be read or holds no mapping; the message starts with ``file:line:column``.
     """
-    raw = read_bytes(file)
-    return _mapping(str(file), lambda: read_text(raw, suffix_of(file), configuration=True))
-
-
-def mapping_of(text: str, file: str) -> dict[str, Any]:
-    """Return the mapping in a YAML text, which messages call `file`."""
-    return _mapping(file, lambda: parse_yaml(text, configuration=True))
+    try:
+        data = read_text(read_bytes(file), suffix_of(file), configuration=True).data
+    except DocumentError as error:
+        raise SentinelError(f"{file}:{error.line}:{error.column}: {error.message}") from None
+    if not isinstance(data, dict):
+        raise SentinelError(f"{file} holds no mapping of options")
+    return data
 
 
 def value_of(text: str) -> Any:
@@ -56,13 +56,3 @@ def value_of(text: str) -> Any:
         return None if text == "None" else parse_yaml(text, configuration=True).data if text.strip() else None
     except DocumentError:
         return text
-
-
-def _mapping(file: str, parse: Callable[[], Document]) -> dict[str, Any]:
-    try:
-        data = parse().data
-    except DocumentError as error:
-        raise SentinelError(f"{file}:{error.line}:{error.column}: {error.message}") from None
-    if not isinstance(data, dict):
-        raise SentinelError(f"{file} holds no mapping of options")
-    return data

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
-from sentinel.tools.audit.python_script import calls_of
+from sentinel.tools.audit.python_script import assigned_of, calls_of
 
 #: Other commands of a script that are listed.
 _MOST = 10
@@ -23,6 +23,9 @@ class Launch:
     :ivar settings: setting -> value, in order.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
     :ivar config: the configuration file that the command names.
+    :ivar files: other options whose value is a file of settings, with the file.
+    :ivar assigned: the options that the program's own code may set later, with the place.
+    :ivar hidden: sections any member of which something unread may set, with a dot at the end; empty for all options.
     :ivar added: settings that the command adds with ``+`` to those that the configuration has.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
@@ -31,6 +34,9 @@ class Launch:
     settings: tuple[tuple[str, Any], ...] = ()
     made_by: str = ""
     config: Path | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
+    assigned: Mapping[str, str] = field(default_factory=dict)
+    hidden: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -57,6 +63,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
     program = _beside(script, line.program) if line.program.endswith(".py") else None
+    made = Launch()
     if program is not None:
         made = _of_python(program, line.settings, classes, must=not line.settings and not line.unknown)
         if made.made_by:
@@ -65,6 +72,13 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
     named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
     settings = [(name, value) for name, value in settings if name not in _NAMES_A_FILE]
     config = _configuration(script, line.program, named) if named else None
+    single = {word: file for word in line.words if (file := _settings_file(script, word)) is not None}
+    if config is None and single:
+        config = next(iter(single.values()))
+    left = [word for word in line.words if word != "@" and (word not in single or single[word] != config)]
+    if left:
+        unread.append(f"not read, arguments without a name: {', '.join(left)}")
+    files = {name: file for name, value in settings if (file := _settings_file(script, str(value))) is not None}
     if named and config is None:
         words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
         unread.append(f"not read, as it is not a file here: the configuration that {words_of} names")
@@ -75,7 +89,15 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
             f"value{gone}; give the configuration with --config, or single settings with --set"
         )
     added = frozenset(setting_of(word)[0] for word in line.settings if word.startswith("+"))
-    return Launch(tuple(settings), config=config, added=added, read=read, unread=tuple(unread))
+    return Launch(
+        tuple(settings),
+        config=config,
+        files=files,
+        assigned=made.assigned,
+        added=added,
+        read=read,
+        unread=tuple(unread),
+    )
 
 
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True) -> Launch:
@@ -88,8 +110,9 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
+    assigned = {option: f"{file}:{line}" for option, line in assigned_of(file).items()}
     if not calls:
-        return Launch()
+        return Launch(assigned=assigned)
     call, *others = calls
     read = f"{file}:{call.line}: {_counted(len(call.settings))} of {call.name} read"
     unread = []
@@ -100,7 +123,17 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if words:
         unread.append(f"not read, as arguments of {file.name} itself: {' '.join(words)}")
     unknown = [(name, NOT_KNOWN) for name in call.unread if "*" not in name and "(" not in name]
-    return Launch((*call.settings.items(), *unknown), call.name, read=(read,), unread=tuple(unread))
+    computed = [name.replace("setattr(", "*") for name in call.unread]
+    hidden = frozenset(name.partition("*")[0] for name in computed if "*" in name)
+    later = {option: place for option, place in assigned.items() if option not in call.later}
+    return Launch(
+        (*call.settings.items(), *unknown),
+        call.name,
+        assigned=later,
+        hidden=hidden,
+        read=(read,),
+        unread=tuple(unread),
+    )
 
 
 #: Arguments that name the configuration file: by its path, or as Hydra does by a folder and a name in it.
@@ -122,6 +155,14 @@ def _beside(script: Path | None, name: str) -> Path | None:
     """Return a file that a command names, in this folder or that of its script; None if it is not there."""
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
+
+
+#: How the names of files end that may hold settings.
+_ENDS = (".yaml", ".yml", ".toml", ".json")
+
+
+def _settings_file(script: Path | None, name: str) -> Path | None:
+    return _beside(script, name) if name.lower().endswith(_ENDS) else None
 
 
 def setting_of(word: str) -> tuple[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 
-from sentinel.recipes.affects import in_text
+from sentinel.recipes.affects import holds, in_text
 from sentinel.values.files import regular_bytes
 
 
@@ -25,6 +25,18 @@ class Option:
     default: str | None = None
     choices: tuple[str, ...] = ()
 
+    def expects(self, text: str) -> str:
+        """Return what the option takes, if a value certainly is not that; else the empty string."""
+        if text in ("", "null") or "${" in text:
+            return ""
+        if self.choices:
+            taken = all(holds(list(self.choices), part.strip()) for part in text.split(","))
+            return "" if taken or text in self.choices else " or ".join(self.choices)
+        if self.default in ("true", "false"):
+            return "" if any(holds(side, text.lower()) for side in (True, False)) else "true or false"
+        numeric = _is_number(self.default or "") and text not in ("true", "false") and "," not in text
+        return "a number" if numeric and not _is_number(text) else ""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -33,6 +45,8 @@ class Options:
     :ivar options: dotted name -> option. Below an option that is a section and null by default stand the defaults that
         its members have as soon as somebody writes the section.
     :ivar made_by: the class that a Python script calls to set them; empty if there is none.
+    :ivar flags: option of the command line -> the setting that it sets, and its value if the option takes none; for
+        those alone that are not called as what they set, or set it to false.
     :ivar open: dotted prefix -> what may declare more options below it than were read, such as a base class of another
         package. The empty prefix stands for all options.
     """
@@ -42,9 +56,18 @@ class Options:
     options: Mapping[str, Option] = field(default_factory=dict)
     made_by: str = ""
     open: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.options or self.section(name)
+
+    def meaning(self, configuration: Mapping[str, str], typed: Collection[str]) -> dict[str, str]:
+        """Return a configuration with the options that were typed under the names of what they set."""
+        meant = {}
+        for name, text in configuration.items():
+            setting, value = self.flags.get(name, (name, None)) if name in typed else (name, None)
+            meant[setting] = text if value is None else value
+        return meant
 
     def closed(self, name: str) -> bool:
         """Return True if there is certainly no such option: no section above it may have members of any name."""
@@ -81,6 +104,13 @@ _LARGEST = 4_000_000
 
 #: Options that a wrong name is compared with; the largest trainer has some two thousand.
 _MOST = 5000
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) is not None
+    except ValueError:
+        return False
 
 
 def _words(name: str) -> set[str]:

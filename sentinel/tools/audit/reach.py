@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sentinel.recipes.affects import Affected, bounding, condition_in_words, holds
+from sentinel.recipes.affects import Affected, bounding, condition_in_words, holds, is_undecidable
 from sentinel.tools.audit.effective import Training
 
 ANSWERS = ("reached", "not known", "not reached")
@@ -22,12 +22,14 @@ class Reach:
     :ivar because: the settings that say so; of what is not known, what it takes.
     :ivar where: what beside the settings must be for the bug to bite.
     :ivar settings: whether the recipe names settings; else ``where`` says what it is about.
+    :ivar unread: the settings that the answer depends on, and that the user gives in a form that was not read.
     """
 
     answer: str
     because: str
     where: str = ""
     settings: bool = True
+    unread: tuple[str, ...] = ()
 
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
@@ -61,9 +63,13 @@ def _entry(entry: Affected, run: Training) -> Reach:
                 continue
             text += f", {bound}={limit.value}"
             condition = str(condition).replace(bound, limit.value)
+        if is_undecidable(condition, setting.value):
+            unknown.append(condition_in_words(name, condition))
+            continue
         if not holds(condition, setting.value):
             return Reach("not reached", text)
         met.append(text)
     if unknown:
-        return Reach("not known", f"it takes {', '.join(unknown)}", entry.where)
+        unread = tuple(name for name in entry.when if run.is_unread(name))
+        return Reach("not known", f"it takes {', '.join(unknown)}", entry.where, unread=unread)
     return Reach("reached", ", ".join(met), entry.where)

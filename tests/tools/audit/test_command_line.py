@@ -98,6 +98,30 @@ def test_a_launch_script(script):
     assert line.others == (f"{script}:3 (tools/convert.py)",)
 
 
+@pytest.mark.parametrize(
+    ("command", "settings", "unknown"),
+    [
+        ('bash -c "python train.py --lr $LR --x $HOME"', ["lr=3", "x=${?}"], ["x"]),
+        ("srun sh -lc 'python train.py --lr 1'", ["lr=1"], []),
+        ("python train.py $(cat opts.txt)", ["a=1", "b=[2, 3]"], []),
+        ('python train.py all="$(< opts.txt)" --c 1', ["all=--a 1\n--b 2 3", "c=1"], []),
+        ("python train.py --a $(date) --c 1", ["a=${?}", "c=1"], ["a"]),
+        ("python train.py $(options) --c 1", ["c=1"], ["…"]),
+        ("python train.py --c 1 $(options)", ["c=${?}"], ["…", "c"]),
+        ("python train.py $(cat gone.txt) --c 1", ["c=1"], ["…"]),
+    ],
+)
+def test_shells_and_their_substitutions_are_read(tmp_path, command, settings, unknown):
+    (tmp_path / "opts.txt").write_text("--a 1\n--b 2 3\n")
+    (tmp_path / "run.sh").write_text(f"LR=3\n{command}\n")
+    line = of_script(tmp_path / "run.sh")
+    assert (list(line.settings), list(line.unknown)) == (settings, unknown)
+
+
+def test_a_shell_is_read_among_the_words_that_are_typed():
+    assert of_words(["srun", "bash", "-lc", "cd x && python train.py --lr 1"]).settings == ("lr=1",)
+
+
 def test_a_script_that_sources_itself_ends(script):
     (script.parent / "models" / "small.sh").write_text(
         'source "${HERE}/models/small.sh"\nMODEL_ARGS=(--num-layers 3)\n'

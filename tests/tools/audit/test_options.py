@@ -170,8 +170,9 @@ def add(parser):
     for prefix in ("actor", "critic"):
         parser.add_argument(f"--{prefix}.lr", default=1e-6 if prefix == "actor" else 9e-6)
 """)
-    assert options_of_parser(file)[1] == {}
-    assert options_of_parser(file)[0] == {
+    options, more, flags = options_of_parser(file)
+    assert (more, flags) == ({}, {"no_save": ("save", "false")})
+    assert options == {
         "eps_clip": Option("0.2"),
         "kl_type": Option("k1", ("k1", "k2")),
         "use_opsm": Option("false"),
@@ -183,8 +184,31 @@ def add(parser):
         "critic.lr": Option(None),
     }
     file.write_text("for name in names():\n    parser.add_argument(f'--{name}.lr')\nparser.add_argument('--on')\n")
-    options, more = options_of_parser(file)
+    options, more, _ = options_of_parser(file)
     assert (set(options), more) == ({"on"}, {"": "a call of arguments.py whose option has a computed name"})
+
+
+def test_a_flag_stands_for_what_it_sets():
+    options = Options("PPO", "x.py", {"save": Option("true"), "cut": Option("true")}, flags={
+        "no_save": ("save", "false"), "cut": ("cut", "false"),
+    })  # fmt: skip
+    given = {"no_save": "true", "cut": "true", "rate": "1"}
+    assert options.meaning(given, given.keys()) == {"save": "false", "cut": "false", "rate": "1"}
+    assert options.meaning(given, ()) == given
+
+
+@pytest.mark.parametrize(
+    ("option", "takes", "expects"),
+    [
+        (Option("false"), ("true", "0", "yes", "null", "${x}"), {"tr": "true or false", "2": "true or false"}),
+        (Option("0.2"), ("1e-6", "null", "0.1,0.2", "false"), {"0.2x": "a number", "": ""}),
+        (Option("k1", ("k1", "k2")), ("k1", "k1,k2", "null"), {"k3": "k1 or k2", "k1,k3": "k1 or k2"}),
+        (Option("text"), ("anything",), {}),
+    ],
+)
+def test_a_value_that_an_option_cannot_take_is_invalid(option, takes, expects):
+    assert {text: option.expects(text) for text in takes} == dict.fromkeys(takes, "")
+    assert {text: option.expects(text) for text in expects} == expects
 
 
 def test_a_tree(tmp_path):

@@ -88,6 +88,50 @@ def test_a_name_is_read_only_if_nothing_else_can_bind_it(tmp_path, text, setting
     assert call.unread or settings
 
 
+LATER = """
+@dataclass
+class Base(G):
+    beta: float = 0.3
+    epsilon: float = field(default=0.5)
+    names: list = field(default_factory=list)
+    def __post_init__(self):
+        self.loss_type = "dapo"
+
+class Mine(Base):
+    beta = 0.4
+
+config = Mine(lr=1e-6, epsilon=0.7)
+setattr(config, "temperature", 0.9)
+config = dataclasses.replace(config, steps=4)
+config.top_p, config.top_k = 1, 2
+other = replace(config, iterations=7)
+if x:
+    setattr(config, "mask", 1)
+def tweak(args):
+    args.scale = False
+"""
+
+
+def test_subclasses_setattr_and_replace_are_read(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(f"from trl import GRPOConfig as G\n{LATER}")
+    (call,) = calls_of(file, ("GRPOConfig",))
+    assert (call.name, call.settings) == (
+        "GRPOConfig", {"beta": 0.4, "lr": 1e-6, "epsilon": 0.7, "temperature": 0.9, "steps": 4},
+    )  # fmt: skip
+    assert sorted(call.unread) == ["iterations", "loss_type", "mask", "names", "top_k", "top_p"]
+    launch = launch_of(file, (), ("GRPOConfig",))
+    assert (launch.assigned, launch.hidden) == ({"scale": f"{file}:22"}, frozenset())
+    file.write_text(f"{file.read_text()}setattr(config, name, 1)\n")
+    assert launch_of(file, (), ("GRPOConfig",)).hidden == {""}, "it may set any option"
+
+
+def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
+    (tmp_path / "train.py").write_text("args = parse()\nargs.beta = 1\nsetattr(args, key, 2)\n")
+    launch = launch_of(None, ["python", str(tmp_path / "train.py"), "--beta", "0"], ("C",))
+    assert set(launch.assigned) == {"beta", "setattr(key)"}
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -148,6 +192,18 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     )
     with pytest.raises(NothingExamined, match=r"no settings after the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
+
+
+def test_files_that_options_name_are_found_beside_the_script(tmp_path):
+    for name in ("custom.yaml", "a.toml"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "run.sh").write_text(
+        "python train.py a.toml rest --lr 1 --custom-config-path custom.yaml --x gone.yaml\n"
+    )
+    launch = launch_of(tmp_path / "run.sh", (), ())
+    assert launch.files == {"custom_config_path": tmp_path / "custom.yaml"}
+    assert launch.config == tmp_path / "a.toml"
+    assert launch.unread == ("not read, arguments without a name: rest",)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from sentinel.commands.console import (
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
-from sentinel.errors import INSTALL, NothingExamined, SentinelError
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import counted as roots
 from sentinel.recipes.grades import grade, order, reached, realism, root, row
 from sentinel.reports.escaping import visible
@@ -35,14 +34,14 @@ from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
-from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.tools.audit.composing import HydraMissingError, NotComposedError, composed, named, search_path
+from sentinel.tools.audit.command_line import NOT_KNOWN
+from sentinel.tools.audit.composing import composed, search_path
 from sentinel.tools.audit.declared import classes_of, options_of
 from sentinel.tools.audit.effective import Training, training
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
-from sentinel.tools.audit.launch import launch_of, setting_of
+from sentinel.tools.audit.launch import Launch, launch_of, setting_of
 from sentinel.tools.audit.options import Options
 from sentinel.tools.audit.reach import Reach, reach
 
@@ -60,12 +59,13 @@ _EXAMPLE = """\
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
 What stands after -- is the command that starts the training, as it is typed.
-A configuration with a Hydra `defaults` list is composed first, where hydra-core is installed beside Sentinel.
+The files that a Hydra `defaults` list names are read, and so is a file of settings that an option names.
 Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
 settings that the recipe names; what the configuration leaves out has the copy's default.
 "Hits you": the settings alone decide it. "Hits you only if": something else must be so, or a setting is not known.
 What nothing in the framework gets to is left out. --sarif is for a build: GitHub code scanning shows it.
-exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 nothing was examined
+exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 nothing was examined, or no
+setting leads to a bug but one depends on a setting that could not be read
 """
 
 
@@ -108,10 +108,17 @@ def _audit(arguments: argparse.Namespace) -> int:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"there is no recipe of {target.name}"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
-    why_not = None
+    hidden = launch.hidden
     if config is not None and data is not None and checkout is not None:
-        data, why_not, left_out = _composed(config, data, catalog, target, checkout)
-        not_read += left_out
+        folders, left_out = search_path(data, catalog, target, checkout)
+        data, bases = composed(config, data, folders)
+        not_read += [f"{config}: {sentence}" for sentence in left_out]
+        if bases:
+            hidden |= {""}
+            not_read.append(
+                f"{config}: not read, of what its defaults list names: {', '.join(bases)}; give the composed "
+                "configuration, which a Hydra program prints with --cfg job"
+            )
     trainers = options_of(catalog, target, checkout) if checkout else ()
     configuration = _configuration(data, single)
     added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
@@ -121,9 +128,12 @@ def _audit(arguments: argparse.Namespace) -> int:
             f"{_name(checkout, target.name)} has no {launch.made_by} whose options are known "
             f"here; known are {have or 'none'}"
         )
-    run = None if configuration is None else training(configuration, trainers, launch.made_by, added)
-    if config is not None and data is not None and why_not is not None:
-        not_read += _bases(config, data, run, why_not)
+    run = None
+    if configuration is not None:
+        typed = frozenset() if launch.made_by else frozenset(name for name, _ in launch.settings)
+        run = training(configuration, trainers, launch.made_by, added, typed, hidden)
+        run, left_out = _completed(run, launch)
+        not_read += left_out
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
@@ -145,7 +155,16 @@ def _audit(arguments: argparse.Namespace) -> int:
         _tell(name, bugs, run, unread, hardening)
         for line in _undecided(decisions):
             say(visible(line))
-    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+    if any(bug.reached for bug in bugs) or (run is None and bugs):
+        return 1
+    open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
+    if open_bugs:
+        settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
+        complain(
+            f"not decided: whether {_some(open_bugs)} hit you, as these settings were not read: "
+            f"{_some(list(settings_of_bugs))}; give them with --set"
+        )
+    return 2 if open_bugs else 0
 
 
 def _of_settings(run: Training) -> list[str]:
@@ -158,9 +177,13 @@ def _of_settings(run: Training) -> list[str]:
         other = run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
         lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
-    left = len(run.unknown()) - len(lines)
-    if left > 0:
-        lines.append(f"{counted(left, 'more setting')} of yours are not options of {options.name} in this version")
+    left = run.unknown()[_MOST_LINES:]
+    if left:
+        lines.append(f"no options of {options.name} in this version, either: {', '.join(left)}")
+    lines += [
+        f"{name}={run.configuration[name]}: not a value of this option, which takes {expected}"
+        for name, expected in run.invalid.items()
+    ]
     added = sorted(name for name in run.added if name not in options)
     if added:
         lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
@@ -208,7 +231,7 @@ _CAUSES = {
 
 def _undecided(decisions: Sequence[Decision]) -> list[str]:
     """List the known bugs that were not decided, grouped by cause."""
-    groups: dict[str, list[str]] = {}
+    groups: dict[str, list[Decision]] = {}
     for item in decisions:
         if item.verdict.name == "changed":
             cause = "neither the values of the bug nor the right ones"
@@ -216,15 +239,19 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
             continue
         else:
             cause = _CAUSES.get(item.verdict.kind) or f"{item.verdict.kind}: {item.verdict.reason}"
-        groups.setdefault(cause, []).append(item.recipe.bug_id)
+        groups.setdefault(cause, []).append(item)
     if not groups:
         return []
-    total = sum(map(len, groups.values()))
-    lines = [f"{counted(total, 'recipe')} could not be decided:"]
+
+    def count(items: Sequence[Decision]) -> str:
+        return roots(row(item.recipe.target, item.recipe.document) for item in items)
+
+    lines = [f"not decided: {count([item for items in groups.values() for item in items])}"]
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    lines += [f"  {len(names)}: {cause}: {_some(names)}" for cause, names in ordered[:_MOST_LINES]]
-    rest = sum(len(names) for _, names in ordered[_MOST_LINES:])
-    return [*lines, *([f"  {rest}: other causes; --json lists them"] if rest else [])]
+    for cause, items in ordered[:_MOST_LINES]:
+        lines.append(f"  {count(items)}: {cause}: {_some([item.recipe.bug_id for item in items])}")
+    rest = [item for _, items in ordered[_MOST_LINES:] for item in items]
+    return [*lines, *([f"  {count(rest)}: other causes; --json lists them"] if rest else [])]
 
 
 @dataclass(frozen=True)
@@ -266,35 +293,36 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
     return configuration
 
 
-def _composed(
-    file: Path, data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
-) -> tuple[Mapping[Any, Any], NotComposedError | None, list[str]]:
-    """Return a configuration with the files that its Hydra ``defaults`` list names.
-
-    :return: the configuration; why the files could not be read, if so; which folders of its search path were left out.
-    """
-    if not named(data):
-        return data, None, []
-    folders, left_out = search_path(data, catalog, target, checkout)
-    sentences = [f"{file}: {sentence}" for sentence in left_out]
-    try:
-        return composed(file, folders), None, sentences
-    except NotComposedError as error:
-        return data, error, sentences
-
-
-def _bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> list[str]:
-    """Say which files of a Hydra configuration were not read. The copy's own defaults are known anyway."""
-    unread, mend = named(data), "mend it, or "
-    if isinstance(why, HydraMissingError):
-        own = Path(run.options.file).stem if run is not None and run.options is not None else ""
-        unread, mend = [entry for entry in unread if entry not in own], f"{INSTALL.format('hydra')}, or "
-    if not unread:
-        return []
-    return [
-        f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
-        "composed configuration, which a Hydra program prints with --cfg job"
-    ]
+def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
+    """Return a run with what its launch sets elsewhere than in its arguments, and what of that was not read."""
+    options = run.options.options if run.options is not None else {}
+    configuration = dict(run.configuration)
+    not_read = []
+    for option, file in launch.files.items():
+        try:
+            values = flattened(settings_of(read_mapping(file)))
+        except SentinelError as error:
+            not_read.append(f"not read, the file that --{option} names: {error}")
+            continue
+        known = {name: text for name, text in values.items() if name in options}
+        twice = [name for name in known if name in configuration]
+        # Other names than options tell that the program reads the file in a way of its own.
+        unread = list(known) if len(known) < len(values) else twice
+        configuration |= known | dict.fromkeys(unread, NOT_KNOWN)
+        if len(known) < len(values) or not values:
+            others = [name for name in values if name not in known]
+            not_read.append(f"not read in {file}, which --{option} names: {_some([*known, *others]) or 'it is empty'}")
+        elif twice:
+            not_read.append(f"not known, as the command and {file} both set them: {_some(twice)}")
+        else:
+            complain(visible(f"{file}: {counted(len(known), 'setting')} read, as --{option} names it"))
+    assigned = {name: place for name, place in launch.assigned.items() if name in options or {*"(*"} & {*name}}
+    if assigned:
+        places = [f"{name} ({place})" for name, place in assigned.items()]
+        not_read.append(f"not read, as the program's code assigns them: {_some(places)}")
+    everything = frozenset([""]) if assigned.keys() - options.keys() else frozenset()
+    configuration |= dict.fromkeys(assigned.keys() & options.keys(), NOT_KNOWN)
+    return replace(run, configuration=configuration, doubtful=run.doubtful | everything), not_read
 
 
 def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
@@ -337,9 +365,12 @@ def _tell(
         for answer, heading in (("hits", "hits you"), ("only if", "hits you only if …")):
             if answers[answer]:
                 say(f"\n{heading}")
+            listed: dict[str, list[Bug]] = {}  # each bug once, as it is counted
             for bug in bugs:
-                if bug.answer == answer:
-                    _tell_of(bug, run)
+                if bug.answer == answer == worst[root(bug.document)]:
+                    listed.setdefault(root(bug.document), []).append(bug)
+            for first, *others in listed.values():
+                _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
         if any(bug.answer == "does not" for bug in bugs):
             say("\nof what does not hit you, --json tells the setting that says so")
         if run.options is not None:
@@ -352,11 +383,14 @@ def _counted(bug: Bug) -> dict[str, str]:
     return row(bug.decision.recipe.target, bug.document)
 
 
-def _tell_of(bug: Bug, run: Training) -> None:
+def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
+    """Print one bug, with the other recipes of it that have the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
     say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    if others:
+        say(f"    the same bug: {_some(others)}")
     fault = "something else fails first" if bug.realism == "fault" and bug.reached else ""
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
@@ -364,7 +398,7 @@ def _tell_of(bug: Bug, run: Training) -> None:
     how = "" if recipe.affects else reached(recipe.document)
     if how:
         say(f"    how a run gets there: {visible(how)}")
-    elif bug.reached or not reach.where:
+    elif bug.reached or reach.settings:
         say(f"    because {visible(reach.because)}")
     advice = _advice(recipe.until, () if run.options is None else (run.options,))
     if advice:
