@@ -71,8 +71,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
-    followed = _PACKAGE / "history" / "bindings.py"
-    own = _digest((*_judges(True), *(_PACKAGE / "diff").glob("*.py"), followed, *map(Path, others)))
+    own = _digest((*_judges(True), *(_PACKAGE / "comparing").glob("*.py"), *map(Path, others)))
     return hashlib.sha256(" ".join([own, *sorted(map(_meaning, recipes))]).encode()).hexdigest()[:12]
 
 
