@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.deciding.outcomes import UNDECIDED, Decision
+from sentinel.deciding.outcomes import UNDECIDED, Decision, Verdict
 from sentinel.deciding.runner import Job, Runner, options_of, runner_of
 from sentinel.errors import RecipeError, SentinelError, Unavailable
 from sentinel.recipes import SUFFIXES, Recipe, adopt_pins, duplicate, find_recipes, load_recipe
@@ -312,8 +312,12 @@ class Run:
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":
-            unknown = self.excuse(job).unknown
-            decision = decision if unknown is None else self._survey.decide_by(job, unknown)
+            excuse = self.excuse(job)
+            if excuse.unknown is not None:
+                decision = self._survey.decide_by(job, excuse.unknown)
+            elif excuse.hidden:
+                reason = f"broken by {', '.join(excuse.bugs)}; {excuse.hidden}"
+                decision = replace(decision, verdict=Verdict("inconclusive", reason, "law"))
         if job.place not in self._law_seconds:  # one search has decided all of them
             self._law_seconds[job.place] = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return decision

@@ -263,7 +263,7 @@ def recognised(
     unknown: list[Finding] = []
     for finding in list(findings):
         about = [item for item in recipes if is_about(item, finding, target) and verdict(item) == "reproduced"]
-        known_as: tuple[str, ...] = ()
+        known_as, hidden = tuple[str, ...](), ""
         if about and covers(about, finding):
             callers = [item for item in subjects if item.boundary in finding.also]
             for subject in (finding.subject, *callers):
@@ -275,8 +275,8 @@ def recognised(
                 unknown += [item for each in others.values() for item in each.outcome.findings]
                 if subject is finding.subject:
                     excused = excuse([finding], about, others.get(finding.law))
-                    known_as = () if excused.doubt else excused.bugs
-        yield replace(finding, known_as=known_as)
+                    known_as, hidden = () if excused.doubt else excused.bugs, excused.hidden
+        yield replace(finding, known_as=known_as, hidden=hidden)
     told = {(item.subject.name, item.law.name, item.symptom) for item in findings if item.known_as == ()}
     for finding in unknown:
         place = finding.subject.name, finding.law.name, finding.symptom
