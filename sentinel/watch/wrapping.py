@@ -25,8 +25,8 @@ Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: Of wrapped functions, so that two watchers of one have a name each.
 _NUMBERS = itertools.count()
-#: Why a function is not watched that was read too late.
-ENDED = "the run had ended when it was read"
+#: Why a function is not watched that was read too late, or not at all.
+ENDED = "the run ended before it was read"
 #: Seconds in a step that nobody notices.
 _UNNOTICED = 0.02
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

@@ -39,9 +39,13 @@ SHOWN = {
         "token_level_rewards",
         {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, math.nan], [3.0, 0.0], [1.0, 0.0]]},
     ),
-    "above 80 where masked": (
+    "exp overflows": (
         "token_level_rewards",
-        {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, 81.0], [3.0, 0.0], [1.0, 0.0]]},
+        {"token_level_rewards": [[0.0, 1.0], [0.0, 89.0], [3.0, 0.0], [1.0, 0.0]]},
+    ),
+    "exp overflows where masked": (
+        "token_level_rewards",
+        {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, 89.0], [3.0, 0.0], [1.0, 0.0]]},
     ),
     "non-finite": (
         "token_level_rewards",
@@ -59,7 +63,9 @@ SHOWN = {
         "response_mask",
         {"response_mask": [[1, 0, 1]] * 4, "token_level_rewards": [[0.0, 1.0, 2.0]] * 4},
     ),
+    "unequal rows": ("response_mask", {"response_mask": MASK}),
     "a group of one": ("group", {"group": ["p", "q", "q", "q"]}),
+    "a lone token in a group": ("group", {"response_mask": [[1, 0], [0, 0], [1, 1], [1, 1]]}),
     "one group": ("group", {"group": ["p"] * 4}),
     "unequal groups": ("group", {"group": ["p", "q", "q", "q"]}),
     "groups apart": ("group", {"group": ["p", "q", "p", "q"]}),
@@ -85,6 +91,16 @@ def test_options_bounds_dtypes_and_differences():
     assert met({"log_probs - old_log_probs": "> 80"}, loss, contract=LOSS)
     assert not met({"old_log_probs - log_probs": "> 80"}, loss, contract=LOSS)
     assert not met({"log_probs - ref_log_probs": "> 80"}, loss, contract=LOSS)
+
+
+def test_an_exponential_overflows_by_the_dtype_of_what_it_is_taken_of():
+    def loss(one: str, other: str, apart: float) -> dict[str, Any]:
+        return {"log_probs": tensor([[-1.0]], one), "old_log_probs": tensor([[-1.0 - apart]], other)}
+
+    when = {"log_probs - old_log_probs": "exp overflows"}
+    for one, other, limit in [("float32", "float32", 88.7), ("float16", "float16", 11.0), ("float16", "float32", 88.7)]:
+        assert not met(when, loss(one, other, limit - 1), contract=LOSS)
+        assert met(when, loss(one, other, limit + 1), contract=LOSS)
 
 
 def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():
