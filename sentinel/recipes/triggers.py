@@ -95,13 +95,6 @@ def _overflows(values: _Array) -> bool:
         return not np.isfinite(values * values).all()
 
 
-def _lone_token(values: _Values) -> bool:
-    """Return True if exactly one token of a group counts."""
-    if values.valid is None:
-        return False
-    return any(values.valid[rows].sum() == 1 for rows in values.groups(counted=False))
-
-
 def _exp_overflows(values: _Array, dtype: str) -> bool:
     """Return True if the exponential of an element is infinite: in float16 above 11, otherwise above 88.
 
@@ -130,16 +123,16 @@ WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "a lone token": lambda it: bool((it.array != 0).sum() == 1),
     "no token": lambda it: not (it.array != 0).any(),
     "a gap": _gap,
+    "several tokens": lambda it: bool(((it.array != 0).sum(-1) > 1).any()),
     "unequal rows": lambda it: len(set((it.array != 0).sum(-1)[(it.array != 0).any(-1)].tolist())) > 1,
     # of labels
     "a group of one": lambda it: any(len(rows) == 1 for rows in it.groups(counted=True)),
-    "a lone token in a group": _lone_token,
     "one group": lambda it: len(set(map(str, it.labels or ()))) == 1,
     "unequal groups": lambda it: len({len(rows) for rows in it.groups(counted=False)}) > 1,
     "groups apart": lambda it: any(rows[-1] - rows[0] >= len(rows) for rows in it.groups(counted=False)),
 }
 
-_OF_LABELS = ("a group of one", "a lone token in a group", "one group", "unequal groups", "groups apart")
+_OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 
 @dataclass(frozen=True)
