@@ -124,7 +124,6 @@ WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "no token": lambda it: not (it.array != 0).any(),
     "a gap": _gap,
     "several tokens": lambda it: bool(((it.array != 0).sum(-1) > 1).any()),
-    "unequal rows": lambda it: len(set((it.array != 0).sum(-1)[(it.array != 0).any(-1)].tolist())) > 1,
     # of labels
     "a group of one": lambda it: any(len(rows) == 1 for rows in it.groups(counted=True)),
     "one group": lambda it: len(set(map(str, it.labels or ()))) == 1,
@@ -198,6 +197,8 @@ class Trigger:
         if isinstance(value, list) and item is not None and item.kind == "labels":
             valid = mask.array() != 0 if isinstance(mask, Tensor) else None
             return condition in _OF_LABELS and WORDS[condition](_Values(np.arange(len(value)), valid, value))
+        if item is not None and item.kind == "tensor" and condition not in ("set", "unset"):
+            return False  # a tensor that is left out has no element
         return name in inputs and not isinstance(value, Tensor) and holds(condition, in_text(value))
 
     def __str__(self) -> str:

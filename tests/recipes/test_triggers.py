@@ -63,7 +63,6 @@ SHOWN = {
         "response_mask",
         {"response_mask": [[1, 0, 1]] * 4, "token_level_rewards": [[0.0, 1.0, 2.0]] * 4},
     ),
-    "unequal rows": ("response_mask", {"response_mask": MASK}),
     "a group of one": ("group", {"group": ["p", "q", "q", "q"]}),
     "one group": ("group", {"group": ["p"] * 4}),
     "unequal groups": ("group", {"group": ["p", "q", "q", "q"]}),
@@ -90,6 +89,8 @@ def test_options_bounds_dtypes_and_differences():
     assert not met({"epsilon": "set"}, scenario())
     assert met({"token_level_rewards": "> 2"}, scenario())
     assert not met({"token_level_rewards": "> 3"}, scenario())
+    assert not met({"importance_weights": "!= 1"}, {"importance_weights": None}, contract=LOSS)
+    assert met({"importance_weights": "unset"}, {"importance_weights": None}, contract=LOSS)
     assert met({"token_level_rewards": "float16"}, scenario("float16"))
     loss = {"log_probs": tensor([[-1.0]], "float32"), "old_log_probs": tensor([[-91.0]], "float32")}
     assert met({"log_probs - old_log_probs": "> 80"}, loss, contract=LOSS)
