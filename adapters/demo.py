@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sentinel import Binding, Dialect, PackageRoot, Registry, StandIn, Target
-from sentinel.worker.families import group_advantage
+from sentinel.binding.families import group_advantage
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

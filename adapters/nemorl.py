@@ -13,13 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
-from sentinel.contracts.returns import DISCOUNTED_RETURN
-from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import (
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import (
     WORDS,
     Container,
     group_advantage,
@@ -28,7 +23,7 @@ from sentinel.worker.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.worker.kit import (
+from sentinel.binding.kit import (
     Named,
     accepted,
     behind_a_prompt,
@@ -47,6 +42,11 @@ from sentinel.worker.kit import (
     torch,
     two_token_logits,
 )
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.conversations import chat
+from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
+from sentinel.contracts.returns import DISCOUNTED_RETURN
+from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"

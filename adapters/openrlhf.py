@@ -13,11 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.surgery import LAYOUTS
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError, Neutral
-from sentinel.worker.families import (
+from sentinel.binding.drift import AbsentError, Neutral
+from sentinel.binding.families import (
     RANKS,
     WORDS,
     Container,
@@ -27,7 +24,7 @@ from sentinel.worker.families import (
     policy_loss,
     rule_reward,
 )
-from sentinel.worker.kit import (
+from sentinel.binding.kit import (
     Named,
     Rows,
     accepted,
@@ -51,6 +48,9 @@ from sentinel.worker.kit import (
     two_token_logits,
     unbuilt,
 )
+from sentinel.contracts.conversations import chat
+from sentinel.contracts.surgery import LAYOUTS
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"

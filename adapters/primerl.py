@@ -13,11 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.schedule import LEARNING_RATE
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import balanced_partition, group_advantage, normalised_rewards, policy_loss
-from sentinel.worker.kit import (
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import balanced_partition, group_advantage, normalised_rewards, policy_loss
+from sentinel.binding.kit import (
     all_swapped,
     entropy_beside,
     group_size,
@@ -34,6 +32,8 @@ from sentinel.worker.kit import (
     two_token_logits,
     unbuilt,
 )
+from sentinel.contracts.schedule import LEARNING_RATE
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"

@@ -15,14 +15,9 @@ from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.contracts.aggregation import row_mean
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.normalisation import MASKED_STATISTICS
-from sentinel.contracts.updates import POLICY_UPDATE
-from sentinel.targets import Alias
-from sentinel.worker.drift import Neutral, UnknownInputError
-from sentinel.worker.families import microbatch_packing, normalised_rewards, policy_loss
-from sentinel.worker.kit import (
+from sentinel.binding.drift import Neutral, UnknownInputError
+from sentinel.binding.families import microbatch_packing, normalised_rewards, policy_loss
+from sentinel.binding.kit import (
     PROMPT,
     Rows,
     TypedProcessor,
@@ -50,6 +45,11 @@ from sentinel.worker.kit import (
     unbuilt,
     with_gradient,
 )
+from sentinel.contracts.aggregation import row_mean
+from sentinel.contracts.conversations import chat
+from sentinel.contracts.normalisation import MASKED_STATISTICS
+from sentinel.contracts.updates import POLICY_UPDATE
+from sentinel.targets import Alias
 
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 

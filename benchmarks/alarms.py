@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.deciding.runner import runner_of
-from sentinel.diff.pulls import Radar
-from sentinel.history import commits
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.settings import Settings
-from sentinel.sources import MirrorStore
+from sentinel.sources import MirrorStore, commits
+from sentinel.tools.pulls.pulls import Radar
 
 EXAMPLES = 20
 

@@ -19,19 +19,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 
+from sentinel.comparing.comparing import Comparison
+from sentinel.comparing.pairs import SIDES, Alone, Pair, numbers_stay_for
+from sentinel.comparing.reached import Code, Modules
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
-from sentinel.diff.comparing import Comparison
-from sentinel.diff.pairs import SIDES, Alone, Pair, numbers_stay_for
-from sentinel.diff.reached import Code, Modules
 from sentinel.errors import SentinelError
-from sentinel.history import commits
-from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch, drawn_scenarios
 from sentinel.settings import Settings
-from sentinel.sources import MirrorStore
+from sentinel.sources import MirrorStore, commits
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets.refs import Ref
 
 TARGETS = ("verl", "roll", "areal", "slime", "skyrl", "trl", "openrlhf", "nemorl", "primerl")

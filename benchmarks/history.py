@@ -30,11 +30,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sentinel.history.bisection import bisect
-from sentinel.history.ledger import Ledger
-from sentinel.history.record import Selection
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.records.bisection import bisect
+from sentinel.records.ledger import Ledger
+from sentinel.records.record import Selection
 from sentinel.settings import Settings
 from sentinel.sources import Home, MirrorStore
 from sentinel.sources.home import size_of

@@ -305,7 +305,7 @@ class Prepared:
             importlib.import_module(f"trl.trainer.{name}_trainer")
 
         from sentinel.recipes.catalog import bundled_catalog
-        from sentinel.watch.checker import Checker
+        from sentinel.tools.watch.checker import Checker
 
         warnings.simplefilter("ignore")
         self._catalog = bundled_catalog()
@@ -356,7 +356,7 @@ def forked(checker: Any, changes: Callable[[], None]) -> Any:
 
     :param changes: what is changed in the run alone; the checker has what is on disk.
     """
-    from sentinel.watch.link import Watching
+    from sentinel.tools.watch.link import Watching
 
     class Forked(Watching):
         def _met(self, words: Any) -> Any:
@@ -384,7 +384,7 @@ def _trained(
     size: Mapping[str, Any],
     budget: Mapping[str, Any],
 ) -> dict[str, Any]:
-    from sentinel.watch.wrapping import Budget
+    from sentinel.tools.watch.wrapping import Budget
 
     kind = forked(checker, BEFORE.get(name, lambda: None))
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):

@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import Unavailable
-from sentinel.history.bindings import Definitions
-from sentinel.history.commits import commit
-from sentinel.history.coverage import Coverage, coverage
-from sentinel.history.gittrees import GitTrees
-from sentinel.history.inventory import signal_functions
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.bindings import Definitions
+from sentinel.search.coverage import Coverage, coverage
+from sentinel.search.inventory import signal_functions
 from sentinel.sources import MirrorStore
+from sentinel.sources.commits import commit
 from sentinel.sources.gitbinary import GitError
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import PackageRoot, Target
 
 CATALOG = bundled_catalog()

@@ -28,17 +28,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sentinel.comparing.comparing import Comparison
+from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Job, Runner, runner_of
-from sentinel.diff.comparing import Comparison
-from sentinel.diff.pairs import AFTER, BEFORE, SIDES
 from sentinel.errors import SentinelError
-from sentinel.history import commits
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch, Example, example
 from sentinel.settings import Settings
-from sentinel.sources import MirrorStore
+from sentinel.sources import MirrorStore, commits
 from sentinel.targets.refs import Ref
 
 TARGETS = ("verl", "roll", "areal", "slime", "skyrl")

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.deciding.runner import Job, Runner
-from sentinel.history import record as records
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.records import record as records
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options

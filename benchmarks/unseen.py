@@ -25,17 +25,16 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
+from sentinel.comparing.comparing import BoundaryDiff, Comparison
+from sentinel.comparing.pairs import AFTER, BEFORE
 from sentinel.deciding.runner import Runner
-from sentinel.diff.comparing import BoundaryDiff, Comparison
-from sentinel.diff.pairs import AFTER, BEFORE
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.history import commits
-from sentinel.history.bindings import Definitions, span_of, syntax_of
-from sentinel.history.coverage import coverage_of
-from sentinel.history.gittrees import GitTrees, LargeObjectError
-from sentinel.history.inventory import STATES, Function, Source, signal_functions
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.sources import MirrorStore, open_checkout
+from sentinel.search.bindings import Definitions, span_of, syntax_of
+from sentinel.search.coverage import coverage_of
+from sentinel.search.inventory import STATES, Function, Source, signal_functions
+from sentinel.sources import MirrorStore, commits, open_checkout
+from sentinel.sources.gittrees import GitTrees, LargeObjectError
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options

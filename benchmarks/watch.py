@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-import sentinel.watch
-from sentinel.watch.wrapping import Budget, Plan, Watcher
+import sentinel.tools.watch
+from sentinel.tools.watch.wrapping import Budget, Plan, Watcher
 
 _CALLS, _STEPS = 200_000, 400
 #: A model of three million parameters, and steps of about a second.
@@ -74,8 +74,8 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
     def attach(trainer: Any, watching: Any) -> None:
         from transformers import TrainerCallback
 
-        from sentinel.watch import training as of_training
-        from sentinel.watch import wrapping
+        from sentinel.tools.watch import training as of_training
+        from sentinel.tools.watch import wrapping
 
         watcher, training = watching.watcher, watching._training
         for module in (of_training, wrapping):
@@ -193,7 +193,7 @@ def of_memory() -> None:
     """What the checker of a run of TRL holds for itself, beside what it shares with the run (the libraries' files)."""
     import importlib
 
-    watching = sentinel.watch.start("trl", Path(tempfile.mkdtemp()) / "events.jsonl")
+    watching = sentinel.tools.watch.start("trl", Path(tempfile.mkdtemp()) / "events.jsonl")
     for name in ("grpo", "rloo", "dpo", "sft"):
         importlib.import_module(f"trl.trainer.{name}_trainer")
     watching.ready(600.0)

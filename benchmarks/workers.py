@@ -36,8 +36,8 @@ from sentinel.search.checks import subjects
 from sentinel.search.scenarios import draw
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.watch.checker import Checker
-from sentinel.watch.wrapping import Budget, Watcher
+from sentinel.tools.watch.checker import Checker
+from sentinel.tools.watch.wrapping import Budget, Watcher
 from sentinel.worker import calling, ghosts, probe, tensors
 
 _WORDS, _DRAWN = 5, 600

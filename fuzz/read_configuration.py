@@ -6,17 +6,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.configuration.composing import named, search_path
-from sentinel.configuration.effective import training
-from sentinel.configuration.files import flattened, read_mapping
-from sentinel.configuration.options import Option, Options
 from sentinel.errors import SentinelError
-from sentinel.findings.reach import reach
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.tools.audit.composing import named, search_path
+from sentinel.tools.audit.effective import training
+from sentinel.tools.audit.files import flattened, read_mapping
+from sentinel.tools.audit.options import Option, Options
+from sentinel.tools.audit.reach import reach
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "training.yaml"

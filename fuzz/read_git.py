@@ -8,10 +8,9 @@ from pathlib import Path
 from unittest import mock
 
 from sentinel.errors import SentinelError
-from sentinel.findings import history
-from sentinel.history import commits, gittrees
 from sentinel.sources import adding as origins
-from sentinel.sources import git_objects, gitbinary, gitrefs
+from sentinel.sources import commits, git_objects, gitbinary, gitrefs, gittrees
+from sentinel.tools.upstream import history
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FOLDER = Path(_KEPT.name)

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.configuration.declared import options_of_parser, options_of_tree
-from sentinel.configuration.option_classes import options_of_class
 from sentinel.errors import SentinelError
+from sentinel.tools.audit.declared import options_of_parser, options_of_tree
+from sentinel.tools.audit.option_classes import options_of_class
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "options"

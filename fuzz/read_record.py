@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.history import record
+from sentinel.records import record
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
 FILE = Path(_KEPT.name) / "git-main.json"

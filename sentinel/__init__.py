@@ -22,7 +22,7 @@ PUBLIC = {
     "sentinel.laws.layout": "first_two like pick_rows row_count valid_tokens",
     "sentinel.targets": "Binding Dialect PackageRoot Registry StandIn Target",
     "sentinel.values.literals": "Tensor from_array tensor",
-    "sentinel.worker.drift": "AbsentError DriftError StandInNamespace UnknownInputError",
+    "sentinel.binding.drift": "AbsentError DriftError StandInNamespace UnknownInputError",
 }
 
 if TYPE_CHECKING:  # the same for type checkers
@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # the same for type checkers
     from sentinel.targets import Binding as Binding, Dialect as Dialect, PackageRoot as PackageRoot
     from sentinel.targets import Registry as Registry, StandIn as StandIn, Target as Target
     from sentinel.values.literals import Tensor as Tensor, from_array as from_array, tensor as tensor
-    from sentinel.worker.drift import AbsentError as AbsentError, DriftError as DriftError
-    from sentinel.worker.drift import StandInNamespace as StandInNamespace, UnknownInputError as UnknownInputError
+    from sentinel.binding.drift import AbsentError as AbsentError, DriftError as DriftError
+    from sentinel.binding.drift import StandInNamespace as StandInNamespace, UnknownInputError as UnknownInputError
     # fmt: on
     # isort: on
 

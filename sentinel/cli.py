@@ -1,4 +1,4 @@
-"""``sentinel …``: what is not a test run. Each group of commands is one module of :mod:`sentinel.commands`."""
+"""``sentinel``: commands that are not test runs. :mod:`sentinel.commands.discovery` finds them."""
 
 from __future__ import annotations
 
@@ -13,52 +13,18 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from itertools import groupby
 from types import FrameType
 
 import sentinel
 from sentinel.commands.console import complain, nothing_examined
+from sentinel.commands.discovery import find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
-#: As ``--help`` shows them, each with what it does. The module of the command that is typed is imported, and no other.
-GROUPS = {
-    "begin": {
-        "doctor": "check that everything is there that a run needs",
-        "mirror": "keep the git history of targets on this machine",
-        "list": "list targets, recipes, boundaries or contracts",
-        "show": "show a bug: story, scenario, expected values, last verdicts",
-    },
-    "check": {
-        "audit": "say which known bugs are in the copy that you train with",
-        "watch": "check the calls of a training run while it runs",
-        "verify": "run evidence again and say whether every number is the same",
-    },
-    "search": {
-        "coverage": "say which signal-carrying functions are looked at",
-        "discover": "search a target for broken laws",
-        "diff": "say what changes in the numbers between two revisions",
-        "compare": "say whether frameworks mean the same by one name",
-        "pulls": "say what each open pull request changes in the numbers",
-        "sweep": "decide recipes at every commit of a history",
-    },
-    "tell": {
-        "report": "tell what runs and sweeps have found, and accept it",
-        "contribute": "make a bug a pull request: branch, page, runner",
-        "fix": "show a bug's patch, or try it",
-        "recipe": "write and check recipes",
-    },
-    "tidy": {
-        "cache": "see and remove checkouts and wheels that can be made again",
-    },
-}
+#: First words that need no command.
+_NO_COMMAND = {"-h", "--help", "--version"}
 
-#: The modules that are not called as their commands are.
-_MODULES = {"list": "listing", "report": "reporting"}
-
-#: Words that no command needs to be declared for.
-_ASKING = {"-h", "--help", "--version"}
-
-#: What a command of several kinds shows where none is named.
+#: The kind that a command of several kinds shows if none is named.
 FIRST = {"list": "targets", "report": "run"}
 
 _DESCRIPTION = "Does this code corrupt the training signal? pytest checks; this does the rest."
@@ -163,12 +129,17 @@ def _with_kind(words: Sequence[str]) -> list[str]:
 
 
 def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """:param first: the first word of a command line; of any that is no command, all are declared."""
-    texts = {name: text for group in GROUPS.values() for name, text in group.items()}
+    """Build the parser. Only the command that is typed is imported.
+
+    :param first: the first word of the command line. If it is not a command, all commands are declared, so that
+        argparse can list them.
+    """
+    found = find_commands()
+    groups = groupby(found.values(), key=lambda command: command.group)
     lines = [
-        f"{heading if not place else '':<8}{name:<11}{text}"
-        for heading, group in GROUPS.items()
-        for place, (name, text) in enumerate(group.items())
+        f"{heading if not place else '':<8}{command.name:<11}{command.summary}"
+        for heading, group in groups
+        for place, command in enumerate(group)
     ]
     parser = argparse.ArgumentParser(
         prog="sentinel",
@@ -184,8 +155,9 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     parser.set_defaults(run=None, parser=None)
     commands = parser.add_subparsers(prog="sentinel", metavar="COMMAND", help=argparse.SUPPRESS)
-    for name in [name for name in first if name in texts] or (() if set(first) & _ASKING else texts):
-        import_module(f"sentinel.commands.{_MODULES.get(name, name)}").declare(commands, texts[name])
+    typed = [found[name] for name in first if name in found]
+    for entry in typed or (() if set(first) & _NO_COMMAND else found.values()):
+        entry.load().declare(commands)
     return parser
 
 

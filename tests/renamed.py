@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from sentinel.history import commits
-from sentinel.history.bindings import ALIKE, Definition, Definitions, Name, Sighting, Trees, sighting
-from sentinel.history.commits import Commit
-from sentinel.history.origins import code_lines, rows
+from sentinel.records.origins import code_lines, rows
+from sentinel.search.bindings import ALIKE, Definition, Definitions, Name, Sighting, Trees, sighting
+from sentinel.sources import commits
+from sentinel.sources.commits import Commit
 from sentinel.targets import Target
 
 #: Of the commits of a branch, the ones that are looked at beside the releases.

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home")
 
 ADAPTER = """
 from sentinel import Binding, PackageRoot, Target
-from sentinel.worker.kit import bookkeeping
+from sentinel.binding.kit import bookkeeping
 
 def call(boundary, inputs):
     {body}

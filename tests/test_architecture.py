@@ -1,10 +1,16 @@
 """The packages of ``sentinel/`` import one way along the data flow, as docs/architecture.md says."""
 
 import ast
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "sentinel"
@@ -15,9 +21,18 @@ LOOSE = {"__init__", "cli", "errors", "hookspecs", "plugin"}
 
 def _order() -> list[str]:
     """The packages in the order of the table in docs/architecture.md, the lowest first."""
-    table = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8").partition("| package |")[2]
+    return _first_column("package")
+
+
+def _first_column(heading: str) -> list[str]:
+    """The names in the first column of the table of docs/architecture.md with this heading."""
+    table = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8").partition(f"| {heading} |")[2]
     rows = [line.split("|")[1] for line in table.partition("\n\n")[0].splitlines()[2:]]
     return [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+
+
+def _tools() -> list[str]:
+    return sorted(path.name for path in (PACKAGE / "tools").iterdir() if (path / "__init__.py").is_file())
 
 
 def _modules() -> dict[str, Path]:
@@ -55,10 +70,55 @@ def test_imports_run_one_way():
     assert wrong == []
 
 
+def test_a_tool_imports_no_other_tool():
+    modules = _modules()
+    wrong = []
+    for module in modules:
+        if module.startswith("sentinel.tools."):
+            own = f"sentinel.tools.{module.split('.')[2]}"
+            for imported, line in _imports(module, modules):
+                if imported.startswith("sentinel.tools.") and not f"{imported}.".startswith(f"{own}."):
+                    wrong.append(f"{modules[module].relative_to(REPOSITORY)}:{line} imports {imported}")
+    assert wrong == []
+
+
 def test_the_page_names_every_package_and_no_other():
+    assert _first_column("tool") == _tools()
+    assert len(_tools()) > 1
     packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
     assert packages - {"_bundled"} == set(_order()) - LOOSE
     assert {file.stem for file in PACKAGE.glob("*.py")} == LOOSE
+
+
+@pytest.mark.parametrize("removed", [*_tools(), "*"])
+def test_the_rest_works_without_a_tool(tmp_path: Path, removed: str):
+    """Deletes a tool in a copy and starts every command that is left. Without any tool, imports every module too."""
+    for name in ("sentinel", "adapters", "recipes/areal"):
+        shutil.copytree(REPOSITORY / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    gone = set()
+    for folder in (tmp_path / "sentinel" / "tools").glob(f"{removed}/"):
+        if (folder / "commands").is_dir():
+            gone |= {file.stem for file in (folder / "commands").glob("*.py")} - {"__init__"}
+            shutil.rmtree(folder)
+    assert gone
+    script = f"""
+import importlib, pathlib, sys
+from sentinel.cli import _parser, main
+from sentinel.commands.discovery import find_commands, report_kinds
+names = {{*find_commands(), *(kind.__name__.rpartition(".")[2] for kind in report_kinds())}}
+assert not names & {gone!r}
+assert {{"list", "diff", "report", "report_changes"}} <= names
+if {removed == "*"}:
+    for file in pathlib.Path("sentinel").rglob("*.py"):
+        importlib.import_module(".".join(file.with_suffix("").parts).removesuffix(".__init__"))
+assert pathlib.Path(importlib.import_module("sentinel").__file__).is_relative_to(pathlib.Path.cwd())
+_parser(["every command"])
+sys.exit(main(["list", "targets"]))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "areal" in done.stdout
 
 
 def test_no_modules_import_each_other_in_a_circle():

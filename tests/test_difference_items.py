@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 from demo_kit import Repository, copy_demo
 
-from sentinel.diff.comparing import Comparison
+from sentinel.comparing.comparing import Comparison
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
 
 
 @pytest.fixture
 def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.diff.comparing.Comparison", partial(Comparison, examples=3))
+    monkeypatch.setattr("sentinel.comparing.comparing.Comparison", partial(Comparison, examples=3))
 
 
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:

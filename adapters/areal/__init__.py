@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import masked_statistic, policy_loss
+from sentinel.binding.kit import passed, rows_of_groups, stand_in, swapped, taken, torch
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import masked_statistic, policy_loss
-from sentinel.worker.kit import passed, rows_of_groups, stand_in, swapped, taken, torch
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from sentinel.binding.families import balanced_partition, microbatch_packing
+from sentinel.binding.kit import lengths_of, torch
 from sentinel.targets import Binding
-from sentinel.worker.families import balanced_partition, microbatch_packing
-from sentinel.worker.kit import lengths_of, torch
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.kit import accepted, rates, taken, torch
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import accepted, rates, taken, torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"

@@ -6,9 +6,9 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.families import rule_reward, sampling_request
+from sentinel.binding.kit import behind_a_prompt, fields, swapped, torch
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import behind_a_prompt, fields, swapped, torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.

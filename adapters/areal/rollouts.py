@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
+from sentinel.binding.families import BASE64, rollout
+from sentinel.binding.kit import all_swapped, awaited, kept, stand_in, swapped, unbuilt, with_base64
 from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
 from sentinel.targets import StandIn
-from sentinel.worker.families import BASE64, rollout
-from sentinel.worker.kit import all_swapped, awaited, kept, stand_in, swapped, unbuilt, with_base64
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 

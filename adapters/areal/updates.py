@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sentinel.binding.families import RANKS
+from sentinel.binding.kit import all_swapped, group_size, named_tokens, on_ranks, stand_in, tables_of, torch
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.families import RANKS
-from sentinel.worker.kit import all_swapped, group_size, named_tokens, on_ranks, stand_in, tables_of, torch
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINE = "areal.engine.fsdp_engine"

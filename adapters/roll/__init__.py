@@ -12,12 +12,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
-from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.families import RANKS, masked_statistic, normalised_rewards
-from sentinel.worker.kit import (
+from sentinel.binding.drift import AbsentError, DriftError, UnknownInputError
+from sentinel.binding.families import RANKS, masked_statistic, normalised_rewards
+from sentinel.binding.kit import (
     behind_a_prompt,
     columns,
     gradients_of,
@@ -34,6 +31,9 @@ from sentinel.worker.kit import (
     torch,
     unbuilt,
 )
+from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
+from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
 
 from . import agents, containers, data, rewards
 from .containers import PROTOCOL

@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.families import rollout
+from sentinel.binding.kit import Named, all_swapped, bookkeeping, itself, silent, stand_in, torch, unbuilt
 from sentinel.contracts.table_engine import TableEngine
 from sentinel.targets import StandIn
-from sentinel.worker.families import rollout
-from sentinel.worker.kit import Named, all_swapped, bookkeeping, itself, silent, stand_in, torch, unbuilt
 
 from .containers import PROTOCOL
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.families import balanced_partition, data_proto
+from sentinel.binding.kit import container, dealt, numbered_rows
 from sentinel.targets import Binding
-from sentinel.worker.families import balanced_partition, data_proto
-from sentinel.worker.kit import container, dealt, numbered_rows
 
 PROTOCOL = "roll.distributed.scheduler.protocol"
 _DATA = f"{PROTOCOL}.DataProto"

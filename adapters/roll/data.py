@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.kit import passed, stand_in, swapped, torch
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.kit import passed, stand_in, swapped, torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.families import rule_reward, sampling_request
+from sentinel.binding.kit import DRAWS, behind_a_prompt, coefficients, fields, group_size, stand_in, swapped, torch
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import rule_reward, sampling_request
-from sentinel.worker.kit import DRAWS, behind_a_prompt, coefficients, fields, group_size, stand_in, swapped, torch
 
 from .containers import PROTOCOL
 from .data import MAIN

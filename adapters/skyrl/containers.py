@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from sentinel.binding.families import Container
+from sentinel.binding.kit import Surgery, cut, joined
 from sentinel.targets import Binding
-from sentinel.worker.families import Container
-from sentinel.worker.kit import Surgery, cut, joined
 
 from .driver import FIELDS, OPTIONAL_FIELDS
 from .shared import BATCH, FORMER, training_batch

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.drift import AbsentError, DriftError
+from sentinel.binding.kit import coefficients, stand_in
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.drift import AbsentError, DriftError
-from sentinel.worker.kit import coefficients, stand_in
 
 from .shared import (
     BATCH,

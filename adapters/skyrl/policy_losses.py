@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import policy_loss
+from sentinel.binding.kit import taken, torch
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import policy_loss
-from sentinel.worker.kit import taken, torch
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 

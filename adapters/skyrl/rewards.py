@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.families import rule_reward
+from sentinel.binding.kit import group_size, ruled_of_answers, stand_in, torch
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import rule_reward
-from sentinel.worker.kit import group_size, ruled_of_answers, stand_in, torch
 
 from .shared import CODE
 

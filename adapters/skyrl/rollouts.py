@@ -9,12 +9,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import WORDS, rollout, sampling_request
+from sentinel.binding.kit import Named, awaited, fields, stand_in, swapped, unbuilt
 from sentinel.contracts.conversations import ChatTokenizer, chat
 from sentinel.contracts.table_engine import ROW, TableEngine
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import WORDS, rollout, sampling_request
-from sentinel.worker.kit import Named, awaited, fields, stand_in, swapped, unbuilt
 
 from .shared import CODE, CONFIG
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sentinel.binding.drift import AbsentError, DriftError
+from sentinel.binding.kit import stand_in, swapped, torch
 from sentinel.targets import Dialect, StandIn
-from sentinel.worker.drift import AbsentError, DriftError
-from sentinel.worker.kit import stand_in, swapped, torch
 
 #: Dialects say where SkyRL says so by a line of main in August 2026.
 CODE = "https://github.com/NovaSky-AI/SkyRL/blob/a9564572eb8e91076be43c1bd5e4615e3de17265/skyrl"

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import group_advantage, masked_statistic
+from sentinel.binding.kit import estimated, log_probs_alone, passed, rows_of_groups, stand_in, taken, torch
 from sentinel.contracts.aggregation import aggregated
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import group_advantage, masked_statistic
-from sentinel.worker.kit import estimated, log_probs_alone, passed, rows_of_groups, stand_in, taken, torch
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (

@@ -10,10 +10,9 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import MPU
-from sentinel.worker.kit import (
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import MPU
+from sentinel.binding.kit import (
     all_swapped,
     gradients_of,
     itself,
@@ -23,6 +22,7 @@ from sentinel.worker.kit import (
     torch,
     unbuilt,
 )
+from sentinel.targets import Binding, Dialect, StandIn
 
 from .shared import (
     BACKEND,

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import MPU, normalised_rewards, policy_loss
+from sentinel.binding.kit import passed, stand_in, takes_input, torch
 from sentinel.targets import Binding, Dialect, PackageRoot, Target
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import MPU, normalised_rewards, policy_loss
-from sentinel.worker.kit import passed, stand_in, takes_input, torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sentinel.worker.families import balanced_partition, microbatch_packing
-from sentinel.worker.kit import lengths_of, stand_in
+from sentinel.binding.families import balanced_partition, microbatch_packing
+from sentinel.binding.kit import lengths_of, stand_in
 
 from .shared import ARGS
 

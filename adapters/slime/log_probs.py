@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import MPU
+from sentinel.binding.kit import all_swapped, itself, lengths_of, stand_in, swapped, taken, torch
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import MPU
-from sentinel.worker.kit import all_swapped, itself, lengths_of, stand_in, swapped, taken, torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.families import rule_reward
+from sentinel.binding.kit import rows_of_groups, stand_in
 from sentinel.targets import Binding
-from sentinel.worker.families import rule_reward
-from sentinel.worker.kit import rows_of_groups, stand_in
 
 from .shared import ARGS, TYPES
 

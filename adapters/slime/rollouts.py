@@ -11,13 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.rollouts import SAMPLING_REQUEST
-from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
-from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import BASE64, WORDS, rollout, sampling_request
-from sentinel.worker.kit import (
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import BASE64, WORDS, rollout, sampling_request
+from sentinel.binding.kit import (
     EngineRequest,
     all_swapped,
     awaited,
@@ -29,6 +25,10 @@ from sentinel.worker.kit import (
     swapped,
     with_base64,
 )
+from sentinel.contracts.conversations import chat
+from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
+from sentinel.targets import Binding, Dialect, StandIn
 
 from .shared import ARGS, MAIN, TYPES
 

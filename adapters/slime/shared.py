@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.kit import lengths_of, megatron_alone, stand_in, swapped, torch
 from sentinel.targets import StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import lengths_of, megatron_alone, stand_in, swapped, torch
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import MPU
+from sentinel.binding.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
 from sentinel.targets import Binding, Dialect
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import MPU
-from sentinel.worker.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
 
 from .balancing import schedule_of
 from .shared import (

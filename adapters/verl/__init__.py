@@ -11,11 +11,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError, DriftError, UnknownInputError
+from sentinel.binding.families import group_advantage, masked_statistic, policy_loss
+from sentinel.binding.kit import passed, swapped, taken
 from sentinel.contracts.normalisation import MASKED_STATISTICS
 from sentinel.targets import Binding, Dialect, PackageRoot, Registry, Target
-from sentinel.worker.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.worker.families import group_advantage, masked_statistic, policy_loss
-from sentinel.worker.kit import passed, swapped, taken
 
 from . import agents, containers, data, rewards, schedules, updates
 from .shared import CPU

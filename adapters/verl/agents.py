@@ -8,10 +8,8 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.contracts.table_engine import ROW, TableEngine
-from sentinel.targets import Binding, StandIn
-from sentinel.worker.families import rollout, sampling_request
-from sentinel.worker.kit import (
+from sentinel.binding.families import rollout, sampling_request
+from sentinel.binding.kit import (
     DRAWS,
     EngineRequest,
     all_swapped,
@@ -26,6 +24,8 @@ from sentinel.worker.kit import (
     torch,
     unbuilt,
 )
+from sentinel.contracts.table_engine import ROW, TableEngine
+from sentinel.targets import Binding, StandIn
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.families import Container, balanced_partition, data_proto
+from sentinel.binding.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in, torch
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.families import Container, balanced_partition, data_proto
-from sentinel.worker.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in, torch
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"

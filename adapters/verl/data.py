@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.kit import log_probs_alone, passed, stand_in, swapped, torch, unbuilt
 from sentinel.contracts.conversations import chat
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import log_probs_alone, passed, stand_in, swapped, torch, unbuilt
 
 from .shared import CPU, MAIN
 from .updates import ENGINE, LEARNING, learned

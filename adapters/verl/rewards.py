@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from sentinel.binding.families import BOXES, NORMALISERS, rule_reward
+from sentinel.binding.kit import all_swapped, ruled_of_answers, score_of, stand_in, torch
 from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.families import BOXES, NORMALISERS, rule_reward
-from sentinel.worker.kit import all_swapped, ruled_of_answers, score_of, stand_in, torch
 
 from .shared import MAIN
 

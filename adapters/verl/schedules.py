@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.kit import coefficients, rates, stand_in, taken
 from sentinel.targets import Binding, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import coefficients, rates, stand_in, taken
 
 _CORE = "verl.trainer.ppo.core_algos"
 _TORCH = "verl.utils.torch_functional"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sentinel.binding.kit import torch
 from sentinel.targets import StandIn
-from sentinel.worker.kit import torch
 
 #: Dialects say where verl says so by a line of main in August 2026.
 MAIN = "https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl"

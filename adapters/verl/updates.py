@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.targets import Binding, Dialect, StandIn
-from sentinel.worker.drift import AbsentError
-from sentinel.worker.kit import (
+from sentinel.binding.drift import AbsentError
+from sentinel.binding.kit import (
     columns,
     gradient_of_ranks,
     named_tokens,
@@ -22,6 +21,7 @@ from sentinel.worker.kit import (
     unbuilt,
     unpadded,
 )
+from sentinel.targets import Binding, Dialect, StandIn
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model

@@ -24,7 +24,7 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:  # half a second that the other kinds of ``sentinel list`` do without
-    from sentinel.history.bindings import Definitions, Sighting
+    from sentinel.search.bindings import Definitions, Sighting
 
 _EXAMPLE = """\
   sentinel list boundaries roll                     with their contracts, which `sentinel list contracts` shows
@@ -64,8 +64,8 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
     else:
         from sentinel.deciding.runner import opener
-        from sentinel.history.bindings import Definitions, sighting
-        from sentinel.history.coverage import CheckoutTrees
+        from sentinel.search.bindings import Definitions, sighting
+        from sentinel.search.coverage import CheckoutTrees
 
         ref = Ref.parse(arguments.ref)
         with progress() as tell:

@@ -12,6 +12,9 @@ from sentinel.commands.console import Commands, command, counted, group, json_op
 from sentinel.sources import Home, MirrorStore
 from sentinel.sources.pruning import entries, prune
 
+GROUP = "tidy"
+SUMMARY = "list and remove downloads that can be made again"
+
 _LIST = """\
   sentinel cache list                the longest unused first
   sentinel cache list --json
@@ -24,8 +27,8 @@ _PRUNE = """\
 _DAY = 86400
 
 
-def declare(commands: Commands, text: str) -> None:
-    own = group(commands, "cache", text, _LIST + _PRUNE)
+def declare(commands: Commands) -> None:
+    own = group(commands, "cache", SUMMARY, _LIST + _PRUNE)
     json_option(command(own, "list", _list, "show what the cache holds", _LIST))
     prune = command(own, "prune", _prune, "remove what was not used for a while", _PRUNE)
     which = prune.add_mutually_exclusive_group()
@@ -69,7 +72,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from sentinel.history.executors import sweep_leftovers  # half a second that listing can do without
+    from sentinel.records.executors import sweep_leftovers  # half a second that listing can do without
 
     gone = prune(Home.default(), older_than=None if arguments.all else arguments.older_than * _DAY)
     MirrorStore().sweep()

@@ -19,14 +19,17 @@ from sentinel.commands.console import (
     say_json,
 )
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
+from sentinel.comparing import frameworks, table
+from sentinel.comparing.across import Row
+from sentinel.comparing.table import markdown
 from sentinel.deciding.runner import runner_of
-from sentinel.diff import frameworks, table
-from sentinel.diff.across import Row
-from sentinel.diff.table import markdown
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.reports.store import write_atomically
 from sentinel.settings import NAMED
+
+GROUP = "search"
+SUMMARY = "compare what frameworks mean by one name"
 
 #: What `--all` writes for readers.
 PAGE = Path("docs/dialects.md")
@@ -45,8 +48,8 @@ exit status: 0 all is explained, 1 something is not, 2 it could not be compared
 """
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "compare", _compare, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "compare", _compare, SUMMARY, _EXAMPLE)
     parser.add_argument("contract", metavar="CONTRACT", nargs="?", help="a contract, or a row of the table")
     parser.add_argument("--all", action="store_true", help="every row of the table; writes it")
     parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")

@@ -12,20 +12,23 @@ from typing import Any, TypeVar
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
+from sentinel.comparing import report
 from sentinel.deciding.runner import opener, runner_of
-from sentinel.diff import report
 from sentinel.errors import NothingExamined, Unavailable
-from sentinel.history.commits import releases
-from sentinel.history.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
-from sentinel.history.gittrees import GitTrees
-from sentinel.history.inventory import STATES, Function, Source
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
+from sentinel.search.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
+from sentinel.search.inventory import STATES, Function, Source
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
+from sentinel.sources.commits import releases
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
+
+GROUP = "search"
+SUMMARY = "show which signal functions are checked"
 
 T = TypeVar("T")
 
@@ -45,8 +48,8 @@ available
 """
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "coverage", _coverage, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "coverage", _coverage, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET", help="the framework")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")

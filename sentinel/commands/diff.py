@@ -13,17 +13,19 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
+from sentinel.comparing import report
+from sentinel.comparing.comparing import BoundaryDiff, Comparison, Shared
+from sentinel.comparing.reached import Code
 from sentinel.deciding.runner import runner_of
-from sentinel.diff import report
-from sentinel.diff.comparing import BoundaryDiff, Comparison, Shared
-from sentinel.diff.reached import Code
 from sentinel.errors import SentinelError
-from sentinel.history import commits
-from sentinel.history.gittrees import GitTrees
 from sentinel.recipes import find_recipes
-from sentinel.sources import MirrorStore
+from sentinel.sources import MirrorStore, commits
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
+
+GROUP = "search"
+SUMMARY = "show what changes in the numbers between two revisions"
 
 _EXAMPLE = """\
   sentinel diff verl pypi:0.9.0 pypi:0.9.1                   what a release changes
@@ -41,8 +43,8 @@ exit status: 0 nothing differs where it was examined, 1 something does, 2 nothin
 """
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "diff", _diff, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "diff", _diff, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("before", metavar="A", help="a ref")
     parser.add_argument("after", metavar="B", nargs="+", help="a ref; of several each is compared with the one before")

@@ -30,6 +30,9 @@ from sentinel.sources import Home
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
 
+GROUP = "search"
+SUMMARY = "search a target for broken laws"
+
 _EXAMPLE = """\
   sentinel discover verl                                    one minute at git:main
   sentinel discover verl --ref git:f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8 --boundary 'compute_rloo*'
@@ -47,8 +50,8 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _MOST, _NAMED = 8, 3
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "discover", _discover, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "discover", _discover, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--ref", metavar="REF", default="git:main", help="where to search (default: git:main)")
     parser.add_argument(

@@ -30,6 +30,9 @@ from sentinel.worker import client, interpreters, syscalls
 from sentinel.worker.cgroups import Groups
 from sentinel.worker.containment import reason_against
 
+GROUP = "begin"
+SUMMARY = "check that everything that a run needs is installed"
+
 _EXAMPLE = """\
   sentinel doctor          each thing with ok, note or missing, and what to do about it
   sentinel doctor --json
@@ -62,8 +65,8 @@ class Check:
         object.__setattr__(self, "state", self.state or ("note" if self.advice else "ok"))
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "doctor", _doctor, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "doctor", _doctor, SUMMARY, _EXAMPLE)
     json_option(parser)
 
 

@@ -24,6 +24,9 @@ from sentinel.sources import MirrorStore
 from sentinel.sources.mirrors import Mirror
 from sentinel.sources.urls import base_name, fork
 
+GROUP = "begin"
+SUMMARY = "keep the git history of targets on this machine"
+
 _ADD = """\
   sentinel mirror add verl                               clone it from its repository, without files over 1 MB
   sentinel mirror add verl --from ~/src/verl             copy what a clone of yours has; works without the network
@@ -43,8 +46,8 @@ _LIST = """\
 """
 
 
-def declare(commands: Commands, text: str) -> None:
-    own = group(commands, "mirror", text, _ADD)
+def declare(commands: Commands) -> None:
+    own = group(commands, "mirror", SUMMARY, _ADD)
     add = command(own, "add", _add, "make the mirror of a target, or put more into it", _ADD)
     add.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     add.add_argument(

@@ -18,6 +18,9 @@ from sentinel.recipes.structure import schema
 from sentinel.recipes.template import TODO, template
 from sentinel.targets import Target
 
+GROUP = "publish"
+SUMMARY = "write and check recipes"
+
 _CHECK = """\
   sentinel recipe check MY-BUG.yaml      every problem as file:line:column, warnings too
   sentinel recipe check recipes/         every recipe below a folder
@@ -31,8 +34,8 @@ _SCHEMA = """\
 """
 
 
-def declare(commands: Commands, text: str) -> None:
-    own = group(commands, "recipe", text, _NEW + _CHECK)
+def declare(commands: Commands) -> None:
+    own = group(commands, "recipe", SUMMARY, _NEW + _CHECK)
     new = command(own, "new", _new, "write a commented template", _NEW)
     new.add_argument("bug_id", metavar="BUG-ID", help="names the bug, its file and its evidence")
     new.add_argument("--target", required=True, metavar="T", help="see `sentinel list targets`")

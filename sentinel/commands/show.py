@@ -10,7 +10,7 @@ from typing import Any
 
 import sentinel
 from sentinel.commands.console import Commands, command, say, say_table
-from sentinel.commands.findings import evidence_of
+from sentinel.commands.evidence import evidence_of
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
@@ -22,6 +22,9 @@ from sentinel.reports.explain import beside, scenario_lines
 from sentinel.reports.store import files
 from sentinel.settings import Settings
 
+GROUP = "begin"
+SUMMARY = "show a bug: story, scenario, expected values, last verdicts"
+
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
   sentinel show 'VERL-REJECTED-ROW-*'          a pattern
@@ -31,8 +34,8 @@ _EXAMPLE = """\
 _WIDTH = 100
 
 
-def declare(commands: Commands, text: str) -> None:
-    parser = command(commands, "show", _show, text, _EXAMPLE)
+def declare(commands: Commands) -> None:
+    parser = command(commands, "show", _show, SUMMARY, _EXAMPLE)
     parser.add_argument(
         "bug",
         metavar="BUG",

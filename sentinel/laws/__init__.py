@@ -1,1 +1,1 @@
-"""The laws: what every boundary of a contract must obey, whatever the framework. One small module each."""
+"""The laws: properties that every boundary of a contract must have, in every framework. One small module each."""

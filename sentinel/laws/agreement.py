@@ -1,19 +1,19 @@
-"""When two observations are the same: which of their numbers are compared, and how far rounding may take them apart.
+"""Decide whether two observations agree: which numbers are compared, and what difference rounding explains.
 
 The error bound. A quantity that is computed with n roundings is off by a factor 1 + theta, ``|theta| <= gamma_n =
 n u / (1 - n u)``, ``u = eps / 2`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1). A
-formula of the kind that contracts describe goes over its N numbers in at most :data:`PASSES` passes (log-ratio, mean,
-spread, scale; or ratio, surrogate, row, batch), each a pairwise sum of ``ceil(log2 N)`` roundings (section 4.2) after
-one of its own, so ``n <= PASSES (1 + ceil(log2 N))``. A sum of N numbers of magnitude S at most is off by ``gamma_n N
-S`` (equation 4.4), and what is exponentiated multiplies that by its own magnitude, the condition number of exp (section
-1.6). Two evaluations of one formula, in whatever order, are therefore no further apart than ``2 u n N K S``, that is
+formula of a contract reads its N numbers in at most :data:`PASSES` passes (log-ratio, mean, deviation, scale; or ratio,
+surrogate, row, batch). Each pass is one rounding per number and a pairwise sum of ``ceil(log2 N)`` roundings (section
+4.2), so ``n <= PASSES (1 + ceil(log2 N))``. A sum of N numbers of magnitude S at most is off by ``gamma_n N S``
+(equation 4.4), and exponentiation multiplies the error by the size of its argument, the condition number of exp
+(section 1.6). Two evaluations of one formula in different orders are therefore at most ``2 u n N K S`` apart, that is
 
     ``bound = PASSES (1 + ceil(log2 N)) N K S eps``
 
 with N the size of the largest input, K the largest magnitude of an input in nats (at least 1; at most what exp does not
 overflow at), S the largest finite magnitude among the numbers that count in the inputs and outputs, and eps of the
-coarsest float dtype among them. It says nothing about an ill-conditioned step between them (a difference divided by a
-tiny spread): a search measures such a finding once more in float64, and what vanishes there was rounding.
+coarsest float dtype among them. It does not cover an ill-conditioned step between them (a difference divided by a tiny
+deviation). A search repeats such a violation in float64; if it vanishes there, it was rounding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LARGEST = {
 
 LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items()}
 
-#: Inputs in nats: what formulas exponentiate.
+#: Inputs in nats, which formulas exponentiate.
 NATS = ("log_prob", "log_ratio")
 
 #: A Python number is most often ``tensor.item()`` of a float32 tensor.
@@ -51,7 +51,7 @@ BARE = "float32"
 
 Roles = tuple[ObservedRole, ...]
 
-#: What laws that compare calls look at.
+#: Roles that laws that compare calls look at.
 COMPARED: Roles = ("output", "gradient", "metric", "decision")
 
 Numbers = npt.NDArray[np.float64]
@@ -59,13 +59,13 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """What the error bound of a comparison depends on.
+    """The quantities that the error bound of a comparison depends on.
 
     :ivar count: N, the size of the largest input.
     :ivar condition: K.
     :ivar magnitude: S.
     :ivar inputs: the largest finite magnitude among the inputs alone.
-    :ivar dtype: the coarsest float dtype of inputs and outputs; empty where no float is among them.
+    :ivar dtype: the coarsest float dtype of inputs and outputs; empty if there is no float.
     """
 
     count: int
@@ -75,7 +75,7 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Say how far apart two honest values of an observation of this dtype may be; 0 for what is no float."""
+        """Return how far apart two correct values of this dtype may be; 0 if it is not a float dtype."""
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -84,9 +84,9 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Beyond which an infinity is an honest answer: N such numbers cannot be added in the coarsest dtype.
+        """Return the magnitude above which infinity is accepted: N such numbers overflow the coarsest dtype.
 
-        Where the square of the sum of N inputs does not fit (float16), an infinity on the way may be honest anywhere.
+        If the square of the sum of N inputs overflows (float16), an infinity on the way is accepted everywhere.
         """
         if dtype not in FLOATS:
             return math.inf
@@ -96,7 +96,7 @@ class Scale:
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """Give the scale of a comparison of these observations of a case, which come from these inputs."""
+    """Return the scale of a comparison of these observations, which were made from these inputs."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
     ids: set[int] = set()  # variants share most of their inputs
@@ -112,7 +112,7 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
             size = _largest(value, valid if axes(contract, scenario, name) == TOKENS else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
-            # What is a logarithm of a probability on the way has a size, where logits are 0 and what comes out is, too.
+            # A log-prob on the way is not 0 even if all logits and the results are.
             of_a_distribution = declared is not None and "vocabulary" in declared.shape
             magnitude = max(magnitude, size, float(of_a_distribution))
             dtype = _coarser(dtype, value.dtype)
@@ -147,7 +147,7 @@ def _largest(value: Tensor, valid: Flags | None) -> float:
 
 
 def numbers(value: Any) -> tuple[Numbers, str] | None:
-    """Give an observed value as float64 numbers, with its dtype; None for what is no number."""
+    """Return an observed value as float64 numbers, and its dtype; None if it is not a number."""
     if isinstance(value, Tensor):
         return value.array().astype(np.float64), value.dtype
     if isinstance(value, (bool, int)):
@@ -159,11 +159,11 @@ def numbers(value: Any) -> tuple[Numbers, str] | None:
 
 @dataclass(frozen=True)
 class Match:
-    """What in one variant is the same thing as what in another.
+    """Which rows and tokens of two variants correspond.
 
-    :ivar rows: of the first variant, and of the second, in the same order; None where they are the same.
-    :ivar columns: likewise, of the tokens.
-    :ivar scalars: whether numbers of the whole batch are the same too.
+    :ivar rows: indices in the first variant and in the second, in the same order; None if all rows correspond.
+    :ivar columns: the same for tokens.
+    :ivar scalars: whether numbers of the whole batch are compared too.
     """
 
     rows: tuple[Indices, Indices] | None = None
@@ -176,11 +176,12 @@ WHOLE = Match()
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two values are further apart than rounding explains.
+    """The place where two values are further apart than rounding explains.
 
     :ivar place: the element; empty for a scalar.
     :ivar symptom: ``value``, ``non-finite`` or ``shape``.
-    :ivar pair: what is demanded and what is observed there; :ivar bound: what rounding explains, in words.
+    :ivar pair: the right value and the observed value there.
+    :ivar bound: the difference that rounding explains, in words.
     """
 
     place: tuple[int, ...]
@@ -190,11 +191,11 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """For a reader, where it is known what is right."""
+        """The difference in words, if the right value is known."""
         return f"{self._where}expected {self.pair[0]!r}, observed {self.pair[1]!r}{self.bound}"
 
     def between(self, one: str, other: str) -> str:
-        """For a reader, where two outputs disagree: which of them is wrong is not known from that."""
+        """Return the difference of two outputs in words. Either may be wrong."""
         return f"{self._where}{self.pair[0]!r} in {one}, {self.pair[1]!r} in {other}{self.bound}"
 
     @property
@@ -210,11 +211,11 @@ def difference(
     counts: Flags | None = None,
     slack: Numbers | float = 0.0,
 ) -> Difference | None:
-    """Give the worst place where ``|observed - demanded| > bound + slack``; None where there is none.
+    """Return the largest violation of ``|observed - demanded| <= bound + slack``, or None.
 
-    A position where the demanded number is not finite demands nothing; nor does one with an infinity that is honest.
+    Positions whose right value is not finite are not compared, nor are infinities that :meth:`Scale.limit` accepts.
 
-    :param counts: which positions count; all where it is None.
+    :param counts: the positions that count; None if all do.
     """
     if observed.shape != demanded.shape:
         return Difference((), "shape", (list(demanded.shape), list(observed.shape)))
@@ -242,13 +243,13 @@ def same(
     prefix: str = "",
     roles: Roles = COMPARED,
 ) -> list[Violation]:
-    """Compare two variants at the rows and tokens that are the same thing.
+    """Compare two variants at the rows and tokens that correspond.
 
-    Where the case has an oracle, a key whose own definition moves by more than rounding is left out, and any other may
-    move as far as its definition does.
+    With an oracle, a key is skipped if the oracle's value differs between the variants by more than rounding. Other
+    keys may differ by as much as the oracle's value does.
 
     :param prefix: the beginning of a violation's detail.
-    :raises DoesNotApply: where nothing in the observation can be compared.
+    :raises DoesNotApply: if nothing in the observation can be compared.
     """
     contract, applies, violations = case.contract, False, []
     inputs = [case.inputs[first], case.inputs[second]]
@@ -275,8 +276,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Say whether numbers demand anything: a NaN or an infinity equals nothing, so that nobody else's is right or
-    wrong."""
+    """Return True if a value can be compared with these numbers: at least one that counts is finite."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -288,7 +288,7 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Give both values of a key where they are the same thing, with the coarser dtype; None where one is missing."""
+    """Return a key's values in both variants, aligned, and the coarser dtype; None if a value is missing."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -313,7 +313,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Say which positions of a key count, in the first variant's rows and columns; None where all do."""
+    """Return the positions of a key that count, in the first variant's rows and columns; None if all do."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -329,7 +329,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """How far the oracle's own value moves between two variants; None where it is further than rounding explains."""
+    """Return how far the oracle's value moves between two variants; None if further than rounding explains."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)
@@ -346,7 +346,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Give every observed number of these roles: its key, its values, its dtype, and which positions mean anything."""
+    """Yield each observed key of these roles with its values, its dtype, and the positions that count."""
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)
@@ -355,9 +355,9 @@ def each_number(
 
 
 def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
-    """Give every observed number of these roles that the oracle has an answer for, by variant.
+    """Yield each observed key of these roles that the oracle has too, with its variant.
 
-    :raises DoesNotApply: where there is no oracle.
+    :raises DoesNotApply: if there is no oracle.
     """
     if not any((case.oracle or {}).values()):
         raise DoesNotApply("the contract has no oracle")
@@ -373,10 +373,12 @@ def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, An
 
 @dataclass(frozen=True)
 class Answer:
-    """:ivar observed: what the framework says.
-    :ivar demanded: what the oracle says.
-    :ivar dtype: the framework's.
-    :ivar counts: which positions mean anything; None where all do.
+    """A framework's values next to the oracle's.
+
+    :ivar observed: the framework's values.
+    :ivar demanded: the oracle's values.
+    :ivar dtype: the framework's dtype.
+    :ivar counts: the positions that count; None if all do.
     """
 
     observed: Numbers
@@ -391,27 +393,27 @@ class Answer:
 
 
 def disagreements(case: Case, roles: Roles) -> list[Violation]:
-    """Say where the framework's numbers of these roles are not the oracle's.
+    """Return the places where the framework's numbers of these roles differ from the oracle's.
 
-    :raises DoesNotApply: where there are none.
+    :raises DoesNotApply: if they have none in common.
     """
     violations, answers = [], list(against_oracle(case, roles))
     if not answers:
-        raise DoesNotApply("the observation has nothing that the oracle has too")
+        raise DoesNotApply("the observation and the oracle have nothing in common")
     if not any(_demands(answer.demanded, answer.counts) for _, _, answer in answers):
-        raise DoesNotApply("the oracle's answer is nowhere finite")
+        raise DoesNotApply("no value of the oracle is finite")
     for variant, item, answer in answers:
         worst = answer.difference
         if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
-            symptom = item.key if option is not None and option.knob else worst.symptom  # each option by itself
+            symptom = item.key if option is not None and option.knob else worst.symptom  # one finding per option
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
     return violations
 
 
 def gap_between(one: Numbers, other: Numbers) -> Numbers:
-    """Say how far apart two arrays are, element by element; infinitely where one is finite and the other is not."""
+    """Return the absolute difference per element; infinity if only one of the two is finite."""
     with np.errstate(invalid="ignore", over="ignore"):
         same = (one == other) | (np.isnan(one) & np.isnan(other))
         both = np.isfinite(one) & np.isfinite(other)

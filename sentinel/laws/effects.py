@@ -12,14 +12,13 @@ from sentinel.values.literals import typed
 
 @law("inputs and global state stay as they are, and a second call gives the same answer", watches=True)
 def nothing_else_is_touched(case: Case) -> Iterator[Violation]:
-    """After ``y = f(x)``: x is as it was, global state is as it was, and ``f(x) == y`` again, to the last bit, from
-    the same seeds.
+    """After ``y = f(x)``, x and global state are unchanged, and a second ``f(x)`` from the same seeds equals y exactly.
 
-    Catches rewards that are added to an input in place (slime #2114), a dictionary that is rewritten for its caller
+    Catches rewards that are added to an input in place (slime #2114), a dictionary that is changed for its caller
     (slime #1371, SkyRL #1189), and a metric that reseeds the process-wide generator (verl #7260).
     """
     if not any(case.effects.values()):
-        raise DoesNotApply("nobody watched what the call did besides answering")
+        raise DoesNotApply("the side effects of the call were not watched")
     for variant, effects in case.effects.items():
         mutated, changed, again = effects.get("mutated"), effects.get("globals"), effects.get("again")
         if mutated:
@@ -32,5 +31,5 @@ def nothing_else_is_touched(case: Case) -> Iterator[Violation]:
             continue
         for key, value in case.observation[variant].items():
             if value != again.get(key) and typed(value) != typed(again.get(key)):  # typed: NaN is NaN
-                detail = "a second call with the same inputs answers otherwise"
+                detail = "a second call with the same inputs returns another value"
                 yield Violation(address(variant, key), again.get(key), None, detail, "not-repeatable")

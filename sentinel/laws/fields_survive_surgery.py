@@ -17,10 +17,10 @@ _LOSSES = {
 
 @law("pad, split, reorder and concat keep every field, with its shape and dtype")
 def fields_survive_surgery(case: Case) -> Iterator[Violation]:
-    """Rows that come out of pad, split, reorder or concat have every field of the rows that went in, in shape and
-    dtype. Each of the three is a symptom of its own: ``dropped``, ``shape``, ``dtype``.
+    """Rows that pad, split, reorder or concat return have every field of the rows that they received, with the same
+    shape and dtype. The symptoms are ``dropped``, ``shape`` and ``dtype``.
 
-    Catches a padding microbatch that lacks a field which the loss reads (SkyRL #1811).
+    Catches a padding microbatch without a field that the loss reads (SkyRL #1811).
     """
     if not any(key in observed for observed in case.observation.values() for key in _LOSSES):
         raise DoesNotApply("the observation does not compare fields")

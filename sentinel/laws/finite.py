@@ -19,14 +19,14 @@ from sentinel.values.literals import FLOATS, Tensor
     oracle_optional=True,
 )
 def finite_in_finite_out(case: Case) -> Iterator[Violation]:
-    """If every input is finite, so is every output, gradient and metric, at valid positions.
+    """If every input is finite, so is every output, gradient and metric at valid positions.
 
-    An infinity is honest where the oracle has one too, or a number that the coarsest dtype among inputs and outputs
-    cannot hold (N of them, for a batch of N numbers, since they may be added on the way). Without an oracle every
-    number must be finite. On masked tokens an output may be any number but NaN, which no mask takes away.
+    An infinity is accepted if the oracle's value is infinite too, or does not fit the coarsest dtype of inputs and
+    outputs (N such values, for a batch of N numbers, since they may be summed on the way). Without an oracle every
+    number must be finite. On masked tokens an output may be any number except NaN, because 0 times NaN is NaN.
 
     Catches an exp of a large log-ratio that is masked too late (slime #2198), a division by a temperature of 0 (slime
-    #2197), a coefficient of 0 times an infinity (slime #2258), and 0 / 0 for a prompt whose responses are all rejected
+    #2197), a coefficient of 0 times infinity (slime #2258), and 0 / 0 for a prompt whose responses are all rejected
     (verl #6452, OPO).
     """
     applies = False
@@ -49,7 +49,7 @@ def finite_in_finite_out(case: Case) -> Iterator[Violation]:
                 detail = f"{_named(values, place)} although every input is finite{_of_oracle(right, place)}"
                 yield Violation(key, observed, demanded, detail, "non-finite")
             if counts is not None and item.role == "output" and (hidden := np.isnan(values) & ~counts).any():
-                detail = f"{_named(values, _first(hidden))}, on a masked token: times the mask it is NaN still"
+                detail = f"{_named(values, _first(hidden))}, on a masked token: multiplied by the mask it is still NaN"
                 demanded = literal(np.where(hidden, 0.0, values), dtype)
                 yield Violation(key, observed, demanded, detail, "masked-nan")
     if not applies:
@@ -67,4 +67,4 @@ def _named(values: Numbers, place: tuple[int, ...]) -> str:
 def _of_oracle(right: tuple[Numbers, str] | None, place: tuple[int, ...]) -> str:
     if right is None or right[0].ndim != len(place):
         return ""
-    return f"; the oracle has {right[0][place].item()!r}"
+    return f"; the oracle's value is {right[0][place].item()!r}"

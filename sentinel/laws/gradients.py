@@ -13,25 +13,25 @@ from sentinel.laws.layout import Flags, address
 
 _MEANINGS = {
     "masked": "has a gradient on a masked token",
-    "leaked": "has a gradient where the definition has none",
-    "dropped": "has no gradient where the definition has one",
+    "leaked": "has a gradient although the definition has none",
+    "dropped": "has no gradient although the definition has one",
 }
 
 
 @law(
-    "no gradient on masked tokens or where the definition has none; one where the definition has one",
+    "a gradient exactly where the definition has one, and never on masked tokens",
     needs_oracle=True,
 )
 def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
-    """``g[b, t] == 0`` where the mask is 0; ``|g| <= bound`` where the oracle's gradient is exactly 0; ``g != 0`` where
-    the oracle's is larger than the bound.
+    """``g[b, t] == 0`` if the mask is 0; ``|g| <= bound`` if the oracle's gradient is exactly 0; ``g != 0`` if the
+    oracle's gradient is larger than the bound.
 
-    Catches an importance weight that is not detached (AReaL #1405), a reward that is not (AReaL #964), and a token
-    whose gradient a stray ``no_grad`` or mask takes away.
+    Catches an importance weight that is not detached (AReaL #1405), a reward that is not detached (AReaL #964), and a
+    token that loses its gradient to a stray ``no_grad`` or mask.
     """
     answers = list(against_oracle(case, ("gradient",)))
     if not answers:
-        raise DoesNotApply("the observation has no gradient that the oracle has too")
+        raise DoesNotApply("the observation and the oracle have no gradient in common")
     for variant, item, answer in answers:
         got, right, bound = answer.observed, answer.demanded, answer.scale.bound(answer.dtype)
         if got.shape != right.shape:

@@ -13,7 +13,7 @@ from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, li
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Multiply the numbers in all rows of one group: multiples are legal wherever the numbers are."""
+    """Multiply the numbers in all rows of one group by one factor; multiples stay inside every input's domain."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))
@@ -36,17 +36,17 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 
 @law(
-    "changing one group, row or packed sequence changes no other one's output",
+    "changing one group, row or packed sequence does not change the output of another",
     needs_oracle=True,
     oracle_optional=True,
     vary=_vary,
 )
 def groups_are_isolated(case: Case) -> Iterator[Violation]:
-    """``output[rows of other groups]`` is the same whatever the values of one group are; a row is a group of its own
-    where the contract has no groups.
+    """``output[rows of other groups]`` does not depend on the values of one group. If the contract has no groups, each
+    row is a group.
 
-    Scalars of the whole batch are not compared. Where the contract's own definition mixes groups (whitening over the
-    batch), the oracle says so, and the law says nothing. Catches a baseline that counts another prompt's rows (slime
+    Scalars of the whole batch are not compared. If the contract's own definition mixes groups (whitening over the
+    batch), the oracle moves too, and nothing is compared. Catches a baseline that counts another prompt's rows (slime
     #2302), and a shift across the border between packed rows (verl #5797).
     """
     first, others = first_two(case)
@@ -54,12 +54,12 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
         left = np.flatnonzero(~_touched(case, first, other))
         if not left.size:
             raise DoesNotApply("no group is left as it was")
-        prefix = f"in a row of a group that is as in {first!r}, "
+        prefix = f"in a row whose group is the same as in {first!r}, "
         yield from same(case, first, other, Match(rows=(left, left), scalars=False), prefix)
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Say which rows are of a group that has other values in the two variants."""
+    """Return a flag per row: True if its group has other values in the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:
@@ -70,7 +70,7 @@ def _touched(case: Case, first: str, other: str) -> Flags:
         if equal(value, two[name]):
             continue
         if name in fixed or axes(contract, one, name)[:1] != ("batch",) or isinstance(value, list):
-            raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}, which no row has to itself")
+            raise DoesNotApply(f"variants {first!r} and {other!r} differ in {name}, which is not a value per row")
         before, after = (item.array().astype(np.float64).reshape(rows, -1) for item in (value, two[name]))
         if before.shape != after.shape:
             raise DoesNotApply(f"variants {first!r} and {other!r} differ in the shape of {name}")

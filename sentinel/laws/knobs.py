@@ -14,7 +14,7 @@ from sentinel.values.literals import HALVES, Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Turn one knob to another of its choices."""
+    """Set one knob to another of its choices."""
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
         raise DoesNotApply("rounding to 16 bits may hide what a knob does")
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
@@ -26,16 +26,16 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 
 @law(
-    "a configuration value that the code accepts changes something where its definition says so",
+    "a configuration value that the code accepts has an effect if its definition has one",
     needs_oracle=True,
     vary=_vary,
 )
 def every_knob_counts(case: Case) -> Iterator[Violation]:
-    """``f(x, k) != f(x, k')`` for two values of a configuration input, wherever the oracle's answers are further apart
+    """``f(x, k) != f(x, k')`` for two values of a configuration input, if the oracle's values for them differ by more
     than rounding explains.
 
-    Only an answer that is the same to the last bit in everything that trains is no effect; a wrong effect is the
-    oracle's to find. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL
+    A knob has no effect only if all outputs and gradients stay the same to the last bit; ``the_oracle_agrees`` finds
+    wrong effects. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL
     #81), and a divisor that an aggregation mode never divides by (verl #5417).
     """
     first, others = first_two(case)
@@ -45,7 +45,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
     for other in others:
         name, knobs = _turned(case.inputs[first], case.inputs[other])
         scale = scale_of(case, [case.inputs[first]], [case.observation[first], case.observation[other]])
-        moves: dict[str, str] = {}  # key -> the variant whose answer is further off
+        moves: dict[str, str] = {}  # key -> the variant whose value is further from the oracle
         still = True
         for item in observed_keys(case, first):
             pair = aligned(case.observation, first, other, item)
@@ -55,7 +55,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
             counts = counted(case.contract, case.inputs[first], item)
             left, right = (np.where(True if counts is None else counts, values, 0.0) for values in pair[:2])
             if not (np.isfinite(left).all() and np.isfinite(right).all()):
-                raise DoesNotApply("an answer that is not finite shows no effect, and no lack of one")
+                raise DoesNotApply("a value that is not finite shows neither an effect nor its absence")
             still = still and np.array_equal(left, right)
             with np.errstate(invalid="ignore", over="ignore"):
                 gap = np.abs(reference[1] - reference[0])
@@ -69,14 +69,14 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
         if moves and still:
             key, variant = next(iter(moves.items()))
             values = (case.observation[variant][key], case.oracle[variant][key])
-            detail = f"{knobs} changes nothing, where the definition changes {', '.join(moves)}"
+            detail = f"{knobs} has no effect; by definition it changes {', '.join(moves)}"
             yield Violation(address(variant, key), *values, detail, f"no effect of {name}")
     if not applies:
-        raise DoesNotApply("the definition does not move either")
+        raise DoesNotApply("the knob has no effect by definition either")
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Name the configuration inputs in which two variants differ, and once more with both values."""
+    """Return the names of the configuration inputs in which two variants differ, and the names with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")

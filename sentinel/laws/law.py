@@ -1,7 +1,7 @@
-"""What a law is: a statement that every boundary of a contract must obey, checked over observations.
+"""A law: a statement that every boundary of a contract must satisfy, checked on observations.
 
-A law is decided from inputs and observations alone, so it can judge a recipe's variants as well as a search's. What a
-search needs beside that is :attr:`Law.vary`: how to make, from one scenario, the variants that the law compares.
+A law is decided from inputs and observations alone, so it applies to the variants of a recipe and of a search. A search
+also needs :attr:`Law.vary`, which makes the variants that the law compares from one scenario.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Inputs
 
 @dataclass(frozen=True)
 class Case:
-    """What a law looks at.
+    """The inputs and observations that a law is decided from.
 
     :ivar inputs: variant -> canonical input -> literal.
     :ivar observation: variant -> key -> value, from the real boundary.
-    :ivar oracle: the same from the contract's float64 reference, where the law asked for it.
-    :ivar contract: the contract, whose symbolic shapes say what a row and a token is.
-    :ivar effects: variant -> what the call did besides answering, where the law asked for it
+    :ivar oracle: variant -> key -> value of the contract's float64 reference, if the law needs it.
+    :ivar contract: its symbolic shapes define rows and tokens.
+    :ivar effects: variant -> the side effects of the call, if the law needs them
         (:attr:`Law.watches`): ``mutated`` (names of inputs), ``globals`` (what global state changed), ``again``
         (the observation of a second call with the same inputs).
-    :ivar coarsest: a float dtype that rounding is measured by even where no number is of it: the scenario's own, when a
-        finding in single precision is looked at again in double. A boundary may compute in single precision itself.
+    :ivar coarsest: a float dtype that rounding is measured by even if no number has it: the scenario's own dtype, when
+        a violation in single precision is checked again in double. A boundary may compute in single precision itself.
     """
 
     inputs: Mapping[str, Inputs]
@@ -47,11 +47,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Violation:
-    """One place where a law does not hold: the address, what was observed and what the law demands.
+    """One place where a law does not hold.
 
-    :ivar demanded: None where the law knows no right value: that two outputs disagree does not tell which is wrong.
-    :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or another
-        word of the law's own; findings are told apart by it.
+    :ivar demanded: the right value; None if the law does not define it (two outputs disagree, and either may be wrong).
+    :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a
+        word of the law's own. Findings of one law with different symptoms are reported separately.
     """
 
     key: str
@@ -65,14 +65,14 @@ class Violation:
 class Law:
     """:ivar name: the law as an identifier: ``masked_values_have_no_influence``.
     :ivar statement: the law as a sentence.
-    :ivar check: returns the violations, none where the law holds.
+    :ivar check: returns the violations; empty if the law holds.
     :ivar needs_oracle: whether :attr:`Case.oracle` must be there.
-    :ivar oracle_optional: whether the law says something, if less, where the contract has no oracle.
+    :ivar oracle_optional: whether the law also applies, to less, if the contract has no oracle.
     :ivar vary: ``vary(contract, inputs, choose) -> {variant: inputs}``: the variants to compare, the first of them the
-        scenario itself, named :data:`BASELINE`. None where the law looks at a single call (the variant ``""``).
+        scenario itself, named :data:`BASELINE`. None if the law needs a single call (the variant ``""``).
     :ivar watches: whether :attr:`Case.effects` must be there.
     :ivar twin: for a law about two boundaries: the variant whose call goes to the binding's twin.
-    :ivar by_algorithm: whether it holds of some algorithms of a family alone, by their definition.
+    :ivar by_algorithm: whether the definition of some algorithms of a family excludes it.
     :raises DoesNotApply: from ``check`` and from ``vary``.
     """
 
@@ -91,22 +91,22 @@ class Law:
 
     @property
     def rank(self) -> int:
-        """Of a finding: 1 where an oracle says what is right, 2 where the law alone is broken."""
+        """The rank of a finding: 1 if an oracle gives the right value, 2 otherwise."""
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
-        """Check observations, which may not have the contract's form.
+        """Check observations that may lack the contract's form.
 
-        :raises DoesNotApply: where they do not have it, too.
+        :raises DoesNotApply: also if they lack it.
         """
         try:
             return self.check(case)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise DoesNotApply(f"what was observed has not the form of this contract's ({error!r:.200})") from error
+            raise DoesNotApply(f"the observation does not have this contract's form ({error!r:.200})") from error
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:
-    """Make a law of a function that yields its violations, under the function's own name."""
+    """Turn a function that yields violations into a law with the function's name."""
 
     def record(function: Callable[[Case], Iterable[Violation]]) -> Law:
         @wraps(function)

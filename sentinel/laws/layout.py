@@ -1,6 +1,6 @@
-"""What a row and a token is in the inputs and observations of a case, and how to pick, order and replace them.
+"""Find the rows and tokens in the inputs and observations of a case; pick, reorder and replace them.
 
-From the contract's symbolic shapes. Where a law is asked without a contract (a published recipe), from the mask's.
+The contract's symbolic shapes define them. Without a contract (a published recipe), the shape of the mask does.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TOKENS = ("batch", "tokens")
 
 
 def mask_name(contract: Contract | None, inputs: Inputs) -> str:
-    """Give the input that says which tokens count; empty where there is none."""
+    """Return the name of the input that masks tokens; empty if the scenario has no mask."""
     names = (contract.mask,) if contract is not None else ("response_mask", "loss_mask")
     return next((name for name in names if isinstance(inputs.get(name), Tensor)), "")
 
 
 def valid_tokens(contract: Contract | None, inputs: Inputs) -> Flags | None:
-    """Say which tokens count, as booleans of shape ``[batch, tokens]``; None where the scenario has no mask."""
+    """Return the tokens that count, as booleans of shape ``[batch, tokens]``; None if the scenario has no mask."""
     name = mask_name(contract, inputs)
     return inputs[name].array() != 0 if name else None
 
@@ -36,7 +36,7 @@ def valid_tokens(contract: Contract | None, inputs: Inputs) -> Flags | None:
 def mask_of(contract: Contract | None, inputs: Inputs) -> Flags:
     """As :func:`valid_tokens`.
 
-    :raises DoesNotApply: where the scenario has no mask.
+    :raises DoesNotApply: if the scenario has no mask.
     """
     valid = valid_tokens(contract, inputs)
     if valid is None:
@@ -45,7 +45,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Flags:
 
 
 def axes(contract: Contract | None, inputs: Inputs, name: str) -> tuple[str, ...]:
-    """Give the symbolic dimensions of an input's value; empty for what has none."""
+    """Return the symbolic dimensions of an input's value; empty if it has none."""
     value = inputs[name]
     declared = contract.input(name) if contract is not None else None
     if declared is not None:
@@ -65,7 +65,10 @@ def _guessed(value: Tensor, shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def row_count(contract: Contract | None, inputs: Inputs) -> int:
-    """:raises DoesNotApply: where no input has a dimension ``batch``."""
+    """Return the number of rows.
+
+    :raises DoesNotApply: if no input has a dimension ``batch``.
+    """
     for name, value in inputs.items():
         shape = axes(contract, inputs, name)
         if shape[:1] == ("batch",):
@@ -74,7 +77,7 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
 
 
 def float_inputs(contract: Contract, inputs: Inputs, shape: tuple[str, ...]) -> list[str]:
-    """Give the inputs of these dimensions that hold numbers of the training step: no masks, no counts, no labels."""
+    """Return the inputs with these dimensions that hold numbers of the training step: not masks, counts or labels."""
     masks = {contract.mask, *(item.name for item in contract.inputs if item.domain == "mask")}
     return [
         name
@@ -87,7 +90,7 @@ def float_inputs(contract: Contract, inputs: Inputs, shape: tuple[str, ...]) -> 
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Give what an input has at these rows and columns: an array, a list, or what has no rows as it is."""
+    """Return an input's array or list at these rows and columns; a value without rows is returned as it is."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
@@ -98,7 +101,7 @@ def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, col
 
 
 def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[str, Any]:
-    """Give the scenario with these of its rows, in this order."""
+    """Return the scenario with only these rows, in this order."""
     picked = {name: entries(value, axes(contract, inputs, name), rows) for name, value in inputs.items()}
     return {
         name: like(value, picked[name]) if isinstance(value, Tensor) else picked[name] for name, value in inputs.items()
@@ -106,9 +109,9 @@ def pick_rows(contract: Contract | None, inputs: Inputs, rows: Indices) -> dict[
 
 
 def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indices:
-    """Say which row of one scenario each row of another is; rows that are alike are taken in their order.
+    """Return, for each row of ``other``, the index of the same row in ``one``. Equal rows are matched in order.
 
-    :raises DoesNotApply: where the other does not have the same rows, in whatever order.
+    :raises DoesNotApply: if the two do not have the same rows.
     """
     places: dict[Any, list[int]] = {}
     for place, row in enumerate(_row_keys(contract, one)):
@@ -120,7 +123,7 @@ def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indice
 
 
 def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Give a hashable key for each row: its part of every input that has rows."""
+    """Return a hashable key per row: its part of every input that has rows."""
     columns: list[list[Any]] = []
     for name, value in inputs.items():
         if axes(contract, inputs, name)[:1] == ("batch",):
@@ -132,13 +135,13 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """Give a tensor literal with other values (and another dtype); the rest stays."""
+    """Return a copy of a tensor literal with other values, and another dtype if given."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Say whether two inputs, or the entries of two, are the same, NaN being itself."""
+    """Return True if two inputs, or entries of them, are equal. NaN equals NaN."""
     if left is right:
         return True
     if isinstance(left, Tensor) and isinstance(right, Tensor):
@@ -150,7 +153,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
-    """The observation keys of a case that have dimensions; without a contract those with one number a row or token."""
+    """Yield the contract's observed keys; without a contract, the keys with one number per row or token."""
     if case.contract is not None:
         yield from case.contract.observes
         return
@@ -161,16 +164,16 @@ def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
 
 
 def address(variant: str, key: str) -> str:
-    """Say how recipes name a key of a variant."""
+    """Return the name that recipes use for a key of a variant."""
     return f"{variant}.{key}" if variant else key
 
 
 def first_two(case: Case) -> tuple[str, tuple[str, ...]]:
-    """Give the scenario's variant, and the others.
+    """Return the name of the first variant, and the names of the others.
 
-    :raises DoesNotApply: where there is only one.
+    :raises DoesNotApply: if there is only one.
     """
     first, *others = case.inputs
     if not others:
-        raise DoesNotApply("the law compares variants, and the scenario has one")
+        raise DoesNotApply("the law compares variants, and the scenario has only one")
     return first, tuple(others)

@@ -24,25 +24,26 @@ from sentinel.laws.layout import (
 )
 from sentinel.values.literals import FLOATS, Tensor, tensor
 
-#: What may stand on a masked token. All fit float16, also times :func:`_vary`'s factors.
+#: Values for masked tokens. All fit float16, also times :func:`_vary`'s factors.
 JUNK = (7.0, -3.0, 1e4, math.inf, math.nan)
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Put other values on all masked tokens, of one input or of all; of all, each its own, lest they cancel.
+    """Put other values on all masked tokens of one input, or of all inputs, each with another value so that they do
+    not cancel.
 
-    A number goes only where the row has a valid token too: *a rejected row is an absent row* is about numbers on rows
-    without one, and what breaks that law alone would be found twice. A NaN or an infinity goes everywhere.
+    Finite numbers go only to rows that also have a valid token. Rows without one are the subject of
+    ``a_rejected_row_is_an_absent_row``, and one bug would be reported twice. NaN and infinity go to all rows.
     """
     valid = mask_of(contract, inputs)
     names = float_inputs(contract, inputs, TOKENS)
     if not names:
-        raise DoesNotApply("no float of the scenario stands on a token")
+        raise DoesNotApply("the scenario has no float input per token")
     chosen = choose.one_of([*([name] for name in names), names])
     junk = choose.one_of(JUNK)
     masked = ~valid & (valid.any(axis=-1, keepdims=True) | (not np.isfinite(junk)))
     if not masked.any():
-        raise DoesNotApply("no float of the scenario stands on a masked token")
+        raise DoesNotApply("the scenario has no masked token")
     changes = {
         name: like(inputs[name], np.where(masked, junk * (1 + place), inputs[name].array()))
         for place, name in enumerate(chosen)
@@ -74,7 +75,9 @@ def masked_values_have_no_influence(case: Case) -> Iterator[Violation]:
                 applies = True
                 yield from same(case, first, other, prefix="with other values on masked tokens, ")
     if not applies:
-        raise DoesNotApply("the observation has no gradient beside a mask")
+        raise DoesNotApply(
+            "the observation has no per-token gradient and no variant that differs only on masked tokens"
+        )
 
 
 def _gradients(case: Case, variant: str) -> Iterator[tuple[str, Tensor, Flags]]:
@@ -97,7 +100,7 @@ def _leak(key: str, gradient: Tensor, values: Numbers, allowed: Numbers, wrong: 
 
 
 def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
-    """Say whether two variants have one mask and the same inputs but for floats on masked tokens."""
+    """Return True if two variants differ only in floats on masked tokens."""
     one, two = case.inputs[first], case.inputs[other]
     valid = valid_tokens(case.contract, one)
     if valid is None or set(one) != set(two):

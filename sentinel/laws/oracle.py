@@ -12,11 +12,11 @@ from sentinel.values.literals import Tensor
 
 @law("the framework equals the contract's float64 reference", needs_oracle=True)
 def the_oracle_agrees(case: Case) -> list[Violation]:
-    """``|output - oracle(inputs)| <= bound`` at valid positions, for outputs and gradients; the oracle in float64, on
-    the values that the framework was given, and up to the boundary's declared dialect.
+    """``|output - oracle(inputs)| <= bound`` at valid positions, for outputs and gradients. The oracle computes in
+    float64 from the values that the framework received, with the boundary's declared dialect.
 
-    Where the oracle's number does not fit the framework's dtype, nothing is demanded. Catches a wrong formula, whatever
-    the reason: a sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
+    An oracle value that does not fit the framework's dtype is not compared. Catches any wrong formula: a
+    sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
     """
     if case.contract is None:
         return _all_keys(case)
@@ -24,7 +24,7 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
 
 
 def _misshapen(case: Case, contract: Contract) -> list[Violation]:
-    """Outputs with another number of dimensions than the contract declares: none of their numbers can be compared."""
+    """Return the outputs whose number of dimensions is not the contract's; their numbers cannot be compared."""
     violations = []
     for variant, observation in case.observation.items():
         for item in contract.observes:
@@ -37,7 +37,7 @@ def _misshapen(case: Case, contract: Contract) -> list[Violation]:
 
 
 def _all_keys(case: Case) -> list[Violation]:
-    """Without a contract nothing says what a key means: each is compared, within the tolerance of its own dtype."""
+    """Without a contract, compare every key within the tolerance of its own dtype."""
     if not any((case.oracle or {}).values()):
         raise DoesNotApply("the contract has no oracle")
     assert case.oracle is not None

@@ -13,18 +13,18 @@ from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, axes, entries, equal, first_two, like, mask_of
 from sentinel.values.literals import Tensor
 
-#: At which side padding goes: (columns before, columns after) of one.
+#: Side -> (columns before, columns after) for one column of padding.
 _SIDES = {"right": (0, 1), "left": (1, 0)}
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Add one to three columns of zeros, on a side where the boundary takes padding."""
+    """Add one to three columns of zeros on a side on which the boundary accepts padding."""
     valid = mask_of(contract, inputs)
     declared = contract.input(contract.mask)
     styles = declared.choices if declared is not None and declared.choices else ("right",)
     sides = [side for side, (left, right) in _SIDES.items() if _fits(_widened(valid, 1, left, right), styles)]
     if not sides:
-        raise DoesNotApply("the boundary takes no padding beside that of the scenario")
+        raise DoesNotApply("the boundary accepts no further padding")
     left, right = _SIDES[choose.one_of(sides)]
     count = choose.integer(1, 3)
     padded = dict(inputs)
@@ -37,11 +37,11 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 @law("more padding columns change nothing at valid positions", needs_oracle=True, oracle_optional=True, vary=_vary)
 def padding_is_invisible(case: Case) -> Iterator[Violation]:
-    """``f([x, 0])[valid tokens] == f(x)[valid tokens]`` for columns whose mask is 0, and scalars stay.
+    """``f([x, 0])[valid tokens] == f(x)[valid tokens]`` for columns whose mask is 0. Scalars stay the same.
 
-    Where the contract's own definition divides by the number of columns, the oracle says so, and the law says nothing.
-    Catches a mean over all positions beside a variance over the valid ones (SkyRL #1782), and what is normalised
-    together with its padding (AReaL #394).
+    If the contract's own definition divides by the number of columns, the oracle moves too, and nothing is compared.
+    Catches a mean over all positions combined with a variance over the valid ones (SkyRL #1782), and a normalisation
+    that includes padding (AReaL #394).
     """
     first, others = first_two(case)
     for other in others:
@@ -49,7 +49,7 @@ def padding_is_invisible(case: Case) -> Iterator[Violation]:
 
 
 def _match(case: Case, first: str, other: str) -> Match:
-    """Say where the first variant's columns are in the other one."""
+    """Return the columns of the second variant that hold the first variant's columns."""
     one, two = (case.inputs[name] for name in (first, other))
     width, wider = (mask_of(case.contract, inputs).shape[-1] for inputs in (one, two))
     if width >= wider or set(one) != set(two):
@@ -67,13 +67,13 @@ def _match(case: Case, first: str, other: str) -> Match:
 
 
 def _widened(array: Any, axis: int, left: int, right: int) -> Any:
-    """Give the array with zeros on both sides; :func:`numpy.pad` takes several times as long."""
+    """Return the array with zeros on both sides; :func:`numpy.pad` takes several times as long."""
     sizes = [(*array.shape[:axis], count, *array.shape[axis + 1 :]) for count in (left, right)]
     return np.concatenate([np.zeros(sizes[0], array.dtype), array, np.zeros(sizes[1], array.dtype)], axis=axis)
 
 
 def _fits(valid: Flags, styles: Collection[str]) -> bool:
-    """Say whether a mask is of a style that the boundary takes."""
+    """Return True if the boundary accepts a mask of this style."""
     steps = np.diff(valid.astype(int), axis=-1)
     return (
         "gaps" in styles

@@ -15,26 +15,26 @@ from sentinel.values.literals import Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Cut the scenario into the contract's parts."""
+    """Split the scenario into the contract's parts."""
     if contract.parts is None:
-        raise DoesNotApply("the contract does not say how a batch is cut")
+        raise DoesNotApply("the contract does not define parts of a batch")
     parts = contract.parts(inputs, choose)
     return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
 
 
-# By algorithm: a loss may be a mean over what it chooses from the whole batch.
+# By algorithm: a loss may average over tokens that it selects from the whole batch.
 @law(
-    "losses and gradients of microbatches and ranks combine to the whole's, however it is cut",
+    "losses and gradients of microbatches and ranks add up to those of the whole batch, however it is split",
     vary=_vary,
     by_algorithm=True,
 )
 def parts_add_up(case: Case) -> Iterator[Violation]:
     """``sum_p f(x_p) == f(x)`` for the scalar outputs of microbatches or ranks ``x_p`` that make up the batch x, each
-    given the global normalisers; what has a row for each row is, joined, the whole's.
+    computed with the global normalisers. Outputs per row, concatenated, equal those of the whole batch.
 
-    A contract states this law where its scalar outputs are sums over rows; metrics are not compared. Catches a
-    normaliser that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and a factor for the ranks that one
-    aggregation mode forgets (verl #5366, #4769).
+    A contract states this law if its scalar outputs are sums over rows; metrics are not compared. Catches a normaliser
+    that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and an aggregation mode that omits the factor
+    for the number of ranks (verl #5366, #4769).
     """
     first, parts = first_two(case)
     order = permutation(case.contract, case.inputs[first], _joined(case, parts))
@@ -56,7 +56,7 @@ def parts_add_up(case: Case) -> Iterator[Violation]:
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
-    """Sum scalars; join rows, in the order of the whole."""
+    """Sum scalars; concatenate rows in the order of the whole batch."""
     if not item.shape:
         return np.asarray(np.sum(pieces, axis=0))
     joined = np.concatenate(pieces)
@@ -66,7 +66,7 @@ def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
 
 
 def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
-    """Join the parts to one scenario, row by row."""
+    """Concatenate the rows of the parts into one scenario."""
     contract, inputs = case.contract, [case.inputs[name] for name in parts]
     whole = dict(inputs[0])
     for name, value in inputs[0].items():

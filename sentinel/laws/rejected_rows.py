@@ -15,9 +15,10 @@ from sentinel.values.literals import Tensor
 
 
 def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -> Flags:
-    """Say which rows of a scenario get no training signal of their own, as booleans of shape ``[batch]``.
+    """Return the rows that get no training signal of their own, as booleans of shape ``[batch]``.
 
-    Those whose mask is all zero; and, where ``mask_no_eos_with_zero`` is on, those that filled the whole length.
+    These are the rows whose mask is all zero and, if ``mask_no_eos_with_zero`` is on, the rows that fill the whole
+    length.
     """
     rejected: Flags = np.logical_not(mask_of(contract, inputs).any(axis=-1))
     attention = inputs.get("attention_mask")
@@ -27,9 +28,9 @@ def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Leave the rejected rows out; put other numbers on them (*masked values have no influence* puts NaN there).
+    """Remove the rejected rows; or put other numbers on them (``masked_values_have_no_influence`` puts NaN there).
 
-    Global token and sequence counts that the scenario gives are counts of what is valid, and stay.
+    Global token and sequence counts of the scenario count valid ones only, so they stay.
     """
     rejected = rejected_rows(inputs, contract)
     if not rejected.any() or rejected.all():
@@ -41,7 +42,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         array = inputs[name].array()
         changes[name] = like(inputs[name], np.where(rejected.reshape(-1, *[1] * (array.ndim - 1)), number, array))
     variants: dict[str, Inputs] = {BASELINE: inputs}
-    if inputs.get("group_layout") != "equal":  # with a row less, groups of equal size are none
+    if inputs.get("group_layout") != "equal":  # without a row, groups do not have equal size
         variants["without"] = pick_rows(contract, inputs, np.flatnonzero(~rejected))
     if names:
         variants["changed"] = {**inputs, **changes}
@@ -49,14 +50,13 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 
 @law(
-    "a row that gets no training signal of its own may be changed or removed: every other row's output stays",
+    "changing or removing a row that gets no training signal changes no other row's output",
     vary=_vary,
 )
 def a_rejected_row_is_an_absent_row(case: Case) -> Iterator[Violation]:
-    """For variants that differ only in rows that are rejected: ``output[accepted rows]`` is the same in all of them,
-    and so are scalars.
+    """In variants that differ only in rejected rows, ``output[accepted rows]`` and scalars are the same.
 
-    A variant with fewer rows must be another one with its rejected rows left out. Catches group statistics over rows
+    A variant with fewer rows must equal another variant without its rejected rows. Catches group statistics over rows
     that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over sequences
     (verl #3915, #4769), and normalisation over rewards that a mask zeroes later (AReaL #1351).
     """

@@ -18,7 +18,7 @@ _INTEGERS = ("int64", "int32")
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Give one input in another dtype, as numbered labels, or not contiguous."""
+    """Convert one input to another dtype, to numbered labels, or to a non-contiguous layout."""
     options = [
         (item.name, other)
         for item in contract.inputs
@@ -26,18 +26,18 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         for other in _others(item, inputs[item.name])
     ]
     if not options:
-        raise DoesNotApply("no input of the scenario has another representation")
+        raise DoesNotApply("no input of the scenario can be represented otherwise")
     name, other = choose.one_of(options)
     return {BASELINE: inputs, "restated": {**inputs, name: other}}
 
 
-@law("the same values as bool, int or float mask, int32 or int64, contiguous or not, give the same answer", vary=_vary)
+@law("the result does not depend on the dtype of masks and integers, on group labels, or on memory layout", vary=_vary)
 def representation_is_invisible(case: Case) -> Iterator[Violation]:
-    """``f(x) == f(x')`` for x' of the same values as x in another dtype or memory layout, and for labels that name the
-    same groups. The output's dtype may follow; its values may not.
+    """``f(x) == f(x')`` if x' has the values of x in another dtype or memory layout, or labels for the same groups.
+    The output's dtype may change; its values may not.
 
-    Catches an integer mask that indexes where a boolean one selects (verl #60, #1082), integer labels that are not
-    renumbered (verl #7150), and a ``view`` of what is not contiguous.
+    Catches an integer mask that indexes although a boolean mask selects (verl #60, #1082), integer labels that are not
+    renumbered (verl #7150), and a ``view`` of a non-contiguous tensor.
     """
     first, others = first_two(case)
     for other in others:
@@ -55,7 +55,7 @@ def _identical(left: Any, right: Any) -> bool:
 
 
 def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
-    """Say whether two values of an input mean the same."""
+    """Return True if two values of an input mean the same."""
     left, right = one[name], two[name]
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
@@ -82,7 +82,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
 
 
 def _holds(dtype: str, value: Tensor) -> bool:
-    """Say whether every value is representable in a dtype: 0 and 1 are in each, other numbers in the integer types."""
+    """Return True if a dtype can represent every value: 0 and 1 always, other integers in the integer types."""
     array = value.array().astype(np.float64)
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())

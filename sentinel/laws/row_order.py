@@ -16,12 +16,12 @@ from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows,
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
     """Permute the rows.
 
-    Where the rows of each group stand together they still do afterwards, as some boundaries need: the groups change
-    places, and the rows within them.
+    If the rows of each group are adjacent, they stay adjacent, as some boundaries require: groups are permuted, and
+    rows within each group.
     """
     count = row_count(contract, inputs)
     if count < 2:
-        raise DoesNotApply("one row has one order")
+        raise DoesNotApply("the scenario has one row")
     labels = inputs.get(contract.group) if contract.group else None
     blocks = _blocks(labels) if isinstance(labels, list) else None
     if blocks is None or len(blocks) == count:
@@ -37,11 +37,10 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 @law("permuting rows permutes the output", vary=_vary)
 def order_does_not_matter(case: Case) -> Iterator[Violation]:
-    """``f(P x) == P f(x)`` for every permutation P of the rows, and scalars stay.
+    """``f(P x) == P f(x)`` for every permutation P of the rows. Scalars stay the same.
 
-    Rows that are alike in all inputs may be taken for each other: they must have the same output. Catches outputs that
-    come back in the order of packing (SkyRL #1882), and groups that are cut by position rather than by label (verl
-    #7150).
+    Rows that are equal in all inputs must have equal outputs. Catches outputs that return in the order of packing
+    (SkyRL #1882), and groups that are formed by position instead of label (verl #7150).
     """
     first, others = first_two(case)
     for other in others:
@@ -54,7 +53,7 @@ def order_does_not_matter(case: Case) -> Iterator[Violation]:
 
 
 def _blocks(labels: list[Any]) -> list[list[int]] | None:
-    """Give the rows of each group, where they stand together; None where they do not."""
+    """Return the rows of each group if they are adjacent, else None."""
     rows: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         rows.setdefault(label, []).append(row)

@@ -10,9 +10,9 @@ from sentinel.laws.layout import address, like, valid_tokens
 from sentinel.values.literals import Tensor
 
 
-@law("what is decided for a sequence is the same for each of its valid tokens")
+@law("a decision about a sequence is the same for all its valid tokens")
 def a_sequence_decision_is_one_decision(case: Case) -> Iterator[Violation]:
-    """For every row *b*: the decision mask takes one value over the row's valid tokens.
+    """For every row *b*: the decision mask has one value on all valid tokens of the row.
 
     Catches a sequence-level statistic compared with a token-level sign (slime #1917).
     """

@@ -11,20 +11,20 @@ from sentinel.laws.agreement import Numbers, same
 from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import TOKENS, Flags, first_two, float_inputs, like, row_count, valid_tokens
 
-#: What is normalised, by the domain of the input.
+#: Domains of the inputs that boundaries normalise.
 _DOMAINS = ("reward", "advantage", "value")
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Shift the scores of one group, or of all rows; scale those of all rows.
+    """Shift the scores of one group or of all rows; scale the scores of all rows.
 
-    A score that stands on tokens is shifted on the last valid one, so that a response's sum moves once.
+    Scores per token are shifted on the last valid token only, so that a response's sum is shifted once.
     """
     names = [name for shape in (TOKENS, ("batch",)) for name in float_inputs(contract, inputs, shape)]
     domains = {item.name: item.domain for item in contract.inputs}
     scores = [name for domain in _DOMAINS for name in names if domains.get(name) == domain]
     if not scores:
-        raise DoesNotApply("the scenario has nothing to normalise")
+        raise DoesNotApply("the scenario has no scores to normalise")
     name = scores[0]
     value, rows = inputs[name].array().astype(np.float64), _rows(contract, inputs, choose)
     where = rows if value.ndim == 1 else _tokens(contract, inputs, name, rows)
@@ -38,17 +38,18 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 
 @law(
-    "what is centred is shift-free, what is scaled is scale-free, where the estimator says so",
+    "shifting scores does not change a centred estimator, scaling does not change a scaled one",
     needs_oracle=True,
     vary=_vary,
 )
 def normalisation_laws(case: Case) -> Iterator[Violation]:
-    """``f(r + c) == f(r)`` for an estimator that subtracts a mean, ``f(a r) == f(r)``, a > 0, for one that divides by a
-    spread: wherever the oracle's answer stays, the framework's does.
+    """``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
+    divides by a standard deviation.
 
-    The oracle tells which of the two an estimator has, over a group or the batch; an answer may move as far as the
-    oracle's own does (an epsilon beside the spread). Catches a mean and a spread that are taken over different sets
-    (SkyRL #1782), and rewards that count once in the baseline and twice in the score (slime #2302).
+    The oracle decides which of the two apply, and whether over a group or the batch: where its value stays, the
+    framework's must stay. It may move as far as the oracle does (an epsilon added to the deviation). Catches a mean
+    and a deviation over different sets (SkyRL #1782), and rewards that count once in the baseline and twice in the
+    score (slime #2302).
     """
     first, others = first_two(case)
     if not case.oracle:
@@ -58,16 +59,16 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         if not _same_tokens(case, first, other):
             continue
         try:
-            yield from same(case, first, other, prefix="where the definition's answer stays, ", roles=("output",))
+            yield from same(case, first, other, prefix="by definition the value stays, ", roles=("output",))
             applies = True
-        except DoesNotApply:  # the definition moves with this one: an estimator may be shift-free and not scale-free
+        except DoesNotApply:  # by definition the value changes: an estimator may be centred and not scaled
             continue
     if not applies:
-        raise DoesNotApply("the definition moves too, or nothing in the observation can be compared")
+        raise DoesNotApply("by definition the value changes, or nothing in the observation can be compared")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:
-    """Say whether the same tokens of the same rows count: else another law says what may differ."""
+    """Return True if the same tokens of the same rows count in both variants."""
     rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
     masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
     return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
@@ -83,7 +84,7 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Say where a shift goes: an outcome reward stands on one token of a response, other values on each."""
+    """Return the tokens to shift: the last valid token for an outcome reward, every valid token for other values."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

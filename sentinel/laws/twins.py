@@ -15,7 +15,7 @@ from sentinel.values.literals import FLOATS, Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Ask the twin; and the boundary itself with the same numbers in float64, where they are in float32."""
+    """Call the second implementation; and the boundary itself with float32 inputs converted to float64."""
     variants: dict[str, Inputs] = {BASELINE: inputs, "twin": inputs}
     floats = [
         name
@@ -29,13 +29,13 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     return variants
 
 
-@law("two implementations of one thing agree", vary=_vary, twin="twin")
+@law("two implementations of the same computation agree", vary=_vary, twin="twin")
 def twins_agree(case: Case) -> Iterator[Violation]:
-    """``f(x) == g(x)`` for two implementations f and g of one thing, given the same values.
+    """``f(x) == g(x)`` for two implementations f and g of the same computation.
 
-    Or of one thing in two precisions: what float32 answers is what float64 answers to the same values, but for the
-    rounding of float32. (16 bits are left to the oracle: with them a ratio falls on the other side of a threshold.)
-    Catches a packed mode that drops another end than the padded one (verl #6372), log-probs that are recomputed
+    Also for one implementation in two precisions: float32 inputs give the result of float64 inputs, up to the rounding
+    of float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.) Catches a
+    packed mode that drops another end than the padded mode (verl #6372), log-probs that are recomputed
     without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given (ROLL's).
     """
     first, others = first_two(case)
@@ -44,15 +44,15 @@ def twins_agree(case: Case) -> Iterator[Violation]:
         if set(one) != set(two) or not all(_alike(value, two[name]) for name, value in one.items()):
             raise DoesNotApply(f"variant {other!r} has other values than {first!r}")
         if all(equal(value, two[name]) for name, value in one.items()):
-            yield from same(case, first, other, prefix="the twin says otherwise: ")
+            yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
         for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # A search asks about a wrong value once more in float64, where this law has nothing to compare.
+            # A search repeats a wrong value in float64, where this variant does not exist.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
 
 
 def _alike(left: object, right: object) -> bool:
-    """Say whether two inputs have the same values, perhaps in another precision."""
+    """Return True if two inputs have the same values, in any precision."""
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
     return equal(left, right)

@@ -32,7 +32,7 @@ from sentinel.values.files import GENERATED, regular_bytes
 
 RUN = "run.json"
 
-#: The folder of a report folder that has records of histories (see :mod:`sentinel.history.record`), and no evidence.
+#: The folder of a report folder that has records of histories (see :mod:`sentinel.records.record`), and no evidence.
 HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120

@@ -11,7 +11,7 @@ import pytest
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.diff.comparing import BoundaryDiff, Comparison
+    from sentinel.comparing.comparing import BoundaryDiff, Comparison
     from sentinel.run.session import Run
 
 
@@ -34,7 +34,7 @@ class TextItem(pytest.Item):
     examined = False
 
     def runtest(self) -> None:
-        from sentinel.diff.report import beyond
+        from sentinel.comparing.report import beyond
 
         self.examined = not self.comparison.patch.count and not self.comparison.effects  # the text is a proof
         lines = list(beyond(self.comparison))
@@ -59,7 +59,7 @@ class DifferenceItem(pytest.Item):
         if compared.judgement in ("worse", "mixed") and not self._allowed():
             raise WorseError(compared)
         if compared.state in ("not compared", "not examined") and not compared.lost:
-            from sentinel.diff.report import lines_of
+            from sentinel.comparing.report import lines_of
 
             idle = [lines_of(each) for each in compared.unreached[:_SHOWN]]
             more = f" and {len(compared.unreached) - _SHOWN} more" if len(compared.unreached) > _SHOWN else ""
@@ -72,7 +72,7 @@ class DifferenceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, WorseError):
-            from sentinel.diff.report import described
+            from sentinel.comparing.report import described
             from sentinel.reports.escaping import visible
 
             text = "\n".join(described(self.comparison, error.compared))

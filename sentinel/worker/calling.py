@@ -15,9 +15,9 @@ from functools import cached_property
 from types import FunctionType, ModuleType
 from typing import Any
 
+from sentinel.binding.drift import DriftError, UnknownInputError
 from sentinel.targets import Alias, Binding
 from sentinel.worker import codes, trace
-from sentinel.worker.drift import DriftError, UnknownInputError
 
 
 @dataclass(frozen=True)

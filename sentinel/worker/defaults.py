@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
+from sentinel.binding.drift import StandInMissingError
 from sentinel.worker import ghosts
-from sentinel.worker.drift import StandInMissingError
 
 
 class Settings(dict[str, Any]):

@@ -16,11 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sentinel.contracts.contract import Contract
-from sentinel.targets import Binding, Target
-from sentinel.targets.loading import load_file
-from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
-from sentinel.worker.drift import (
+from sentinel.binding.drift import (
     AbsentError,
     DriftError,
     Neutral,
@@ -31,6 +27,10 @@ from sentinel.worker.drift import (
     answered_by,
     as_self,
 )
+from sentinel.contracts.contract import Contract
+from sentinel.targets import Binding, Target
+from sentinel.targets.loading import load_file
+from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
 from sentinel.worker.slips import harness_place, slip
 
 SEED = 20260821

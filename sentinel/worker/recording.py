@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sentinel.binding.drift import StandInNamespace
 from sentinel.worker import tensors
-from sentinel.worker.drift import StandInNamespace
 
 #: A value as data, ``[kind, ...]``:
 #:

@@ -21,10 +21,10 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from sentinel.binding.drift import AbsentError, Neutral
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, ghosts, probe, processes, protocol
 from sentinel.worker.answers import CUT, PARTS
-from sentinel.worker.drift import AbsentError, Neutral
 from sentinel.worker.side_effects import Watch, parts, turned
 
 
@@ -223,10 +223,8 @@ class _Beside(_Tracer):
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
         self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
         self._functions = frozenset(functions)
-        here = os.path.dirname(
-            os.path.abspath(__file__)
-        )  # whose other modules are machinery: a hook of imports, a probe
-        self._outside = (adapter, *(os.path.join(here, name) for name in ("kit.py", "families.py", "objects.py")))
+        binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
+        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
         self._watched = lines
         self._files: dict[tuple[str, int], str] = {}  # where code begins -> its watched file; empty if it has none
         self._ran_lines: set[tuple[str, int]] = set()

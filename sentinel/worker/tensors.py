@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from sentinel.binding.drift import DriftError, Neutral, StandInNamespace
 from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
-from sentinel.worker.drift import DriftError, Neutral, StandInNamespace
 from sentinel.worker.ghosts import Ghost
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
-from sentinel.commands import audit as audit_command
-from sentinel.configuration.composing import HydraMissingError
+from sentinel.tools.audit.commands import audit as audit_command
+from sentinel.tools.audit.composing import HydraMissingError
 
 AFFECTS = """\
 severity: high

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 
 from sentinel import cli
-from sentinel.cli import GROUPS
 from sentinel.commands.console import command
+from sentinel.commands.discovery import Found, find_commands
 from sentinel.sources import mirrors
 
 COMMANDS = [
@@ -42,7 +43,7 @@ def test_the_help_names_about_a_dozen_commands_on_one_screen(run_sentinel):
     lines = run_sentinel("--help").out.splitlines()
     assert len(lines) <= 29
     assert max(map(len, lines)) <= 80
-    assert sum(map(len, GROUPS.values())) <= 20
+    assert len(find_commands()) <= 20
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -69,7 +70,7 @@ def test_the_command_line_loads_nothing_of_what_its_commands_do():
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[1] for name in finished.stdout.split()}
     assert "commands" in loaded
-    assert not loaded & {"recipes", "configuration", "findings", "reports", "export", "history", "worker", "search"}
+    assert not loaded & {"recipes", "tools", "reports", "records", "worker", "search"}
 
 
 @pytest.mark.parametrize(
@@ -197,16 +198,56 @@ def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch):
         heard.append(told)
         return 0
 
-    def declare(commands: Any, text: str) -> None:
+    def declare(commands: Any) -> None:
         for name, takes in (("takes", True), ("leaves", False)):
-            parser = command(commands, name, run, text, "", takes_words=takes)
+            parser = command(commands, name, run, "do", "", takes_words=takes)
             parser.add_argument("words", nargs="*")
             parser.add_argument("--flag", action="store_true")
 
-    monkeypatch.setattr(cli, "GROUPS", {"some": {"takes": "do", "leaves": "do"}})
-    for name in ("takes", "leaves"):
-        monkeypatch.setitem(sys.modules, f"sentinel.commands.{name}", SimpleNamespace(declare=declare))
+    found = {name: Found(name, "some", "do", "some.module") for name in ("takes", "leaves")}
+    monkeypatch.setattr(cli, "find_commands", lambda: found)
+    monkeypatch.setitem(sys.modules, "some.module", SimpleNamespace(declare=declare))
     assert cli.main(["takes", "a", "--flag", "--", "python", "--lr=1"]) == 0
     assert (heard[-1].words, heard[-1].flag, heard[-1].own_command) == (["a"], True, ["python", "--lr=1"])
     assert cli.main(["leaves", "--", "--a"]) == 0
     assert (heard[-1].words, heard[-1].own_command) == (["--a"], [])
+
+
+_FOREIGN = """
+from sentinel.commands.console import command, say
+GROUP = "check"
+SUMMARY = "greet"
+def declare(commands):
+    command(commands, "greet", lambda arguments: say("hello") or 0, SUMMARY, "  sentinel greet")
+"""
+
+
+def _installed(folder: Path, text: str) -> dict[str, str]:
+    """Install a distribution that adds a command in a folder, and return the environment that finds it."""
+    (folder / "greeting.py").write_text(text)
+    information = folder / "greeting-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: greeting\nVersion: 1\n")
+    (information / "entry_points.txt").write_text("[sentinel.commands]\ngreet = greeting\n")
+    return {**os.environ, "PYTHONPATH": str(folder)}
+
+
+def test_another_package_adds_a_command(tmp_path: Path):
+    environment = _installed(tmp_path, _FOREIGN)
+    ask = partial(subprocess.run, capture_output=True, text=True, env=environment)
+    assert "greet      greet" in ask([sys.executable, "-m", "sentinel.cli", "--help"]).stdout
+    done = ask([sys.executable, "-m", "sentinel.cli", "greet"])
+    assert (done.stdout, done.stderr, done.returncode) == ("hello\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import nowhere_at_all", "the command greet (greeting) cannot be imported: No module named 'nowhere_at_all'"),
+        ("GROUP = 'check'", "the command greet (greeting) has no SUMMARY"),
+    ],
+)
+def test_a_broken_command_of_another_package_is_named(tmp_path: Path, text: str, reason: str):
+    command = [sys.executable, "-m", "sentinel.cli", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=_installed(tmp_path, text))
+    assert (done.returncode, reason in done.stderr) == (2, True), done.stderr

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 from demo_kit import git
 
-from sentinel.export import upstream_tests
-from sentinel.export.upstream_tests import UpstreamTests
 from sentinel.recipes.fixes import Fix
+from sentinel.tools.upstream import upstream_tests
+from sentinel.tools.upstream.upstream_tests import UpstreamTests
 
 FIX = """\
 fix_version: 1
@@ -47,7 +47,7 @@ def fixed_by(tiny: Any, mirrored: None) -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.export.trying.OWN", 12)
+    monkeypatch.setattr("sentinel.tools.upstream.trying.OWN", 12)
 
 
 @pytest.fixture

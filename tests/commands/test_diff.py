@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from sentinel.comparing.comparing import Comparison
 from sentinel.deciding.runner import Runner
-from sentinel.diff.comparing import Comparison
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
 

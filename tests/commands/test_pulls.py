@@ -13,10 +13,10 @@ import pytest
 from demo_kit import git
 
 from sentinel.deciding.runner import Runner
-from sentinel.diff.pulls import Radar, open_heads
-from sentinel.history import basis
 from sentinel.laws.law import Law
 from sentinel.recipes import find_recipes
+from sentinel.records import basis
+from sentinel.tools.pulls.pulls import Radar, open_heads
 from sentinel.worker.answers import Failed
 from sentinel.worker.client import TargetProcess
 
@@ -98,7 +98,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert "brings TINY-MEAN" in found[2]["said"][0]
 
     # What is kept costs nothing, and text for a person comes of it.
-    monkeypatch.setattr("sentinel.diff.pulls.Comparison", None)
+    monkeypatch.setattr("sentinel.tools.pulls.pulls.Comparison", None)
     again = run_sentinel("pulls", "tiny", "--json", *FEW)
     assert again.out == answer.out
     shown = run_sentinel("pulls", "tiny", *FEW).out
@@ -215,7 +215,7 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     run_sentinel("pulls", "tiny", *FEW)
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1]
-    monkeypatch.setattr("sentinel.diff.pulls.deciding", lambda *_: "another law")
+    monkeypatch.setattr("sentinel.tools.pulls.pulls.deciding", lambda *_: "another law")
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1, 2]
 
@@ -306,7 +306,7 @@ def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, gi
     pull(1, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
     pull(2, tiny.fixed, {LOSSES: hanging})
     mirror()
-    monkeypatch.setattr("sentinel.diff.pulls._LONGEST", 3.0)
+    monkeypatch.setattr("sentinel.tools.pulls.pulls._LONGEST", 3.0)
     found = run_sentinel("pulls", "tiny", "--json", "--examples", "50", "--timeout", "1").json()
     assert [each["answer"] for each in found] == ["brings", "brings"]
     assert found[0]["seconds"] < 50

@@ -47,7 +47,7 @@ def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said)
 
 
 def test_an_interrupt_says_that_nothing_is_lost(run_sentinel, monkeypatch):
-    from sentinel.history.executors import Local
+    from sentinel.records.executors import Local
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -81,9 +81,9 @@ def test_nothing_could_be_decided(run_sentinel, tmp_path):
 
 
 def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
-    from sentinel.history import releases
     from sentinel.sources import open_checkout
     from sentinel.targets.refs import Ref
+    from sentinel.tools.sweep import releases
 
     commits = {"1.0": tiny.buggy, "1.1": tiny.fixed}
 

@@ -17,14 +17,14 @@ import sentinel.run.session
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
-from sentinel.export.contribution import Contribution, documented
-from sentinel.export.exporting import Bundle, Side
-from sentinel.export.page import write as write_export
-from sentinel.history import record as records
 from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.records import record as records
 from sentinel.reports import store
 from sentinel.search import saving
-from sentinel.site import building as site
+from sentinel.tools.site import building as site
+from sentinel.tools.upstream.contribution import Contribution, documented
+from sentinel.tools.upstream.exporting import Bundle, Side
+from sentinel.tools.upstream.page import write as write_export
 
 Decided = Mapping[tuple[str, str], Decision]
 
@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module in (sentinel.recipes.catalog, sentinel.run.session):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
     monkeypatch.setattr("sentinel.deciding.runner.Runner", Known)
-    monkeypatch.setattr("sentinel.history.executors.Runner", Known)
+    monkeypatch.setattr("sentinel.records.executors.Runner", Known)
     monkeypatch.chdir(folder)
     return folder
 

@@ -15,17 +15,13 @@ import pytest
 from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 
 from sentinel.cli import main
-from sentinel.commands.findings import evidence_of
-from sentinel.commands.verify import _files
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
-from sentinel.findings import life
-from sentinel.history import record as records
+from sentinel.records import record as records
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
 from sentinel.search.saving import save
-from sentinel.site.building import write
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.checkouts import files
 from sentinel.sources.home import remove_tree
@@ -33,6 +29,10 @@ from sentinel.sources.locks import hold
 from sentinel.sources.pruning import prune
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.refs import Ref
+from sentinel.tools.site.building import write
+from sentinel.tools.upstream import life
+from sentinel.tools.upstream.commands.report_findings import evidence_of
+from sentinel.tools.upstream.commands.verify import _files
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
 MAIN = Ref.parse("git:main")

@@ -22,8 +22,8 @@ from markdown_it import MarkdownIt
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
-from sentinel.history import record as records
-from sentinel.history import timelines
+from sentinel.records import record as records
+from sentinel.records import timelines
 from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import dumps, evidence, validate

@@ -16,12 +16,11 @@ from demo_kit import MASKED_TOKENS, Repository, copy_demo, returned, write_recip
 
 from sentinel.cli import main
 from sentinel.errors import SentinelError, Unavailable
-from sentinel.history import commits
-from sentinel.history.gittrees import GitTrees
-from sentinel.history.workcopy import WorkCopy
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.sources import MirrorStore, checkouts, gitbinary, gitrefs, open_checkout, path
+from sentinel.records.workcopy import WorkCopy
+from sentinel.sources import MirrorStore, checkouts, commits, gitbinary, gitrefs, open_checkout, path
 from sentinel.sources.adding import open_directory
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -321,13 +320,13 @@ def test_a_sweep_meets_a_tree_of_trees(raw, move):
     for _ in range(10):
         tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sentinel.history.workcopy.MOST_FILES", 1000)
+        patch.setattr("sentinel.records.workcopy.MOST_FILES", 1000)
         with pytest.raises(Unavailable, match="more than 1000 files"):
             move(tree)
 
 
 def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw, code, move, monkeypatch):
-    monkeypatch.setattr("sentinel.history.gittrees.SOURCE_LIMIT", 2 << 20)
+    monkeypatch.setattr("sentinel.sources.gittrees.SOURCE_LIMIT", 2 << 20)
     monkeypatch.setattr("sentinel.sources.trees.SOURCE_LIMIT", 2 << 20)
     deep = raw.tree()
     for _ in range(6):

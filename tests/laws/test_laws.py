@@ -127,7 +127,7 @@ MASKED: dict[str, Any] = {"response_mask": tensor([[0], [1]], "int64"), "group":
 @pytest.mark.parametrize(
     ("case", "said"),
     [
-        (Case({"": MASKED}, {"": {}}), "has one"),
+        (Case({"": MASKED}, {"": {}}), "has only one"),
         (two_variants({"group": []}, {"group": []}), "no mask"),
         (two_variants(*[{"response_mask": tensor([[1], [1]], "int64")}] * 2), "no variant has a rejected row"),
         (two_variants(MASKED, {**MASKED, "group": ["p", "q"]}), "differ in accepted rows too (group)"),

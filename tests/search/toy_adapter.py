@@ -10,13 +10,13 @@ def _binding(name: str, **more: object) -> Binding:
 
 
 def _lacking(boundary: object, inputs: object) -> None:
-    from sentinel.worker.drift import AbsentError
+    from sentinel.binding.drift import AbsentError
 
     raise AbsentError("this version adds nothing up")
 
 
 def _on_two_ranks(boundary: Any, inputs: Any) -> Any:
-    from sentinel.worker.kit import on_ranks
+    from sentinel.binding.kit import on_ranks
 
     values, mask, scale = (inputs[name] for name in ("values", "response_mask", "scale"))
     return on_ranks(2, lambda rank: boundary.function(rank, values, mask, scale))[0]

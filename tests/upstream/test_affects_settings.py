@@ -13,8 +13,6 @@ import pytest
 from demo_kit import few
 from shipped import MIRRORS, RECIPES
 
-from sentinel.configuration.declared import options_of
-from sentinel.configuration.options import Option, Options
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.affects import bounding, in_text
@@ -22,6 +20,8 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.tools.audit.declared import options_of
+from sentinel.tools.audit.options import Option, Options
 
 #: Values that the code puts together: what it tests for, part by part.
 COMPOSED = {"boxed_math": ("boxed_", "math")}

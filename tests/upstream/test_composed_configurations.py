@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from shipped import MIRRORS
 
-from sentinel.configuration.composing import composed, named, search_path
-from sentinel.configuration.declared import options_of
-from sentinel.configuration.effective import Setting, Training, training
-from sentinel.configuration.files import flattened, read_mapping, settings_of
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
+from sentinel.tools.audit.composing import composed, named, search_path
+from sentinel.tools.audit.declared import options_of
+from sentinel.tools.audit.effective import Setting, Training, training
+from sentinel.tools.audit.files import flattened, read_mapping, settings_of
 
 pytest.importorskip("hydra", reason="the extra `hydra` is not installed; CI has a job for it")
 

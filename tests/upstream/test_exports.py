@@ -13,13 +13,13 @@ from shipped import MIRRORS, RECIPES
 
 from sentinel.cli import main
 from sentinel.errors import Unavailable
-from sentinel.export.checking import Environment
-from sentinel.export.contribution import Contribution, contribution, load_contribution
-from sentinel.export.exporting import Exporter
-from sentinel.export.page import LONGEST, LONGEST_COMMENT, comment, page
-from sentinel.export.trying import opening
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import open_checkout
+from sentinel.tools.upstream.checking import Environment
+from sentinel.tools.upstream.contribution import Contribution, contribution, load_contribution
+from sentinel.tools.upstream.exporting import Exporter
+from sentinel.tools.upstream.page import LONGEST, LONGEST_COMMENT, comment, page
+from sentinel.tools.upstream.trying import opening
 from sentinel.worker.client import Options
 
 #: What every run tries: a function of tensors, with nothing beside torch and numpy, and a target of one page. The

@@ -14,15 +14,15 @@ from shipped import MIRRORS, runner
 from sentinel.commands.boundaries import left_unbound
 from sentinel.deciding.law_session import Undecidable
 from sentinel.errors import Unavailable
-from sentinel.history.bindings import Definitions, Sighting, sighting
-from sentinel.history.commits import commit
-from sentinel.history.coverage import CheckoutTrees
-from sentinel.history.gittrees import GitTrees
-from sentinel.history.inventory import signal_functions
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.bindings import Definitions, Sighting, sighting
 from sentinel.search.checks import registered, subjects
+from sentinel.search.coverage import CheckoutTrees
+from sentinel.search.inventory import signal_functions
 from sentinel.sources import open_checkout
+from sentinel.sources.commits import commit
 from sentinel.sources.gitbinary import GitError
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref

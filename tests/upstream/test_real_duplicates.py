@@ -3,8 +3,8 @@
 import pytest
 from shipped import MIRRORS, RECIPES
 
-from sentinel.findings.duplicates import duplicates
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.tools.upstream.duplicates import duplicates
 
 RELATIONS = [
     ("VERL-REJECTED-ROW-GRPO", "#6375"),

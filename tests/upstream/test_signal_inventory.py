@@ -9,13 +9,13 @@ import pytest
 from shipped import MIRRORS, PINS
 
 from sentinel.errors import Unavailable
-from sentinel.history.bindings import Definitions
-from sentinel.history.commits import commit
-from sentinel.history.coverage import coverage
-from sentinel.history.gittrees import GitTrees
-from sentinel.history.inventory import signal_functions
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.bindings import Definitions
+from sentinel.search.coverage import coverage
+from sentinel.search.inventory import signal_functions
+from sentinel.sources.commits import commit
 from sentinel.sources.gitbinary import GitError
+from sentinel.sources.gittrees import GitTrees
 
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 

@@ -5,7 +5,8 @@ from functools import partial
 
 import pytest
 
-from sentinel.worker import defaults, drift
+from sentinel.binding import drift
+from sentinel.worker import defaults
 
 CONFIGURATION = """
 from dataclasses import dataclass, field

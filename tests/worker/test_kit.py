@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from sentinel.binding import families, kit
+from sentinel.binding.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
 from sentinel.targets import Binding, Target
-from sentinel.worker import families, kit
 from sentinel.worker.calling import Boundary
-from sentinel.worker.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
 
 
 def test_a_swap_ends_with_its_block_even_where_that_fails():

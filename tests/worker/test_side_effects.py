@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
+from sentinel.binding.drift import StandInNamespace
 from sentinel.search.options import options
 from sentinel.worker import ghosts
-from sentinel.worker.drift import StandInNamespace
 from sentinel.worker.ghosts import Ghost
 from sentinel.worker.side_effects import parts, turned
 

@@ -6,7 +6,7 @@ from sentinel.worker import slips
 
 TARGET, ADAPTER, CONTRACT, KIT, TORCH = (
     "/checkout/rl/losses.py", "/elsewhere/adapter.py", "/elsewhere/rules/__init__.py",
-    f"{slips._SENTINEL}worker/kit.py", "/site-packages/torch/functional.py",
+    f"{slips._SENTINEL}binding/kit.py", "/site-packages/torch/functional.py",
 )  # fmt: skip
 
 

@@ -1,0 +1,944 @@
+"""Helpers from which adapters build the calls of boundaries, for any framework."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import copy
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from sentinel.binding.drift import AbsentError, Bookkeeping, DriftError, RanksDisagreeError, StandInNamespace
+from sentinel.values.lazy import torch as torch
+
+
+def stand_in(**attributes: Any) -> Any:
+    """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
+    return StandInNamespace(**attributes)
+
+
+def bookkeeping(**attributes: Any) -> Any:
+    """Make a stand-in for what counts, logs or shows progress: an attribute that it lacks is neutral, and recorded."""
+    return Bookkeeping(**attributes)
+
+
+def unbuilt(owner: Any, **attributes: Any) -> Any:
+    """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
+    instance = object.__new__(owner)
+    vars(instance).update(attributes)
+    return instance
+
+
+class Named(dict[str, Any]):
+    """A mapping whose keys are attributes, too, as models of transformers return it."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def nested(options: Mapping[str, Any]) -> Any:
+    """Make a stand-in of options, in which a dot in a name leads from a group into it."""
+    namespace, groups = stand_in(), dict[str, dict[str, Any]]()
+    for name, value in options.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            groups.setdefault(group, {})[rest] = value
+        else:
+            setattr(namespace, name, value)
+    for group, inside in groups.items():
+        setattr(namespace, group, nested(inside))
+    return namespace
+
+
+def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Keep the options that a class has in this version.
+
+    :param usual: what it did before it had an option.
+    :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
+    """
+    names: set[str] = set()
+    with suppress(ValueError):  # a typed dictionary has none
+        names.update(inspect.signature(kind).parameters)
+    names.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
+    for name, value in options.items():
+        if name not in names and (usual is None or value != usual.get(name)):
+            raise AbsentError(f"not in this version: {kind.__name__} has no option {name!r}")
+    return {name: value for name, value in options.items() if name in names}
+
+
+def itself(value: Any, *_: Any, **__: Any) -> Any:
+    return value
+
+
+def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
+    """Give another attribute for the length of a block, where there is one to swap."""
+    return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
+
+
+@contextmanager
+def all_swapped(owner: Any, **values: Any) -> Iterator[None]:
+    """Give other attributes for the length of a block, where there are some to swap."""
+    with ExitStack() as swaps:
+        for name, value in values.items():
+            swaps.enter_context(swapped(owner, name, value))
+        yield
+
+
+def silent(*_: Any, **__: Any) -> Any:
+    """Make a logger that says nothing."""
+    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
+
+
+def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: inputs[name] for name in names}
+
+
+def group_size(inputs: Mapping[str, Any]) -> int:
+    """Count the rows of a group, where all groups have as many."""
+    return len(inputs["group"]) // len(set(inputs["group"]))
+
+
+def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
+    """Join a column of the chosen rows and that of the rejected ones, the shorter filled up with a value."""
+    sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
+    longest = max(side.shape[1] for side in sides)
+    return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
+
+
+def behind_a_prompt(values: Any) -> Any:
+    """Put a column of zeros, one token of a prompt, before those of the responses."""
+    return torch.nn.functional.pad(values, (1, 0))
+
+
+def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
+    """Number the rows of each group, in the order of the groups' first rows."""
+    groups: dict[Any, list[int]] = {}
+    for row, label in enumerate(labels):
+        groups.setdefault(label, []).append(row)
+    return [*groups.values()]
+
+
+def two_token_logits(log_probs: Any) -> Any:
+    """Make logits of a vocabulary of two tokens, the second of which has these log-probs."""
+    return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
+
+
+# -- calls that several frameworks share -------------------------------------------------------------------------------
+
+
+def passed(
+    boundary: Any,
+    inputs: Mapping[str, Any],
+    *,
+    leading: Sequence[str] = (),
+    takes: Sequence[str] | None = None,
+    says: Mapping[str, Mapping[Any, Any]] | None = None,
+    since: Mapping[str, Any] | None = None,
+    reads: Mapping[str, Any] | None = None,
+    **upstream: Any,
+) -> Any:
+    """Call a function that needs no more than other words, and read its answer.
+
+    :param leading: the inputs that it is passed by their places, before those by name.
+    :param takes: the inputs that it is passed by name; left out, all others.
+    :param says: input -> what the contract says -> what the function says.
+    :param since: input that came with a later version -> what the function did before.
+    :param reads: output -> where it stands in the answer: a place or a key, or several, one inside the other. Left out:
+        as the binding's ``outputs`` say.
+    :param upstream: further arguments, under their upstream names.
+    :raises AbsentError: where the function has no word for what the scenario says.
+    """
+    arguments = dict(inputs)
+    for name, words in (says or {}).items():
+        if arguments[name] not in words:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name} {arguments[name]}")
+        arguments[name] = words[arguments[name]]
+    for name, usual in (since or {}).items():
+        if not takes_input(boundary, name) and arguments.pop(name) != usual:
+            raise AbsentError(f"not in this version: {boundary.path} has no {name}")
+    before = [arguments.pop(name) for name in leading]
+    arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
+    answer = boundary.invoke(arguments, *before, **upstream)
+    return answer if reads is None else {name: part_of(answer, place) for name, place in reads.items()}
+
+
+def takes_input(boundary: Any, name: str) -> bool:
+    """Whether the boundary has a parameter for an input."""
+    return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
+
+
+def estimated(
+    switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
+) -> Any:
+    """Call a KL estimate by its estimator's name, or, before there were names, by the switches that asked for it."""
+    if takes_input(boundary, "kl_estimator"):
+        return boundary.invoke(taken(inputs, *names, "kl_estimator"))
+    if inputs["kl_estimator"] not in switches:
+        raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
+    return boundary.invoke(taken(inputs, *names), **switches[inputs["kl_estimator"]])
+
+
+def with_options(
+    make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **beside: Any
+) -> tuple[Any, dict[str, Any]]:
+    """Make a framework's own configuration of the options that a scenario gives; the others are what it has by default.
+
+    :param make: its class, or what makes it, with a parameter for each field.
+    :param fields: option -> its field; or the field and what it calls the option's values.
+    :param beside: further fields, as far as this version has them.
+    :return: the configuration, and what it then says of each option that it has.
+    :raises AbsentError: where the scenario gives an option that it does not have.
+    """
+    parameters = inspect.signature(make).parameters
+    values, words = {name: value for name, value in beside.items() if name in parameters}, {}
+    for option, field in fields.items():
+        name, says = (field, None) if isinstance(field, str) else field
+        if name in parameters:
+            words[option] = (name, says)
+        if inputs[option] is not None:
+            if name not in parameters:
+                raise AbsentError(f"not in this version: there is no option {name}")
+            values[name] = says[inputs[option]] if says else inputs[option]
+    configuration = make(**values)
+    readings = {}
+    for option, (name, says) in words.items():
+        value = getattr(configuration, name)
+        readings[option] = next(word for word in says if says[word] == value) if says else value
+    return configuration, readings
+
+
+def fields(same: str, **others: Any) -> dict[str, Any]:
+    """Name the fields of options: those that are called the same, and others."""
+    return {**{name: name for name in same.split()}, **others}
+
+
+#: What :func:`with_options` takes of a field that says whether samples are drawn.
+DRAWS = ("do_sample", {True: False, False: True})
+
+
+def awaited(way: Coroutine[Any, Any, Any]) -> Any:
+    """Go a way to its end, on which nobody waits for time to pass."""
+    at_once = asyncio.sleep
+
+    with swapped(asyncio, "sleep", lambda *_, **__: at_once(0)):
+        return asyncio.run(way)
+
+
+@contextmanager
+def with_base64(*modules: Any) -> Iterator[None]:
+    """Have Python's own base64 stand for a faster one, which modules import at their top or when they need it."""
+    with ExitStack() as alone:
+        alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
+        for module in modules:
+            alone.enter_context(swapped(module, "pybase64", base64))
+        yield
+
+
+def record(owner: Any) -> Callable[..., Any]:
+    """Give a maker of records for a class of annotated fields, where the package that would make them is not
+    installed."""
+    defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
+    return lambda **values: stand_in(
+        **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
+    )
+
+
+def kept(owner: Any, name: str) -> Any:
+    """Read what a record keeps in a field: None where it has no such field, and nothing where that is empty."""
+    if not hasattr(owner, name):
+        return None
+    value = getattr(owner, name)
+    return [] if value is None else value
+
+
+class EngineRequest(Exception):
+    """Stop in the place of an inference engine, with the request that it would answer."""
+
+
+def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
+    """Run a generation up to its engine, in the place of which something raises :class:`EngineRequest`."""
+    try:
+        asyncio.run(generation)
+    except EngineRequest as request:
+        return request.args[0]
+    raise DriftError("nothing is asked of the engine")
+
+
+def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
+    """Give a maker of the namespace of a framework's own command line: its defaults, with other values.
+
+    :param adds: adds the framework's arguments to a parser.
+    :param beside: arguments that another package adds, which is not installed.
+    """
+    parser = argparse.ArgumentParser()
+    with suppress(Exception):
+        adds(parser)
+    for action in parser._actions:
+        action.required = False
+    plain = {**beside, **vars(parser.parse_args([]))}
+
+    def make(**values: Any) -> Any:
+        return stand_in(**{**copy.deepcopy(plain), **values})
+
+    fields = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=plain[name]) for name in plain]
+    make.__signature__ = inspect.Signature(fields)  # type: ignore[attr-defined]
+    return make
+
+
+def requested(
+    ask: Callable[[Any, Any], Mapping[str, Any]],
+    module: str,
+    name: str,
+    fields: Mapping[str, Any],
+    beside: Mapping[str, Any],
+    parsed: bool,
+    boundary: Any,
+    inputs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Ask an engine for what a configuration says: see :func:`~sentinel.binding.families.sampling_request`."""
+    if not hasattr(boundary.imported[module], name):
+        raise AbsentError(f"not in this version: {module} has no {name}")
+    make = getattr(boundary.imported[module], name)
+    make = of_parser(make(), **beside) if parsed else make
+    configuration, configured = with_options(make, fields, inputs, **beside)
+    return {"request": ask(boundary, configuration), "configured": configured}
+
+
+def part_of(answer: Any, place: Any) -> Any:
+    """Look up a place or a key, or several, one inside the other."""
+    for step in place if isinstance(place, tuple) else (place,):
+        answer = answer[step]
+    return answer
+
+
+#: How torch counts the axis of tokens.
+AXIS: Mapping[Any, Any] = {None: None, "token": -1}
+
+
+def entropy_beside(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call an entropy, with the log-probs of its neighbour so that a gradient has something to come from."""
+    logits = inputs["logits"]
+    beside = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
+    return {"log_probs": beside, "entropy": boundary.function(logits)}
+
+
+def log_probs_alone(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a function of logits and tokens."""
+    return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
+
+
+def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[int]:
+    """Count the tokens of each row."""
+    return [int(length) for length in (inputs[mask] != 0).sum(-1)]
+
+
+def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
+    """Pack rows into microbatches, by their lengths alone."""
+    return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
+
+
+def score_of(answer: Any) -> Any:
+    """Read the score of what a rule answers: a number, a record, or the number before what it is made of."""
+    answer = answer["score"] if isinstance(answer, Mapping) else answer
+    return answer[0] if isinstance(answer, tuple) else answer
+
+
+def ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"]))}
+
+
+def ruled_of_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask the rule of a question that may have several right answers."""
+    return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
+
+
+def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
+    """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
+    scheduler = schedule(optimizer)
+    values = []
+    for _ in range(inputs["training_steps"]):
+        values.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return {"rates": values}
+
+
+def coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
+    """Read a controller's value, and that after each step."""
+    values = [controller.value]
+    for kl in inputs["kls"]:
+        controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
+        values.append(controller.value)
+    return {"coefficients": values}
+
+
+# -- containers of rows ------------------------------------------------------------------------------------------------
+
+#: ``make(boundary, fields, meta) -> container``, ``read(container, inputs) -> columns, meta`` and
+#: ``do(boundary, inputs, container) -> containers``.
+Make = Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Any]
+Read = Callable[[Any, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
+Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
+
+
+def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    """Make a container of the target's class at ``path``; columns that are no tensors become arrays of objects."""
+    import numpy
+
+    tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
+    objects = {}
+    for name in fields.keys() - tensors.keys():
+        objects[name] = numpy.empty(len(fields[name]), dtype=object)
+        objects[name][:] = fields[name]
+    module, _, owner = path.rpartition(".")
+    kind = getattr(boundary.imported[module], owner)
+    return kind.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
+
+
+def columns(data: Any) -> dict[str, Any]:
+    return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
+
+
+def columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return columns(data), data.meta_info
+
+
+def operated(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Do a surgery to a container of the scenario's rows."""
+    data = make(boundary, inputs["fields"], inputs["meta"])
+    parts = [read(part, inputs) for part in do(boundary, inputs, data)]
+    return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
+
+
+def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Go through a container's minibatches."""
+    batches = boundary.function(
+        make(boundary, inputs["fields"], {}),
+        mini_batch_size=inputs["minibatch_size"],
+        epochs=inputs["epochs"],
+        seed=inputs["seed"],
+        dataloader_kwargs={"shuffle": inputs["shuffle"]},
+    )
+    return {"parts": [read(part, inputs)[0] for part in batches]}
+
+
+def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
+    """Join containers each of which was made for itself, as workers make them."""
+    parts, start = [], 0
+    for size in inputs["sizes"]:
+        rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
+        parts.append(make(boundary, rows, inputs["meta"]))
+        start += size
+    return [boundary.function(parts)]
+
+
+def cut(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return list(boundary.function(data, inputs["count"]))
+
+
+def counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    return [boundary.function(data, inputs["count"])]
+
+
+def reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    boundary.function(data, torch.tensor(inputs["order"]))
+    return [data]
+
+
+def filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Fill up; what it says of the rows that it has added must be so."""
+    longer, added = boundary.function(data, inputs["count"])
+    return [longer] if added == len(longer) - len(data) else []
+
+
+def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
+    """Make fields of rows of these lengths, each with its number in a tensor and beside it."""
+    mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
+    return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
+
+
+def dealt(data: Any, parts: int) -> dict[str, Any]:
+    """Read the rows of each part of a container that is dealt out in order; one whose label is another's is in no
+    part."""
+    fields = columns(data)
+    rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
+    size = len(rows) // parts
+    return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
+
+
+class Rows(list[dict[str, Any]]):
+    """Rows of a data set, asked as that of Hugging Face is."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return [*self[0]] if self else []
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        fn_kwargs: Mapping[str, Any] | None = None,
+        remove_columns: Any = None,
+        batched: bool = False,
+        with_indices: bool = False,
+        **_: Any,
+    ) -> Rows:
+        outdated = {remove_columns} if isinstance(remove_columns, str) else {*(remove_columns or ())}
+        keywords = fn_kwargs or {}
+        rest = [{name: value for name, value in row.items() if name not in outdated} for row in self]
+        if batched:
+            columns = function({name: self[name] for name in self.column_names}, **keywords)
+            rows = [dict(zip(columns, values)) for values in zip(*columns.values())]
+        else:
+            rows = [function(dict(row), *[place] * with_indices, **keywords) for place, row in enumerate(self)]
+        whole = [{**before, **after} for before, after in zip(rest, rows)] if len(rest) == len(rows) else rows
+        return type(self)(whole)
+
+    def filter(self, function: Callable[..., bool], fn_kwargs: Mapping[str, Any] | None = None, **_: Any) -> Rows:
+        return type(self)([row for row in self if function(dict(row), **(fn_kwargs or {}))])
+
+    def __getitem__(self, key: Any) -> Any:
+        return [row[key] for row in self] if isinstance(key, str) else super().__getitem__(key)
+
+
+def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Make rows of a first token, the prompt, and a response, which ends where the mask does. Each token has an id of
+    its own: its place in a table whose first column is nobody's. The row's reward stands on its last token."""
+    mask = (inputs["response_mask"] != 0).long()
+    rows, width = mask.shape
+    ends = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
+    there = torch.arange(width + 1)[None] <= ends
+    rewards = torch.zeros(rows, width)
+    if "rewards" in inputs:
+        rewards = rewards.scatter(1, ends - 1, inputs["rewards"][:, None].float())
+    ids = torch.arange(rows * (width + 1)).reshape(rows, width + 1)
+    return {"number": torch.arange(rows), "input_ids": ids, "attention_mask": there, "rewards": rewards}
+
+
+def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
+    """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
+    lengths, counts = mask.sum(-1), mask.bool()
+    ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
+    return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
+
+
+def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Flatten the tables of an update, with a column before the first: by :func:`named_tokens`' ids."""
+    there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
+    return {name: behind_a_prompt(inputs[name]).flatten() for name in there}
+
+
+def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what has arrived at the tables of an update."""
+    log_probs, entropies = inputs["log_probs"], inputs["entropies"]
+    arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
+    return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
+
+
+def gradient_of_ranks(tables: Sequence[Any]) -> Any:
+    """Average what has arrived at the table that each rank has for a model."""
+    return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+class _Collectives:
+    """The collectives of simulated ranks. All ranks must call the same one; a training in which they do not hangs.
+
+    :ivar failure: what ended the first rank that failed, or how the ranks disagree; None while all is well.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self._changed = count, threading.Condition()
+        self._calls: dict[int, tuple[str, str, Any]] = {}
+        self._returned: set[int] = set()
+        self.failure: BaseException | None = None
+
+    def exchange(self, rank: int, name: str, value: Any) -> list[Any]:
+        """Wait until every rank has called this collective; return the value of each.
+
+        :raises RanksDisagreeError: if a rank has returned, or called another collective.
+        """
+        caller = sys._getframe(2)
+        place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        with self._changed:
+            calls = self._calls  # of this exchange: the rank that completes it begins another
+            calls[rank] = name, place, value
+            if len(calls) == self._count:
+                self._calls = {}
+            self._compare(calls)
+            self._changed.wait_for(lambda: len(calls) == self._count or self.failure is not None)
+            if self.failure is not None:
+                raise RanksDisagreeError("another rank has failed")
+        return [calls[each][2] for each in range(self._count)]
+
+    def end(self, rank: int, error: BaseException | None = None) -> None:
+        """Note that a rank has returned or raised; ranks that wait for it stop waiting."""
+        with self._changed:
+            if error is not None:
+                self._fail(error)
+            else:
+                self._returned.add(rank)
+                self._compare(self._calls)
+
+    def _compare(self, calls: Mapping[int, tuple[str, str, Any]]) -> None:
+        names = {name for name, _, _ in calls.values()}
+        if len(names) > 1 or (names and self._returned):
+            ranks = [
+                f"rank {rank} called {calls[rank][0]} ({calls[rank][1]})" if rank in calls else f"rank {rank} returned"
+                for rank in range(self._count)
+                if rank in calls or rank in self._returned
+            ]
+            self._fail(RanksDisagreeError(f"the ranks do not call the same collectives: {', '.join(ranks)}"))
+        self._changed.notify_all()
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self._changed.notify_all()
+
+
+def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Run ``work(rank)`` in one thread per rank, in one group of ``torch.distributed``; return what each returns.
+
+    :raises RanksDisagreeError: if a rank calls a collective that another rank does not call.
+    """
+    dist = torch.distributed
+    collectives, own = _Collectives(count), threading.local()
+    answers: list[Any] = [None] * count
+    reductions: dict[str, Callable[[list[Any]], Any]] = {
+        "sum": sum,
+        "avg": lambda parts: sum(parts) / count,
+        "max": lambda parts: torch.stack(parts).amax(0),
+        "min": lambda parts: torch.stack(parts).amin(0),
+    }
+
+    def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
+        name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
+        tensor.copy_(reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone())))
+
+    def all_gather(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
+        for rank, part in enumerate(collectives.exchange(own.rank, "all_gather", value)):
+            into[rank] = part
+
+    def all_gather_object(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
+        for rank, part in enumerate(collectives.exchange(own.rank, "all_gather_object", value)):
+            into[rank] = part
+
+    def barrier(*_: Any, **__: Any) -> None:
+        collectives.exchange(own.rank, "barrier", None)
+
+    answered = {
+        "all_reduce": all_reduce,
+        "all_gather": all_gather,
+        "all_gather_object": all_gather_object,
+        "barrier": barrier,
+        "get_rank": lambda *_, **__: own.rank,
+        "get_world_size": lambda *_, **__: count,
+        "is_initialized": lambda: True,
+        "is_available": lambda: True,
+    }
+    profile, trace = sys.getprofile(), sys.gettrace()
+
+    def run(rank: int) -> None:
+        own.rank = rank
+        sys.setprofile(profile)
+        sys.settrace(trace)
+        try:
+            answers[rank] = work(rank)
+        except BaseException as error:
+            collectives.end(rank, error)
+        else:
+            collectives.end(rank)
+
+    with ExitStack() as alone:
+        for name, answer in answered.items():
+            alone.enter_context(mock.patch.object(dist, name, answer))
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if collectives.failure is not None:
+        raise collectives.failure
+    return answers
+
+
+def megatron_alone(**answers: Any) -> Any:
+    """Make Megatron's ``mpu`` of one process: every axis of size 1, rank 0, no group, first and last stage.
+
+    :param answers: function of its -> what it answers otherwise.
+    """
+    axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
+    kinds = {"world_size": 1, "rank": 0, "group": None}
+    said = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
+    said |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
+    return stand_in(**{name: partial(itself, answer) for name, answer in {**said, **answers}.items()})
+
+
+# -- models and trainers of transformers -------------------------------------------------------------------------------
+
+#: The ids below those of a table's tokens: padding, the end of a text, and whatever else a model may say.
+_PADDING, _END, _ELSE, _FIRST = range(4)
+
+
+def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
+    """Make a causal language model of transformers whose outputs stand in a table, its one parameter.
+
+    A row of it is a sequence of a first token, of ``table``'s tokens and of whatever comes after them. Every token of
+    every row has an id of its own (:func:`token_ids`), by which the model finds what it says of it, one position before
+    it: however a trainer cuts, pads, packs and orders the sequences. The end of a text stands for the token that comes
+    next in the row.
+
+    :param table: [rows, tokens]: the log-prob of each; or [rows, tokens, choices]: the logits of each.
+    :param after: [rows]: the log-prob of what comes after the last token; left out, it is certain.
+    :param trains: whether the table is a parameter of its own; else gradients reach the one that is given.
+    :param scores: whether it is a model of rewards: it answers the sum of what the table says of a row's tokens.
+    """
+    import torch
+
+    transformers: Any = importlib.import_module("transformers")
+    outputs: Any = importlib.import_module("transformers.modeling_outputs")
+
+    certain = torch.zeros_like(table[:, :1])
+    whole = torch.cat([certain, table, certain if after is None else after[:, None]], dim=1)
+    rows, width = table.shape[0], table.shape[1] + 2
+    size = _FIRST + rows * width
+
+    class Body(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(whole.detach()) if trains else whole
+
+        def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
+            following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
+            beside = (input_ids - _FIRST + 1).clamp(min=0)
+            entries = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            if scores:
+                return entries
+            if self.table.ndim == 3:
+                logits = torch.nn.functional.pad(entries, (0, size - entries.shape[-1]), value=-1000.0)
+            else:
+                other = torch.where(
+                    entries < 0, torch.log(-torch.expm1(torch.where(entries < 0, entries, -1.0))), -1000.0
+                )
+                logits = entries.new_full((*entries.shape, size), -1000.0)
+                logits = logits.scatter(-1, torch.full_like(following, _ELSE)[..., None], other[..., None])
+                logits = logits.scatter(-1, following[..., None], entries[..., None])
+            return outputs.BaseModelOutputWithPast(last_hidden_state=logits)
+
+    class TokenTable(transformers.PreTrainedModel, transformers.GenerationMixin):  # type: ignore[misc]
+        config_class = transformers.PretrainedConfig
+        base_model_prefix = "model"
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.model = Body()
+            self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)  # what a fused loss multiplies by
+            self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
+
+        def get_output_embeddings(self) -> Any:
+            return self.lm_head
+
+        def resize_token_embeddings(self, *_: Any, **__: Any) -> None:
+            """It has what its tokenizer has."""
+
+        def forward(
+            self,
+            input_ids: Any,
+            attention_mask: Any = None,
+            labels: Any = None,
+            logits_to_keep: int = 0,
+            **options: Any,
+        ) -> Any:
+            if scores:
+                counted = self.model(input_ids)[:, :-1] * attention_mask[:, 1:]
+                return outputs.SequenceClassifierOutput(logits=counted.sum(-1, keepdim=True))
+            hidden = self.model(input_ids).last_hidden_state
+            logits = self.lm_head(hidden[:, -logits_to_keep:] if logits_to_keep else hidden)
+            loss = None
+            if labels is not None:
+                count = {name: options[name] for name in ("num_items_in_batch",) if name in options}
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **count)
+            return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
+
+    sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1,
+             "num_labels": 2 - scores}  # fmt: skip
+    with own_randomness():  # layers draw what they are replaced with
+        model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
+    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
+    return model
+
+
+def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
+    """Number the tokens of :func:`token_table`'s rows that the mask counts; ``ended``: the last one is the text's
+    end."""
+    width = mask.shape[1] + 2
+    numbers = []
+    for row, counts in enumerate(mask.tolist()):
+        places = [0, *(place + 1 for place, is_token in enumerate(counts) if is_token)]
+        ids = [_FIRST + row * width + place for place in places]
+        numbers.append([*ids[:-1], _END] if ended and len(ids) > 1 else ids)
+    return numbers
+
+
+def token_words(ids: Sequence[int]) -> str:
+    """Write tokens as a text of which :func:`table_tokenizer` makes them again."""
+    return " ".join(f"w{token}" for token in ids)
+
+
+def table_tokenizer(model: Any) -> Any:
+    """Make the tokenizer of a :func:`token_table`: a word is a token."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    transformers: Any = importlib.import_module("transformers")
+
+    words = {"<pad>": _PADDING, "<end>": _END, "<else>": _ELSE}
+    words.update({f"w{token}": token for token in range(_FIRST, model.config.vocab_size)})
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<else>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<else>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
+    """Choose training arguments: one step of the optimiser on so many rows, which changes nothing."""
+    size = micro_batch_size or rows
+    return {
+        "output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
+        "disable_tqdm": True, "logging_nan_inf_filter": False, "gradient_checkpointing": False, "max_steps": 1,
+        "learning_rate": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": size,
+        "gradient_accumulation_steps": rows // size,
+    }  # fmt: skip
+
+
+def trained(trainer: Any, model: Any) -> tuple[float, Any]:
+    """Train a :func:`token_table` by a trainer of transformers; give the loss that it reports and the table's
+    gradient."""
+    table = model.model.table
+    total = torch.zeros_like(table)
+
+    def add(gradient: Any) -> None:
+        total.add_(gradient)
+
+    table.register_hook(add)
+    with own_randomness():
+        return trainer.train().training_loss, total
+
+
+def configured_by(boundary: Any) -> Any:
+    """Give the class of the configuration of a trainer of transformers, which is named after it."""
+    return getattr(boundary.module, boundary.owner.__name__.replace("Trainer", "Config"))
+
+
+def built(
+    boundary: Any,
+    table: Any,
+    micro: int | None,
+    rows: list[dict[str, Any]],
+    options: Mapping[str, Any],
+    after: Any = None,
+    scores: bool = False,
+    **parts: Any,
+) -> tuple[Any, Any]:
+    """Make a trainer of transformers, of these rows, and the :func:`token_table` that it trains."""
+    datasets: Any = importlib.import_module("datasets")
+
+    datasets.disable_progress_bars()
+    configuration = configured_by(boundary)
+    args = configuration(**{**one_step(len(rows), micro), **accepted(configuration, options)})
+    model = token_table(table, after, scores=scores)
+    tokenizer = table_tokenizer(model)
+    by_name = stand_in(from_pretrained=partial(itself, tokenizer))
+    silent = swapped(boundary.owner, "_send_telemetry", lambda *_: None)
+    with silent, swapped(boundary.module, "AutoTokenizer", by_name), own_randomness():
+        trainer = boundary.owner(
+            model=model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer, **parts
+        )
+    return trainer, model
+
+
+class TypedProcessor:
+    """A processor of texts that are numbers, a token and its type, as a vision model has them."""
+
+    tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
+
+    def __call__(self, text: Any, images: Any = None, padding_side: str = "right", **_: Any) -> Any:
+        rows = [torch.tensor([[*map(int, token.split(":")), 1] for token in one.split()]) for one in text]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_side=padding_side)
+        return dict(zip(("input_ids", "mm_token_type_ids", "attention_mask"), padded.unbind(-1)))
+
+
+def one_process(device: str) -> Any:
+    """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
+    whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
+    ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
+    state = bookkeeping(deepspeed_plugin=None)
+    return bookkeeping(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
+
+
+@contextmanager
+def own_randomness() -> Iterator[None]:
+    """Give the global generators back what they had: trainers seed them."""
+    import random
+
+    import numpy
+
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+def with_gradient(loss: float, table: Any, gradient: Any) -> Any:
+    """Give a number the gradient that was seen, so that a contract can take it."""
+    return loss + (gradient * (table - table.detach())).sum()
+
+
+#: Prompt tokens before each response of :func:`sequences`.
+PROMPT = 2
+
+
+def sequences(mask: Any) -> dict[str, Any]:
+    """Make a batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
+    mask = mask.long()
+    prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
+    ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
+    ids = torch.cat([2 * prompt[:, 1:], ids], dim=1)
+    whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
+    return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
+            "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
+
+
+def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+    """Generate as a model: to a prompt that comes for the first time its first answer, then its second."""
+    left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
+    answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
+    width = max(map(len, answers))
+    padded = torch.tensor([answer + [0] * (width - len(answer)) for answer in answers])
+    whole = torch.cat([input_ids, padded.to(input_ids)], dim=1)
+    return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
+
+
+def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a batch of prompts of one token, each with a completion."""
+    prompts = torch.tensor([[row["first"]] for row in rows])
+    completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
+    counts, ones = (completions != 0).long(), torch.ones_like(prompts)
+    labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
+    return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
+            "labels": labels, "prompts": prompts, "prompt_attention_mask": ones}  # fmt: skip

@@ -1,0 +1,92 @@
+"""Find the commands of ``sentinel``: files in ``commands`` folders, and entry points of other packages.
+
+A command is a module with two constants, ``GROUP`` and ``SUMMARY``, and a function ``declare(commands)`` that adds its
+parser. A module named ``report_KIND`` is a kind of ``sentinel report`` and needs ``declare`` alone. Modules lie in
+``sentinel/commands`` and in the folder ``commands`` of each tool. Other packages register a module under the entry
+point ``sentinel.commands``.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from pathlib import Path
+from types import ModuleType
+
+from sentinel.errors import SentinelError
+
+_ROOT = Path(__file__).resolve().parents[1]
+_REPORT = "report_"
+
+#: The headings of ``sentinel --help``, in order; a group of another package follows them.
+HEADINGS = ("begin", "check", "search", "publish", "tidy")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A command that was found and not imported.
+
+    :ivar module: what to import for it.
+    """
+
+    name: str
+    group: str
+    summary: str
+    module: str
+
+    def load(self) -> ModuleType:
+        """Import the command's module.
+
+        :raises SentinelError: if a module of another package cannot be imported.
+        """
+        try:
+            return import_module(self.module)
+        except ImportError as error:
+            if self.module.startswith("sentinel."):
+                raise
+            raise SentinelError(f"the command {self.name} ({self.module}) cannot be imported: {error}") from error
+
+
+def find_commands() -> dict[str, Found]:
+    """Return all commands by name, in the order of their headings."""
+    found = [_described(file) for file in _files() if not file.stem.startswith(_REPORT)]
+    commands = [command for command in found if command is not None]
+    for entry in metadata.entry_points(group="sentinel.commands"):
+        module = Found(entry.name, "", "", entry.value).load()
+        for name in ("GROUP", "SUMMARY", "declare"):
+            if not hasattr(module, name):
+                raise SentinelError(f"the command {entry.name} ({entry.value}) has no {name}")
+        commands.append(Found(entry.name, module.GROUP, module.SUMMARY, entry.value))
+    order = {heading: place for place, heading in enumerate(HEADINGS)}
+    commands.sort(key=lambda command: (order.get(command.group, len(order)), command.group, command.name))
+    return {command.name: command for command in commands}
+
+
+def report_kinds() -> list[ModuleType]:
+    """Import and return the kinds of ``sentinel report`` that are modules of their own."""
+    return [import_module(_module(file)) for file in _files() if file.stem.startswith(_REPORT)]
+
+
+def _files() -> Iterator[Path]:
+    for folder in (_ROOT / "commands", *sorted(_ROOT.glob("tools/*/commands"))):
+        yield from sorted(folder.glob("*.py"))
+
+
+def _module(file: Path) -> str:
+    return ".".join(("sentinel", *file.relative_to(_ROOT).with_suffix("").parts))
+
+
+def _described(file: Path) -> Found | None:
+    """Read a module's constants from its text: importing all commands would take half a second."""
+    constants = {
+        node.targets[0].id: node.value.value
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+    if not {"GROUP", "SUMMARY"} <= constants.keys():
+        return None
+    return Found(file.stem, str(constants["GROUP"]), str(constants["SUMMARY"]), _module(file))

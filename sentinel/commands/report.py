@@ -1,0 +1,125 @@
+"""``sentinel report``: show the results of runs and sweeps. Other kinds of report are modules ``report_KIND``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from sentinel.commands.console import Commands, command, counted, group, say, say_json
+from sentinel.commands.discovery import report_kinds
+from sentinel.commands.options import RUN, evidence_folders, evidence_option
+from sentinel.errors import NothingExamined
+from sentinel.reports.baseline import update
+from sentinel.reports.evidence import schema
+from sentinel.reports.markdown import markdown
+from sentinel.reports.rows import is_decided
+from sentinel.reports.store import RUN_AGAIN, decided, load, write_atomically
+from sentinel.reports.summary import summary
+
+GROUP = "publish"
+SUMMARY = "show the results of runs and sweeps, and accept them"
+
+_REPORT = """\
+  sentinel report                              the table of the last run
+  sentinel report changes                      what it found that the baseline does not say
+  sentinel report accept                       make that the baseline
+  sentinel report history VERL-REJECTED-ROW-GRPO
+"""
+_RUN = """\
+  sentinel report                                            the table of the last run
+  sentinel report --format markdown >> "$GITHUB_STEP_SUMMARY"
+  sentinel report --from reports --format markdown -o reports.md
+"""
+_ACCEPT = """\
+  pytest --sentinel-target=all; sentinel report accept       accept what was decided into reports/
+  sentinel report accept --prune                             and remove what was not decided any more
+  pytest --sentinel-target=all --sentinel-baseline=reports   compare with it from then on
+"""
+_SCHEMA = """\
+  sentinel report schema > evidence.schema.json
+"""
+
+
+def declare(commands: Commands) -> None:
+    own = group(commands, "report", SUMMARY, _REPORT)
+    run = command(own, "run", _run, "show the verdicts of a run; what is shown where no kind is named", _RUN)
+    evidence_option(run, "--from", *RUN)
+    run.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
+    run.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    accept = command(own, "accept", _accept, "make a run's evidence the baseline", _ACCEPT)
+    evidence_option(accept, "--from", *RUN)
+    evidence_option(accept, "--to", "baseline", "the baseline", "reports")
+    accept.add_argument(
+        "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
+    )
+    for kind in report_kinds():
+        kind.declare(own)
+    command(own, "schema", _schema, "print the JSON Schema of evidence", _SCHEMA)
+
+
+def _accept(arguments: argparse.Namespace) -> int:
+    source, baseline = evidence_folders(arguments)
+    _require(source)
+    _require_decision(source, results_of(source))
+    done = update(source, baseline, arguments.prune)
+    for line in done.changed:
+        say(f"{baseline}/{line}")
+    for line in done.kept:
+        say(f"kept: {baseline}/{line}")
+    kept = f", {len(done.kept)} kept as the run could not decide them" if done.kept else ""
+    say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'file')} changed{kept}")
+    return 0
+
+
+def _require(folder: Path) -> None:
+    if not folder.is_dir():
+        raise NothingExamined(
+            f"no such folder: {folder}; run pytest with --sentinel-target first, or name another with --from DIR"
+        )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    source, _ = evidence_folders(arguments)
+    _require(source)
+    results = results_of(source)
+    text = _rendered(results, arguments.format, source, arguments.output is None)
+    if arguments.output is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(arguments.output, text, "name another file with -o")
+        print(f"{arguments.output}: {counted(len(results), 'verdict')}", file=sys.stderr)
+    _require_decision(source, results)
+    return 0
+
+
+def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
+    """:raises NothingExamined: if the run decided nothing."""
+    if not any(is_decided(document) for document, _ in results):
+        items = counted(len(results), "item")
+        raise NothingExamined(
+            f"the run in {source} decided none of its {items}; `sentinel doctor` says what is missing"
+        )
+
+
+def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
+    """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
+    results = [(load(file, RUN_AGAIN), outcome) for file, outcome in decided(folder).items()]
+    if not results:
+        raise NothingExamined(f"{folder} holds no evidence; run pytest with --sentinel-target first")
+    return results
+
+
+def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Path, to_terminal: bool) -> str:
+    if style == "markdown":
+        return markdown(results)
+
+    terminal = to_terminal and sys.stdout.isatty()
+    return summary(results, str(folder), terminal=terminal, width=shutil.get_terminal_size().columns) + "\n"
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    say_json(schema())
+    return 0

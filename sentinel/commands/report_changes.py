@@ -1,0 +1,132 @@
+"""``sentinel report changes``: what a run found that the baseline does not say, and with which commit that came."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
+from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option, settings_options
+from sentinel.errors import NothingExamined
+from sentinel.recipes import find_recipes
+from sentinel.records import nightly
+from sentinel.records.ledger import Ledger
+from sentinel.records.nightly import Change
+from sentinel.reports.escaping import message
+from sentinel.reports.markdown import escaped, listed
+from sentinel.reports.rows import is_decided
+from sentinel.reports.store import decided, load
+from sentinel.reports.summary import causes
+
+_EXAMPLE = """\
+  pytest --sentinel-target=all --sentinel-ref=git:main --sentinel-baseline=reports
+  sentinel report changes                                    what is different tonight, and since which commit
+  sentinel report changes --format markdown >> "$GITHUB_STEP_SUMMARY"
+  sentinel report changes --no-bisect --json
+  sentinel report changes --from head --baseline base --across-refs --worse      guard a branch
+
+A bug that came or went between the commit that is recorded and tonight's is bisected. To accept what is now true:
+`sentinel report accept`.
+exit status: 0 nothing changed, 1 something did, 2 it could not be told
+"""
+
+
+def declare(commands: Commands) -> None:
+    text = "tell what a run found that the baseline does not say"
+    parser = command(commands, "changes", _changes, text, _EXAMPLE)
+    evidence_option(parser, "--from", *RUN)
+    evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
+    parser.add_argument(
+        "--across-refs", action="store_true", help="compare each bug whatever the revision: a branch with its base"
+    )
+    parser.add_argument(
+        "--worse",
+        action="store_true",
+        help="status 1 only for a new bug, and for a verdict that is no longer the recorded one; the rest says why not",
+    )
+    parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
+    parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
+    settings_options(parser, "recipes")
+    json_option(parser)
+
+
+def _changes(arguments: argparse.Namespace) -> int:
+    source, baseline = evidence_folders(arguments)
+    for folder in (source, baseline):
+        if not folder.is_dir():
+            raise NothingExamined(
+                f"no such folder: {folder}; run pytest with --sentinel-target first, or name another folder"
+            )
+    basis = _basis(source, baseline)
+    changes = nightly.changes(source, baseline, arguments.across_refs)
+    if changes and not arguments.no_bisect:
+        catalog, settings = catalog_and_settings(arguments)
+        recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
+        with progress() as tell:
+            results = []
+            searched = nightly.with_commits(
+                changes, recipes, lambda target: Ledger(catalog, settings, catalog.targets[target])
+            )
+            for change in searched:
+                results.append(change)
+                tell(f"{len(results)} of {counted(len(changes), 'change')}: {change.target} {change.subject}")
+            changes = results
+    if arguments.json:
+        say_json([change.plain() for change in changes])
+    elif arguments.format == "markdown":
+        sys.stdout.write(_markdown(changes, basis))
+    else:
+        say("\n".join([*(line for change in changes for line in _lines(change, arguments.worse)), *basis]))
+    failing = [change for change in changes if not arguments.worse or change.worse]
+    return 1 if failing else 0
+
+
+def _basis(source: Path, baseline: Path) -> list[str]:
+    """Say what is compared: how many verdicts of the run, of how many that are recorded; and what was not decided.
+
+    :raises NothingExamined: if the run decided nothing, or nothing is recorded.
+    """
+    places = {file.relative_to(source): load(file) for file in decided(source)}
+    recorded = {file.relative_to(baseline) for file in decided(baseline)}
+    if not recorded:
+        raise NothingExamined(f"{baseline} holds no evidence; `sentinel report accept` records a run there")
+    left = {place: each for place, each in places.items() if not is_decided(each)}
+    why = causes(f"{each['verdict']}: {message(each['reason'])}" for each in left.values())
+    if len(left) == len(places):
+        raise NothingExamined(
+            f"the run in {source} decided none of its {counted(len(places), 'item')}"
+            + (f" ({'; '.join(why)})" if why else "; run pytest with --sentinel-target first")
+        )
+    lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which records "
+             f"{counted(len(recorded), 'verdict')}"]  # fmt: skip
+    absent = len(recorded - places.keys())
+    lines += [f"{absent} of those not decided by this run"] if absent else []
+    return [*lines, *(["not decided:"] if why else []), *(f"  {line}" for line in why)]
+
+
+def _lines(change: Change, worse: bool) -> list[str]:
+    grade = f" ({change.about.grade})" if change.about.grade else ""
+    lines = [f"{change.what}: {change.target} {change.subject} at {change.ref}{grade}"]
+    lines += [f"    {line}" for line in (change.detail, *change.about.lines)]
+    for commit in change.commits:
+        which = "since" if len(change.commits) == 1 else "since one of:"
+        lines.append(f"    {which} {commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}")
+    if change.why_not:
+        lines.append(f"    no commit: {change.why_not}")
+    if worse and change.why_not_worse:
+        lines.append(f"    not worse: {change.why_not_worse}")
+    return lines
+
+
+def _markdown(changes: Sequence[Change], basis: Sequence[str]) -> str:
+
+    def line(change: Change) -> str:
+        since = ", ".join(f"{commit['sha'][:9]} {commit['subject']}" for commit in change.commits)
+        sentence = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
+        return sentence + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
+
+    text = listed((line(change), change.about) for change in changes)
+    examined = "\n".join(f"* {escaped(line.strip())}" for line in basis)
+    return f"## Sentinel: what changed\n\n{text or 'Nothing changed.'}\n\n{examined}\n"

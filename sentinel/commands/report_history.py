@@ -1,0 +1,64 @@
+"""``sentinel report history``: when bugs came, when they went, and which releases had them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
+from sentinel.errors import SentinelError
+from sentinel.records import timelines
+from sentinel.records.record import every, of_bug
+from sentinel.sources import Home
+
+_EXAMPLE = """\
+  sentinel report history VERL-REJECTED-ROW-GRPO
+  sentinel report history VERL-REJECTED-ROW-GRPO --from reports/history     what is committed
+  sentinel report history VERL-REJECTED-ROW-GRPO --json
+  sentinel report history --from reports/history --markdown          the table of all bugs, as in its README
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "history", _history, "tell the history of bugs, as sweeps have found it", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", nargs="?", help="one bug (default: a line for each)")
+    parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
+    parser.add_argument(
+        "--from", dest="folder", metavar="DIR", type=Path, help="where records lie (default: SENTINEL_HOME/history)"
+    )
+    json_option(parser)
+
+
+def _history(arguments: argparse.Namespace) -> int:
+    folder = arguments.folder or Home.default().path / "history"
+    if not arguments.bug:
+        return _all(arguments, every(folder))
+    if arguments.markdown:
+        raise SentinelError("--markdown is the table of all bugs; leave BUG out")
+    records = of_bug(folder, arguments.bug)
+    if arguments.json:
+        say_json(records)
+        return 0
+    width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
+    for record in records:
+        say(timelines.heading(record))
+        say("\n".join(timelines.story(record, width)) + "\n")
+        if record["releases"]:
+            say("\n".join(timelines.releases(record)) + "\n")
+    say(timelines.LEGEND)
+    return 0
+
+
+def _all(arguments: argparse.Namespace, records: list[dict[str, Any]]) -> int:
+    headings, rows = timelines.overview(records)
+    if arguments.json:
+        say_json([dict(zip(headings, cells)) for cells in rows])
+    elif arguments.markdown:
+        say("\n".join(f"* {line}" for line in timelines.counts(records)) + "\n")
+        say(f"{timelines.markdown(headings, rows)}\n\n{timelines.MARKS}")
+    else:
+        say_table(headings, rows)
+        say("\n" + "\n".join([timelines.MARKS, *timelines.counts(records)]))
+    return 0

@@ -1,0 +1,234 @@
+"""The changed statements of two trees, and which of them ran: patch coverage of what a comparison is about.
+
+A claim that nothing differs holds for the statements that ran alone: added ones at the head, deleted ones at the base.
+Functions are compared statement by statement. Anything else (a value, a class, a field) counts as one statement, which
+runs when its module is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+
+from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
+from sentinel.comparing.reached import Bare, Place, Unit
+
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # no line event of its own, or nothing of its own to run
+
+#: Characters of a guard that are shown.
+_GUARD = 60
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement without the statements in its body.
+
+    :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
+    :ivar lines: its first and last line, counted from the first line of its function.
+    :ivar guard: the innermost condition that it runs under; empty where there is none.
+    """
+
+    key: str
+    lines: tuple[int, int]
+    guard: str = ""
+
+
+@dataclass(frozen=True)
+class Unexamined:
+    """Changed lines of one function that no compared scenario ran.
+
+    :ivar side: the revision whose lines these are.
+    :ivar called: whether other lines of the function ran.
+    :ivar bound: whether any boundary reaches the function.
+    """
+
+    file: str
+    name: str
+    lines: tuple[int, int]
+    side: str
+    guard: str = ""
+    called: bool = False
+    bound: bool = True
+
+
+class Patch:
+    """:param changes: what is not the same in the two trees, by side.
+    :param bound: the changed definitions that a boundary reaches; the others are signal functions without a binding.
+    """
+
+    def __init__(self, changes: Mapping[Place, tuple[Unit | None, Unit | None]], bound: Collection[Place] = ()) -> None:
+        self._places = frozenset(changes)
+        self._changes = _without_moved(changes)
+        self._bound = frozenset(bound)
+        self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
+        self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """Name what is not the same, moved functions included."""
+        return self._places
+
+    @property
+    def unbound(self) -> list[Place]:
+        """List the changed signal functions that no boundary reaches."""
+        return sorted(self._changes.keys() - self._bound)
+
+    @property
+    def count(self) -> int:
+        """Count the changed statements, at either side."""
+        return sum(len(numbers) for changed in self._changed.values() for numbers in changed.values())
+
+    def units(self, side: str) -> dict[Place, Unit]:
+        """Give the changed definitions of one side."""
+        both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
+        return {place: unit for place, unit in both if unit is not None}
+
+    def note(self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]) -> None:
+        """Record the lines that ran.
+
+        :param units: the definitions in the tree whose code ran, which may stand at other lines than in the side's own.
+        """
+        by_file: dict[str, list[int]] = defaultdict(list)
+        for file, line in lines:
+            by_file[file].append(line)
+        own = self.units(side)
+        for place, unit in units.items():
+            if unit.kind != "function" or not unit.like(own.get(place)):
+                continue
+            first, last = unit.span
+            ran = [line - first for line in by_file.get(place[0], ()) if first <= line <= last]
+            for number, statement in enumerate(statements(unit) if ran else ()):
+                if any(statement.lines[0] <= line <= statement.lines[1] for line in ran):
+                    self._ran[side, place].add(number)
+
+    def imported(self, places: Iterable[Place]) -> None:
+        """Record that module-level code has run at both sides, since its module was imported."""
+        for place in places:
+            for side, unit in zip(SIDES, self._changes.get(place, ())):
+                if unit is not None and unit.kind != "function":
+                    self._ran[side, place].add(0)
+
+    def ran(self, place: Place) -> bool:
+        """Say whether any statement of a definition ran, at either side."""
+        return any(self._ran.get((side, place)) for side in SIDES)
+
+    def examined(self, places: Collection[Place] | None = None) -> int:
+        """Count the changed statements that ran."""
+        chosen = self._changed if places is None else [place for place in places if place in self._changed]
+        return sum(
+            len(self._ran.get((side, place), set()) & {*numbers})
+            for place in chosen
+            for side, numbers in self._changed[place].items()
+        )
+
+    def unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
+        """List the changed lines that did not run, of some definitions or of all; neighbours in one range."""
+        chosen = self._changed if places is None else {place for place in places if place in self._changed}
+        return [
+            item
+            for place in sorted(chosen)
+            for side in (AFTER, BEFORE)
+            for item in self._idle(side, place, self._changed[place][side])
+        ]
+
+    def _idle(self, side: str, place: Place, numbers: Sequence[int]) -> Iterator[Unexamined]:
+        unit = self._changes[place][SIDES.index(side)]
+        ran = self._ran.get((side, place), set())
+        idle = [number for number in numbers if number not in ran]
+        if unit is None:
+            return
+        called, other = self.ran(place), self._changes[place][1 - SIDES.index(side)]
+        if not called and other is None:
+            yield Unexamined(*place, unit.span, side, bound=place in self._bound)  # it is listed as a whole
+            return
+        if not called and side == BEFORE and self._changed[place][AFTER]:
+            return  # the lines that replace these are listed
+        every = statements(unit)
+        runs: list[list[int]] = []
+        for number in idle:
+            if runs and number == runs[-1][-1] + 1:
+                runs[-1].append(number)
+            else:
+                runs.append([number])
+        for run in runs:
+            lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
+            yield Unexamined(*place, lines, side, every[run[0]].guard, called, place in self._bound)
+
+
+def _without_moved(
+    changes: Mapping[Place, tuple[Unit | None, Unit | None]],
+) -> dict[Place, tuple[Unit | None, Unit | None]]:
+    """Leave out functions that stand unchanged in another file now."""
+    gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
+    moved: set[Place] = set()
+    for place, (one, other) in changes.items():
+        if other is not None and one is None and other.kind == "function" and (other.kind, other.digest) in gone:
+            moved |= {place, gone[other.kind, other.digest]}
+    return {place: both for place, both in changes.items() if place not in moved}
+
+
+def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
+    """Give the places, among :func:`statements`, of what was deleted and of what was added."""
+    before, after = (statements(unit) if unit is not None else () for unit in (one, other))
+    matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
+    deleted: list[int] = []
+    added: list[int] = []
+    for tag, start, end, begin, stop in matcher.get_opcodes():
+        if tag != "equal":
+            deleted += range(start, end)
+            added += range(begin, stop)
+    if not deleted and not added:  # the difference is outside all statements: all of them count
+        deleted, added = list(range(len(before))), list(range(len(after)))
+    return {BEFORE: tuple(deleted), AFTER: tuple(added)}
+
+
+@lru_cache(maxsize=4096)
+def statements(unit: Unit) -> tuple[Statement, ...]:
+    """Give the statements of a function, the first of which is its signature; anything else is one statement."""
+    whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
+    if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
+        return whole  # two definitions of one name share a unit, whose lines are not those of the file
+    for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
+        try:
+            body = ast.parse(source).body
+            [function] = body if skipped == 1 else body[0].body  # type: ignore[attr-defined]
+            return tuple(_statements(Bare().visit(function), skipped, "", ""))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return whole
+
+
+def _statements(node: ast.AST, skipped: int, path: str, guard: str) -> Iterator[Statement]:
+    first = _first_line(node)
+    blocks = [(name, getattr(node, name)) for name in _BLOCKS if isinstance(getattr(node, name, None), list)]
+    inner = [_first_line(child) for name, block in blocks for child in block]
+    last = max(first, min(inner) - 1) if inner else getattr(node, "end_lineno", first) or first
+    if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
+        own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
+        yield Statement(f"{path} {type(node).__name__} {own}", (first - skipped, last - skipped), guard)
+    for name, block in blocks:
+        within = guard
+        if isinstance(node, (ast.If, ast.While)) and name in ("body", "orelse"):
+            test = ast.unparse(node.test)
+            test = test if len(test) <= _GUARD else f"{test[: _GUARD - 1]}…"
+            within = test if name == "body" else f"not ({test})"
+        for child in block:
+            if not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+                yield from _statements(child, skipped, f"{path}.{name}", within)
+
+
+def _first_line(node: ast.AST) -> int:
+    place = node.pattern if isinstance(node, ast.match_case) else node
+    lines = [getattr(each, "lineno", 1) for each in (place, *getattr(node, "decorator_list", []))]
+    return min(map(int, lines))
+
+
+def _dumped(value: object) -> str:
+    if isinstance(value, list):
+        return str([_dumped(each) for each in value])
+    return ast.dump(value) if isinstance(value, ast.AST) else repr(value)

@@ -1,0 +1,172 @@
+"""Closures: what a probe asked of its checkout, and how a revision's tree answers, without a checkout.
+
+See :mod:`sentinel.worker.trace` for the questions. Where two revisions give the same answers to all questions of a
+probe, it comes to the same end at both. By induction: the first question does not depend on the tree, and each further
+one on nothing but the answers before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.machinery import all_suffixes
+
+from sentinel.records.basis import Surroundings, third_party
+from sentinel.sources.gittrees import TREE, GitTrees
+from sentinel.sources.trees import LINK
+from sentinel.targets import PackageRoot
+from sentinel.worker.trace import EVERYTHING
+
+#: Answers of folders that are remembered, some 400 bytes each.
+_REMEMBERED = 100_000
+
+
+@dataclass(frozen=True)
+class Closure:
+    """:ivar questions: as :func:`closure_of` leaves them."""
+
+    questions: tuple[str, ...]
+
+    @cached_property
+    def id(self) -> str:
+        return hashlib.sha256("\n".join(self.questions).encode("utf-8", "surrogateescape")).hexdigest()[:24]
+
+    @property
+    def opaque(self) -> bool:
+        """Whether nothing but an identical tree is known to give the same verdict."""
+        return EVERYTHING in self.questions
+
+    @cached_property
+    def packages(self) -> tuple[str, ...]:
+        """The third-party modules that were looked for."""
+        return tuple(question[2:] for question in self.questions if question[0] == "p")
+
+    @cached_property
+    def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
+        """The folders that the questions are about, in order, each with the names looked for (None: it was listed)."""
+        names: dict[str, set[str] | None] = {}
+        for question in self.questions:
+            kind, path = question[0], question[2:]
+            if kind == "p":
+                continue
+            if kind == "d":
+                names[path] = None
+                continue
+            parent, _, name = path.rpartition("/")
+            places = [(parent, name)]
+            if kind == "m":
+                places += [(parent, name + suffix) for suffix in all_suffixes()]
+                places += [(path, f"__init__{suffix}") for suffix in all_suffixes()]
+            for folder, item in places:
+                names_here = names.setdefault(folder, set())
+                if names_here is not None:
+                    names_here.add(item)
+        return tuple(
+            (folder, None if names_here is None else frozenset(names_here))
+            for folder, names_here in sorted(names.items())
+        )
+
+
+def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
+    """Give the closure of a probe: those questions that have more than one answer, in order.
+
+    A checkout has nothing beside the package roots. What the import system looks for there is a third-party module,
+    which each revision lacks; the question is whether the environment has it: ``p:ray``.
+
+    :param questions: what the worker recorded; None where it could not tell.
+    """
+    if questions is None:
+        return Closure((EVERYTHING,))
+    places = [root.path for root in roots]
+    several = {
+        question
+        for question in questions
+        if question == EVERYTHING or any(f"{question[2:]}/".startswith(f"{place}/") for place in places)
+    }
+    beside = {root.import_root for root in roots}
+    for question in questions:
+        parent, _, name = question[2:].rpartition("/")
+        if question[0] == "m" and question not in several and parent in beside and third_party(name):
+            several.add(f"p:{name}")
+    return Closure((EVERYTHING,) if EVERYTHING in several else tuple(sorted(several)))
+
+
+class Revision:
+    """One revision, to be asked."""
+
+    def __init__(
+        self,
+        trees: GitTrees,
+        tree: str,
+        roots: Sequence[PackageRoot],
+        memo: dict[tuple[str, str, str], str | None],
+        beside: Surroundings,
+    ) -> None:
+        self._beside = beside
+        self._trees = trees
+        self._memo = memo
+        self._tree = tree
+        self._folders: dict[str, str | None] = {"": tree}
+        self._answers: dict[str, str] = {}
+        entries = [(root.path, trees.at(tree, root.path)) for root in roots]
+        self.roots = tuple((path, entry[1]) for path, entry in entries if entry is not None and entry[0] == TREE)
+
+    def answers(self, closure: Closure) -> str:
+        """Give a digest of this revision's answers to a closure's questions, and of which package roots it has.
+
+        :raises MissingObjectError: where the mirror does not have a tree that is asked for.
+        """
+        digest = self._answers.get(closure.id)
+        if digest is None:
+            lines = self._lines(closure)
+            if lines is None:
+                lines = [f"{path} {tree}" for path, tree in self.roots]
+            packages = [f"{name} {self._beside(name)}" for name in closure.packages]
+            text = json.dumps([[path for path, _ in self.roots], lines, packages])
+            digest = self._answers[closure.id] = hashlib.sha256(text.encode()).hexdigest()[:40]
+        return digest
+
+    def _lines(self, closure: Closure) -> list[str] | None:
+        """Give the answers; None where only the whole tree is one: a symbolic link on the way may lead anywhere."""
+        if closure.opaque:
+            return None
+        lines: list[str] = []
+        for path, names in closure.places:
+            tree = self._folder(path)
+            if tree is None:
+                continue
+            if tree == LINK:
+                return None
+            key = (closure.id, path, tree)
+            if key not in self._memo:
+                if len(self._memo) >= _REMEMBERED:
+                    self._memo.clear()  # it only saves time, and would grow with commits times closures
+                self._memo[key] = self._entries_of(path, names, tree)
+            line = self._memo[key]
+            if line is None:
+                return None
+            lines.append(line)
+        return lines
+
+    def _entries_of(self, path: str, names: frozenset[str] | None, tree: str) -> str | None:
+        folder = self._trees.folder(tree)
+        entries = [
+            (name, TREE if folder[name][0] == TREE else " ".join(folder[name]))
+            for name in sorted(folder if names is None else names & folder.keys())
+        ]
+        return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
+
+    def _folder(self, path: str) -> str | None:
+        """Give the tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
+        if path not in self._folders:
+            parent, _, name = path.rpartition("/")
+            above = self._folder(parent)
+            entry = self._trees.folder(above).get(name) if above not in (None, LINK) else None
+            if above == LINK or (entry is not None and entry[0] == LINK):
+                self._folders[path] = LINK
+            else:
+                self._folders[path] = entry[1] if entry is not None and entry[0] == TREE else None
+        return self._folders[path]

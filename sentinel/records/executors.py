@@ -1,0 +1,175 @@
+"""Executors: where the work of a sweep is done. The sweep decides what, in which order, and what is kept.
+
+A piece of work is plain data and names all that it depends on, so it may be done anywhere, or twice: the answer is the
+same. An executor has lanes; what is given to one lane is done in order, at best in neighbouring commits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sentinel.deciding.outcomes import Decision, Provenance
+from sentinel.deciding.runner import Job, Runner
+from sentinel.errors import Unavailable
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.records.closure_verdicts import ClosureVerdict
+from sentinel.records.workcopy import WorkCopy
+from sentinel.reports.evidence import reason
+from sentinel.sources.gittrees import GitTrees
+from sentinel.sources.home import remove_tree, writing
+from sentinel.sources.locks import hold
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.worker.client import Options
+
+
+@dataclass(frozen=True)
+class Work:
+    """Probe some recipes of one target at one commit."""
+
+    target: str
+    commit: str
+    roots: tuple[tuple[str, str], ...]
+    recipes: tuple[Recipe, ...]
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """What a probe of one recipe came to.
+
+    :ivar questions: what was asked of the checkout; None where that cannot be told.
+    :ivar verdict: of the closure that follows from that, and is not in it yet.
+    """
+
+    bug_id: str
+    questions: tuple[str, ...] | None
+    verdict: ClosureVerdict
+
+
+class Executor(Protocol):
+    """:ivar lanes: how many pieces of work are done at a time."""
+
+    lanes: int
+
+    def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
+        """Do a piece of work in a lane."""
+
+    def close(self) -> None:
+        """End everything. Safe in any state."""
+
+
+class Local:
+    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        folder: Path,
+        mirror: Callable[[str], Path],
+        options: Options,
+        lanes: int | None = None,
+    ) -> None:
+        self.lanes = lanes or len(os.sched_getaffinity(0))
+        self._catalog = catalog
+        self._mirror = mirror
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._checkouts: dict[Ref, Checkout] = {}
+        self._trees: dict[str, GitTrees] = {}
+        self._copies: dict[tuple[int, str], WorkCopy] = {}
+        self._runner = Runner(catalog, self._open, options, repeat=False)
+        self._pools = [ThreadPoolExecutor(1, f"sentinel-lane-{lane}") for lane in range(self.lanes)]
+        with writing(folder):
+            sweep_leftovers(folder)
+            self._hold = hold(folder / f"{os.getpid()}-{id(self):x}.lock")
+        self._own = folder / f"{os.getpid()}-{id(self):x}"
+
+    def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
+        return self._pools[lane].submit(self._perform, lane, work)
+
+    def close(self) -> None:
+        self._runner.close()
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        for trees in self._trees.values():
+            trees.close()
+        remove_tree(self._own)
+        (self._own.parent / f"{self._own.name}.lock").unlink(missing_ok=True)
+        with suppress(OSError):
+            os.close(self._hold)
+
+    def _perform(self, lane: int, work: Work) -> tuple[ProbeResult, ...]:
+        target = self._catalog.targets[work.target]
+        try:
+            with writing(self._folder):
+                checkout = self._copy(lane, target).move(work.commit, work.roots)
+        except Unavailable as error:
+            verdict = ClosureVerdict("", "", "unavailable", error.kind, error.reason)
+            return tuple(ProbeResult(recipe.bug_id, None, verdict) for recipe in work.recipes)
+        ref = checkout.ref
+        self._checkouts[ref] = checkout
+        try:
+            results: list[ProbeResult] = []
+            for group in grouped(target, work.recipes):
+                self._runner.discard(target.name, ref)  # a process that has imported nothing for another group
+                results += [_result(self._runner.decide(Job(recipe, ref))) for recipe in group]
+            return tuple(results)
+        finally:
+            self._runner.discard(target.name, ref)  # before the copy moves on
+            del self._checkouts[ref]
+
+    def _copy(self, lane: int, target: Target) -> WorkCopy:
+        if (lane, target.name) not in self._copies:
+            with self._lock:
+                if target.name not in self._trees:
+                    self._trees[target.name] = GitTrees(self._mirror(target.name))
+            place = self._own / f"{target.name}-{lane}"
+            self._copies[lane, target.name] = WorkCopy(place, target, self._trees[target.name])
+        return self._copies[lane, target.name]
+
+    def _open(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
+        return self._checkouts[ref]
+
+
+def modules_of(target: Target, recipe: Recipe) -> tuple[str, ...]:
+    """Give the modules that are imported for a recipe's boundary, in the order of their names."""
+    binding = target.binding(recipe.boundary, recipe.contract)
+    paths = [*binding.paths, *(f"{name}." for name in binding.imports)] if binding else [recipe.boundary]
+    return tuple(sorted({path.rpartition(".")[0] for path in paths}))
+
+
+def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
+    """Group recipes that import the same modules: what their process asked is each one's own closure."""
+    groups: dict[tuple[str, ...], list[Recipe]] = {}
+    for recipe in recipes:
+        groups.setdefault(modules_of(target, recipe), []).append(recipe)
+    return list(groups.values())
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove the working copies of runs that were killed."""
+    for lock in folder.glob("*.lock"):
+        try:
+            handle = hold(lock, wait=False)
+        except BlockingIOError:
+            continue
+        remove_tree(lock.with_suffix(""))
+        lock.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _result(decision: Decision) -> ProbeResult:
+    source = decision.measurement or decision.failure
+    place: Provenance | None = source.provenance if source else None
+    where = {name: getattr(place, name) for name in ("boundary", "file", "line", "blob")} if place else {}
+    verdict = ClosureVerdict("", "", decision.verdict.name, decision.verdict.kind, reason(decision), **where)
+    return ProbeResult(decision.recipe.bug_id, source.questions if source else None, verdict)

@@ -1,0 +1,137 @@
+"""Reads from a revision's text which of its modules import which, without running or compiling any of it.
+
+A probe also reports what it asked of its checkout, but it reports that from inside the process that ran the checkout's
+code. What is found here does not depend on that code: it follows the imports of the text from the modules that a
+boundary needs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from sentinel.sources.gittrees import TREE, GitTrees, MissingObjectError
+from sentinel.sources.trees import FILE
+from sentinel.targets import PackageRoot
+from sentinel.worker.codes import LARGEST_SOURCE
+from sentinel.worker.trace import EVERYTHING
+
+#: Import statements, wherever they stand. Text in a string or a comment may match too, which only adds questions.
+_STATEMENT = re.compile(
+    r"(?:^|[;:])[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import\b(?=(?P<names>[^\n;]*))"
+    r"|import[ \t]+(?P<modules>[^\n;]*))",
+    re.MULTILINE,
+)
+#: Characters of the names in parentheses that are looked at, and names of one file.
+_LONGEST, _MOST = 8000, 20_000
+_LITERAL = re.compile(r"\b(?:import_module|__import__)\(\s*['\"](?P<module>[\w.]+)['\"]\s*\)")
+#: A call at the top level of a module that imports what only its arguments name, or runs other text.
+_DYNAMIC = re.compile(
+    r"^(?![ \t#]|def |class |async )[^\n#]*"
+    r"\b(?:import_module|__import__|spec_from_file_location|run_path|run_module|exec)\((?!\s*['\"][\w.]+['\"]\s*\))",
+    re.MULTILINE,
+)
+_COMMENT = re.compile(r"#[^\n]*")
+_NAME = re.compile(r"[\w.]+")
+
+
+@dataclass(frozen=True)
+class _Text:
+    """What a source file imports.
+
+    :ivar names: dotted names, relative ones with their dots; each may be a module or something in one.
+    :ivar is_dynamic: whether it may import others, because it computes a name or is too long to be read.
+    """
+
+    names: tuple[str, ...]
+    is_dynamic: bool
+
+
+class Imports:
+    """Reads one mirror; remembers each file that it has read."""
+
+    def __init__(self, trees: GitTrees, roots: Sequence[PackageRoot]) -> None:
+        self._trees = trees
+        self._roots = roots
+        self._texts: dict[str, _Text] = {}
+
+    def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
+        """Give the questions of :mod:`sentinel.worker.trace` that importing these modules asks of a revision.
+
+        :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module imports what its text does not show.
+        :raises MissingObjectError: where the mirror does not have a tree that is asked for.
+        """
+        questions: set[str] = set()
+        done: set[str] = set()
+        left = list(modules)
+        while left:
+            name = left.pop()
+            if name in done:
+                continue
+            done.add(name)
+            for module, is_package, blob in self._walk(tree, name, questions):
+                text = self._read(blob)
+                if text.is_dynamic:
+                    return {EVERYTHING}
+                left += (_absolute(item, module, is_package) for item in text.names)
+        return questions
+
+    def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
+        """Yield each module on the way to a dotted name: its own name, whether it is a package, and its blob."""
+        first, *others = name.split(".")
+        for root in self._roots:
+            if root.package != first:
+                continue
+            path, module = root.path, first
+            for part in (None, *others):
+                if part is not None:
+                    path, module = f"{path}/{part}", f"{module}.{part}"
+                questions.add(f"m:{path}")
+                entry = self._trees.at(tree, path)
+                is_package = entry is not None and entry[0] == TREE
+                found = self._trees.at(tree, f"{path}/__init__.py" if is_package else f"{path}.py")
+                if found is not None and found[0] == FILE:
+                    yield module, is_package, found[1]
+                if not is_package:
+                    break
+
+    def _read(self, blob: str) -> _Text:
+        if blob not in self._texts:
+            try:
+                content = self._trees.blob(blob)
+            except MissingObjectError:  # left out of the checkout, too
+                content = b""
+            is_long = len(content) > LARGEST_SOURCE
+            text = "" if is_long else content.decode("utf-8", "replace")
+            names = list(islice(_names(text), _MOST))
+            is_dynamic = is_long or len(names) == _MOST or bool(_DYNAMIC.search(text))
+            self._texts[blob] = _Text(tuple(dict.fromkeys(names)), is_dynamic)
+        return self._texts[blob]
+
+
+def _names(text: str) -> Iterator[str]:
+    text = text.replace("\\\n", " ")
+    for match in _STATEMENT.finditer(text):
+        stem, listed = "", match["modules"]
+        if listed is None:
+            origin, listed = match["origin"], match["names"]
+            yield origin
+            stem = origin if origin.endswith(".") else f"{origin}."
+            if listed.lstrip().startswith("("):
+                start = match.end() + listed.index("(") + 1
+                listed = _COMMENT.sub("", text[start : start + _LONGEST]).partition(")")[0]
+        for part in _COMMENT.sub("", listed).split(","):
+            yield from (stem + name[0] for name in [_NAME.match(part.strip())] if name)
+    yield from (match["module"] for match in _LITERAL.finditer(text))
+
+
+def _absolute(name: str, module: str, is_package: bool) -> str:
+    """Resolve a relative name; one that leads out of its package leads nowhere."""
+    level = len(name) - len(name.lstrip("."))
+    if not level:
+        return name
+    above = module.split(".")
+    kept = above[: len(above) - level + is_package]
+    return ".".join([*kept, *filter(None, name[level:].split("."))]) if kept else ""

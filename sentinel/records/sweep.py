@@ -1,0 +1,178 @@
+"""A sweep: the verdict of each recipe at each of many commits, by probing each distinct closure once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+
+from sentinel.recipes import Recipe
+from sentinel.records.basis import Surroundings
+from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts
+from sentinel.records.closures import Revision, closure_of
+from sentinel.records.executors import Executor, ProbeResult, Work, modules_of
+from sentinel.records.imports import Imports
+from sentinel.sources.commits import Commit, Lineage
+from sentinel.sources.gittrees import GitTrees, MissingObjectError
+from sentinel.targets import Target
+
+#: As :meth:`Executor.submit`.
+Submit = Callable[[int, Work], "Future[tuple[ProbeResult, ...]]"]
+
+#: Bug id -> commit -> its entry.
+Decided = Mapping[str, Mapping[str, ClosureVerdict]]
+
+#: Told after each commit that was probed: commits done, commits in all, entries probed.
+Told = Callable[[int, int, int], None]
+
+
+class Sweep:
+    """:ivar probed: how many verdicts were measured."""
+
+    def __init__(
+        self,
+        target: Target,
+        recipes: Sequence[Recipe],
+        entries: Mapping[str, ClosureVerdicts],
+        trees: GitTrees,
+        beside: Surroundings,
+        lineage: Lineage,
+    ) -> None:
+        self._beside = beside
+        self._lineage = lineage
+        self._imports = Imports(trees, target.roots)
+        self._target = target
+        self._recipes = list(recipes)
+        self._entries = entries
+        self._trees = trees
+        self._memo: dict[tuple[str, str, str], str | None] = {}
+        self._by_roots: dict[tuple[tuple[str, str], ...], dict[str, ClosureVerdict]] = {}
+        self._done: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
+        self.probed = 0
+
+    def run(
+        self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: Told | None = None
+    ) -> Decided:
+        """Decide all commits; what is known is looked up, and the executor is made only where something is not.
+
+        Stopped by an exception (Ctrl-C among them), all that was decided until then is kept.
+
+        :raises GitError: where the mirror cannot be read.
+        :raises SentinelError: where the disk is full.
+        """
+        missing = [commit for commit in commits if self._missing(commit)[1]]
+        if missing:
+            with closing(executor()) as running:
+                self._probe(missing, running, len(commits), on_commit)
+        return self._done
+
+    def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
+        """Give the entry of each recipe at one commit."""
+        revision, missing = self._missing(commit)
+        if missing and revision is not None:
+            work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
+            for result in submit(0, work).result():
+                self._take(result, commit, revision)
+        return {bug: entries[commit.sha] for bug, entries in self._done.items()}
+
+    def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
+        """Give a commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
+        try:
+            revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._beside)
+            by_bug = self._by_roots.setdefault(revision.roots, {})
+            missing = []
+            for recipe in self._recipes:
+                entry = by_bug.get(recipe.bug_id)
+                if entry is None or not self._lineage.vouches(entry.commit, commit.sha):
+                    entry = self._entries[recipe.bug_id].find(revision, commit.sha, self._lineage)
+                if entry is None:
+                    missing.append(recipe)
+                else:
+                    by_bug[recipe.bug_id] = self._done[recipe.bug_id][commit.sha] = entry
+        except MissingObjectError as error:
+            for recipe in self._recipes:
+                self._done[recipe.bug_id][commit.sha] = ClosureVerdict(
+                    "", "", "unavailable", "ref", str(error), commit.sha
+                )
+            return None, []
+        return revision, missing
+
+    def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, on_commit: Told | None) -> None:
+        lanes = _Lanes(commits, executor.lanes)
+        running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]] = {}
+        left = len(commits)
+        try:
+            for lane in range(executor.lanes):
+                left -= self._next(lane, lanes, executor, running)
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    lane, commit, revision = running.pop(future)
+                    for result in future.result():
+                        self._take(result, commit, revision)
+                    left -= 1 + self._next(lane, lanes, executor, running)
+                    if on_commit:
+                        on_commit(total - left, total, self.probed)
+        finally:
+            for future in running:
+                future.cancel()
+
+    def _next(
+        self,
+        lane: int,
+        lanes: _Lanes,
+        executor: Executor,
+        running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
+    ) -> int:
+        """Give a lane its next piece of work; how many commits needed none."""
+        passed = 0
+        for commit in lanes.of(lane):
+            revision, missing = self._missing(commit)
+            if missing and revision is not None:
+                work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
+                running[executor.submit(lane, work)] = (lane, commit, revision)
+                return passed
+            passed += 1
+        return passed
+
+    def _take(self, result: ProbeResult, commit: Commit, revision: Revision) -> None:
+        closure = closure_of(self._questions(result, commit), self._target.roots)
+        entry = replace(result.verdict, closure=closure.id, answers=revision.answers(closure), commit=commit.sha)
+        self._entries[result.bug_id].add(entry, closure)
+        self._done[result.bug_id][commit.sha] = entry
+        self._by_roots.setdefault(revision.roots, {})[result.bug_id] = entry
+        self.probed += 1
+
+    def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
+        """Give what was asked of a commit: what the probe reports, and what the text of the commit says in any case."""
+        if result.questions is None:
+            return None
+        recipe = next(recipe for recipe in self._recipes if recipe.bug_id == result.bug_id)
+        return {*result.questions, *self._imports.questions(commit.tree, modules_of(self._target, recipe))}
+
+
+class _Lanes:
+    """Commits shared out: each lane walks along neighbours; one that is done takes half of the longest walk left."""
+
+    def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
+        self._commits = commits
+        ends = [len(commits) * lane // lanes for lane in range(lanes + 1)]
+        self._spans = list(pairwise(ends))
+
+    def of(self, lane: int) -> Iterator[Commit]:
+        while True:
+            start, end = self._spans[lane]
+            if start == end:
+                start, end = self._take_half()
+                if start == end:
+                    return
+            self._spans[lane] = (start + 1, end)
+            yield self._commits[start]
+
+    def _take_half(self) -> tuple[int, int]:
+        longest = max(range(len(self._spans)), key=lambda lane: self._spans[lane][1] - self._spans[lane][0])
+        start, end = self._spans[longest]
+        middle = start + (end - start) // 2
+        self._spans[longest] = (start, middle)
+        return middle, end

@@ -1,0 +1,198 @@
+"""A working copy that moves from commit to commit: only what differs between two of them is written.
+
+Neighbours in a history differ in a few files, so this costs a few milliseconds where a whole checkout costs hundreds,
+and a sweep needs one copy for each core, however many commits it looks at. Everything else about it is as in
+:mod:`sentinel.sources.checkouts`, whose records it writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from sentinel.errors import Unavailable
+from sentinel.sources.checkouts import make_links, stamp
+from sentinel.sources.gittrees import TREE, Folder, GitTrees, LargeObjectError, MissingObjectError
+from sentinel.sources.home import remove_tree
+from sentinel.sources.trees import (
+    FILE,
+    LINK,
+    MOST_BYTES,
+    MOST_FILES,
+    SUBMODULE,
+    Entry,
+    checked_path,
+    is_source,
+    too_large,
+    tree_hash,
+)
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout, LeftOut
+from sentinel.targets.refs import Ref
+
+
+class WorkCopy:
+    """:param folder: a folder of its own; whatever is there is removed.
+
+    Not safe to use from several threads. Nothing may run in the copy while it moves.
+    """
+
+    def __init__(self, folder: Path, target: Target, trees: GitTrees) -> None:
+        self._folder = folder
+        self._target = target
+        self._trees = trees
+        self._empty()
+
+    def _empty(self) -> None:
+        remove_tree(self._folder)
+        self._top = self._folder / "tree"
+        self._top.mkdir(parents=True)
+        os.chmod(self._top, 0o755)
+        self._roots: dict[str, str] = {}
+        self._entries: dict[str, Entry] = {}
+        self._left_out: dict[str, LeftOut] = {}
+        self._links: dict[str, str] = {}
+        self._stamp = stamp(self._top)
+
+    def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
+        """Make the copy that of a commit.
+
+        :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
+        """
+        if not roots:
+            paths = ", ".join(root.path for root in self._target.roots)
+            raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {paths}")
+        try:
+            if not self._untouched():
+                self._empty()
+            self._write(roots)
+        except MissingObjectError as error:
+            self._empty()
+            raise Unavailable(f"{self._target.name}: git:{commit} cannot be read from its mirror: {error}") from error
+        except BaseException:
+            self._stamp = ""  # the next move begins anew
+            raise
+        return self._checkout(commit)
+
+    def _write(self, roots: Sequence[tuple[str, str]]) -> None:
+        for path in self._links:
+            (self._top / path).unlink(missing_ok=True)
+        self._visited = self._written = 0
+        roots_now = dict(roots)
+        before, after = _outermost(self._roots), _outermost(roots_now)
+        for path in sorted({*before, *after}, key=lambda path: path in after):  # what goes may lie where another comes
+            self._sync(path, before.get(path), after.get(path))
+        self._roots = roots_now
+        self._relink()
+        self._stamp = stamp(self._top)
+
+    def _checkout(self, commit: str) -> Checkout:
+        files = [[e.path, e.mode, e.blob, e.size] for e in self._entries.values()]
+        (self._folder / "files.json").write_text(json.dumps({"version": 1, "files": files}))
+        here = [root for root in self._target.roots if root.path in self._roots]
+        return Checkout(
+            target=self._target.name,
+            ref=Ref("git", commit),
+            path=self._top,
+            roots=tuple(root.path for root in here),
+            import_roots=tuple(dict.fromkeys(self._top / r.import_root if r.import_root else self._top for r in here)),
+            tree=tree_hash(self._entries.values()),
+            commit=commit,
+            left_out=tuple(self._left_out[path] for path in sorted(self._left_out)),
+        )
+
+    def _sync(self, path: str, old: str | None, new: str | None) -> None:
+        if old == new:
+            return
+        before: Folder = self._trees.folder(old) if old else {}
+        after: Folder = self._trees.folder(new) if new else {}
+        place = self._top / path
+        if new and not old:
+            place.mkdir(parents=True, exist_ok=True)
+            os.chmod(place, 0o755)  # whatever the user's umask is: contained processes are another user's
+        for name in {*before, *after}:
+            was, now = before.get(name), after.get(name)
+            if was == now:
+                continue
+            inner = checked_path(f"{path}/{name}")  # before anything is done there: a folder may be called ``..``
+            self._visited += 1
+            if self._visited > MOST_FILES:
+                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is not used")
+            tree_was = was[1] if was and was[0] == TREE else None
+            tree_now = now[1] if now and now[0] == TREE else None
+            if was and not tree_was:
+                self._left_out.pop(inner, None)
+                self._links.pop(inner, None)
+                if self._entries.pop(inner, None) is not None:
+                    (self._top / inner).unlink(missing_ok=True)
+            if tree_was or tree_now:
+                self._sync(inner, tree_was, tree_now)
+            if now and not tree_now:
+                self._put(inner, *now)
+        if old and not new:
+            remove_tree(place)
+
+    def _put(self, path: str, mode: str, blob: str) -> None:
+        if mode == SUBMODULE:
+            self._left_out[path] = LeftOut(path, None, "a submodule")
+            return
+        try:
+            content = self._trees.blob(blob)
+        except LargeObjectError as error:
+            self._entries[path] = Entry(path, mode, blob, error.size)
+            self._left_out[path] = LeftOut(path, error.size, too_large(path, error.size) or str(error))
+            return
+        except MissingObjectError:
+            if mode == LINK or is_source(path):
+                raise Unavailable(
+                    f"{self._target.name}: the mirror was made without {path} of this commit; "
+                    f"run `sentinel mirror update {self._target.name}`"
+                ) from None
+            self._entries[path] = Entry(path, FILE, blob, None)
+            self._left_out[path] = LeftOut(path, None, "absent from the mirror")
+            return
+        self._entries[path] = Entry(path, mode, blob, len(content))
+        if mode == LINK:
+            self._links[path] = os.fsdecode(content)
+        elif (reason := too_large(path, len(content))) is not None:
+            self._left_out[path] = LeftOut(path, len(content), reason)
+        else:
+            self._written += len(content)
+            if self._written > MOST_BYTES:
+                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_BYTES} bytes; it is not used")
+            place = self._top / path
+            handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(place, 0o444)  # as for folders
+            # Python knows byte code that is out of date by time and size. A time that goes by the content makes that
+            # exact, also where a copy moves back and forth within a second.
+            os.utime(place, (_time(blob), _time(blob)))
+
+    def _relink(self) -> None:
+        """Make all links last: one may lead to another."""
+        for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
+            del self._left_out[path]
+        for path in make_links(self._top, self._links):
+            self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
+
+    def _untouched(self) -> bool:
+        """Say whether the copy is as it was made: code that was measured may have written into it, or removed it."""
+        with suppress(OSError):
+            return stamp(self._top) == self._stamp
+        return False
+
+
+_LEADS_OUT = "a symbolic link that leads out of the checkout"
+
+
+def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
+    """Give those roots that lie inside no other: a package was once in a folder of its own name."""
+    return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
+
+
+def _time(blob: str) -> int:
+    return int(blob[:8], 16) & 0x7FFFFFFF

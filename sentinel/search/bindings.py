@@ -1,0 +1,262 @@
+"""Looks for an adapter's boundaries in a target's history, in trees and syntax alone: nothing is checked out or run."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from sentinel.sources.gittrees import TREE, Folder, LargeObjectError
+from sentinel.sources.trees import FILE
+from sentinel.targets import Binding, PackageRoot
+
+
+@dataclass(frozen=True)
+class Name:
+    """What a module or class has under one name.
+
+    :ivar kind: ``function``, ``class``, ``import`` or ``value``.
+    :ivar span: the first line, with decorators, and the last one.
+    :ivar leads: dotted paths, as written: what is imported or assigned, or a class's bases.
+    """
+
+    kind: str
+    span: tuple[int, int] = (0, 0)
+    leads: tuple[str, ...] = ()
+    names: Mapping[str, Name] = field(default_factory=dict)
+    parameters: frozenset[str] = frozenset()
+
+
+def syntax_of(content: str | bytes) -> ast.Module:
+    """Parse a source.
+
+    :raises SyntaxError: where it is no Python, or is nested deeper than the parser goes.
+    """
+    try:
+        return ast.parse(content)
+    except (ValueError, MemoryError, RecursionError) as error:
+        raise SyntaxError(f"{type(error).__name__} while it was parsed") from None
+
+
+def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
+    """Say what a body defines, whatever the condition; of two the last, but a definition before a value."""
+    names: dict[str, Name] = {}
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            arguments = node.args
+            every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+            names[node.name] = Name("function", span_of(node), parameters=frozenset(item.arg for item in every))
+        elif isinstance(node, ast.ClassDef):
+            bases = tuple(ast.unparse(base).partition("[")[0] for base in node.bases)
+            names[node.name] = Name("class", span_of(node), bases, names_of(node.body))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            for alias in node.names:
+                key = alias.asname or (alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0])
+                if isinstance(node, ast.Import):
+                    names[key] = Name("import", leads=(alias.name if alias.asname else key,))
+                elif alias.name == "*":
+                    names[f"*{len(names)}"] = Name("import", leads=("." * node.level + (node.module or ""),))
+                else:
+                    start = "." * node.level + (f"{node.module}." if node.module else "")
+                    names[key] = Name("import", leads=(f"{start}{alias.name}",))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            plain = isinstance(node.value, (ast.Name, ast.Attribute))
+            leads = (ast.unparse(node.value),) if plain and node.value else ()
+            for item in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(item, ast.Name):
+                    names[item.id] = Name("value", span_of(node), leads)
+        else:
+            blocks = (getattr(node, part, ()) for part in ("body", "orelse", "finalbody"))
+            handlers = (handler.body for handler in getattr(node, "handlers", ()))
+            for block in (*handlers, *blocks):
+                names |= names_of(block)
+    return names
+
+
+def span_of(node: ast.stmt) -> tuple[int, int]:
+    decorators = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
+
+
+#: The share of the longer definition's lines that two must have in common to be one function under two names.
+ALIKE = 0.5
+#: Imports and base classes that are followed from one name; two modules may import each other's.
+_FAR = 8
+
+
+@dataclass(frozen=True)
+class Definition:
+    """:ivar path: the dotted path under which it was looked for."""
+
+    path: str
+    file: str
+    blob: str
+    name: Name
+
+    @property
+    def place(self) -> tuple[str, tuple[int, int]]:
+        """The object name of its file, and its lines there."""
+        return self.blob, self.name.span
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """Where a binding is at one commit.
+
+    :ivar definition: its boundary, under one of its names.
+    :ivar lacks: the first thing of ``requires`` that this version has not.
+    :ivar needs: the first module of ``imports`` that is not there.
+    """
+
+    definition: Definition | None = None
+    lacks: str = ""
+    needs: str = ""
+
+    @property
+    def bound(self) -> bool:
+        return self.definition is not None and not self.lacks and not self.needs
+
+
+class Trees(Protocol):
+    """Trees of files: :class:`~sentinel.sources.gittrees.GitTrees`, or what stands for one."""
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None: ...
+    def folder(self, tree: str) -> Folder: ...
+    def blob(self, name: str) -> bytes: ...
+
+
+class Definitions:
+    """Finds dotted paths in the trees of one mirror. A file is read once, whichever trees have it.
+
+    :param module: what a blob defines, for a caller that has read it already.
+    """
+
+    def __init__(
+        self, trees: Trees, roots: Sequence[PackageRoot], module: Callable[[str], Mapping[str, Name]] | None = None
+    ) -> None:
+        self._trees = trees
+        self._roots: dict[str, list[str]] = defaultdict(list)
+        for root in roots:
+            self._roots[root.package].append(root.path)
+        self.module = module or lru_cache(maxsize=None)(self._module)
+        self._below = lru_cache(maxsize=None)(self._files_below)
+
+    def has(self, tree: str, required: str) -> bool:
+        """Say whether a tree has what a binding requires: a module, an attribute, a field, ``function(parameter)``."""
+        path, _, parameter = required.removesuffix(")").partition("(")
+        if self.file(tree, path) is not None:
+            return True
+        definition = self.find(tree, path)
+        return definition is not None and (not parameter or parameter in definition.name.parameters)
+
+    def find(self, tree: str, path: str, far: int = _FAR) -> Definition | None:
+        """Give what a dotted path leads to, through imports and base classes; None where it leads nowhere."""
+        module, place = self.module_of(tree, path)
+        if place is None:
+            return None
+        rest = path[len(module) + 1 :].split(".")
+        definition = self._in(tree, place, module, self.module(place[1]), rest, far)
+        return definition and Definition(path, definition.file, definition.blob, definition.name)
+
+    def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
+        """Give the longest beginning of a dotted path that is a module, and its file; nothing where none is."""
+        parts = path.split(".")
+        for end in range(len(parts) - 1, 0, -1):
+            module = ".".join(parts[:end])
+            place = self.file(tree, module)
+            if place is not None:
+                return module, place
+        return "", None
+
+    def _in(
+        self, tree: str, place: tuple[str, str], module: str, names: Mapping[str, Name], parts: list[str], far: int
+    ) -> Definition | None:
+        if far == 0:
+            return None
+        first, *rest = parts
+        name = names.get(first)
+        if name is None:
+            stars = (lead for key, star in names.items() if key.startswith("*") for lead in star.leads)
+            paths = (".".join((absolute(star, module, place[0]), *parts)) for star in stars)
+            return next(filter(None, (self.find(tree, path, far - 1) for path in paths)), None)
+        here = Definition(first, *place, name)
+        if name.kind == "import":
+            imported = absolute(name.leads[0], module, place[0])
+            if imported.partition(".")[0] not in self._roots:
+                return None if rest else here  # another package's, and none of the target's code
+            if not rest and self.file(tree, imported) is not None:
+                return here
+            return self.find(tree, ".".join((imported, *rest)), far - 1)
+        if not rest and name.kind != "value":
+            return here
+        top = self.module(place[1])
+        if name.kind == "value":
+            other = next((lead.split(".") for lead in name.leads if lead.partition(".")[0] != first), None)
+            assigned = self._in(tree, place, module, top, [*other, *rest], far - 1) if other else None
+            return assigned or here
+        if name.kind == "function":
+            return None
+        if rest[0] in name.names:
+            return self._in(tree, place, module, name.names, rest, far - 1)
+        bases = (self._in(tree, place, module, top, [*base.split("."), *rest], far - 1) for base in name.leads)
+        return next(filter(None, bases), None)
+
+    def file(self, tree: str, module: str) -> tuple[str, str] | None:
+        """Give path and blob of a module's source."""
+        package, *rest = module.split(".")
+        if package not in self._roots:
+            return None
+        bases = ["/".join((root, *rest)) for root in self._roots[package]]
+        for file in (file for base in bases for file in (f"{base}.py", f"{base}/__init__.py")):
+            entry = self._trees.at(tree, file)
+            if entry is not None and entry[0] == FILE:
+                return file, entry[1]
+        return None
+
+    def sources(self, tree: str) -> Iterator[tuple[str, str]]:
+        """Give path and blob of every Python file of the package roots."""
+        for root in (root for several in self._roots.values() for root in several):
+            entry = self._trees.at(tree, root)
+            if entry is not None and entry[0] == TREE:
+                yield from ((f"{root}/{path}", blob) for path, blob in self._below(entry[1]))
+
+    def _module(self, blob: str) -> Mapping[str, Name]:
+        try:
+            return names_of(syntax_of(self._trees.blob(blob)).body)
+        except (SyntaxError, LargeObjectError):
+            return {}
+
+    def _files_below(self, tree: str) -> frozenset[tuple[str, str]]:
+        files: set[tuple[str, str]] = set()
+        for name, (mode, child) in self._trees.folder(tree).items():
+            if mode == TREE:
+                files |= {(f"{name}/{path}", blob) for path, blob in self._below(child)}
+            elif mode == FILE and name.endswith(".py"):
+                files.add((name, child))
+        return frozenset(files)
+
+
+def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
+    """Say where a binding is in one tree, under its own names."""
+    definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
+    return Sighting(definition, *_lacking(definitions, tree, binding))
+
+
+def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
+    """Give what a tree has not: of what the adapter says that only some versions have, and of what a call imports."""
+    own = binding.paths
+    lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
+    needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))
+    return next((item for item in lacks if not definitions.has(tree, item)), ""), next(needs, "")
+
+
+def absolute(path: str, module: str, file: str) -> str:
+    """Give the dotted path that an import means, written in a module."""
+    dots = len(path) - len(path.lstrip("."))
+    if not dots:
+        return path
+    package = module.split(".") if file.endswith("/__init__.py") else module.split(".")[:-1]
+    return ".".join((*package[: len(package) - dots + 1], *filter(None, path[dots:].split("."))))

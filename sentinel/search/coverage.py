@@ -1,0 +1,208 @@
+"""Says of every function that carries training signal whether a contract looks at it, a reason leaves it out, or
+nobody has looked at it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
+from sentinel.errors import INSTALL, SentinelError
+from sentinel.recipes import Recipe
+from sentinel.search.bindings import Definitions, Trees, sighting
+from sentinel.search.inventory import STATES, Function, Source, State, read
+from sentinel.sources.checkouts import files
+from sentinel.sources.gittrees import TREE, Folder
+from sentinel.sources.trees import FILE
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.worker.codes import LARGEST_SOURCE, read_source
+
+#: How an adapter's reason begins where there is none but that nobody has bound it: that is not to be left out.
+NOT_YET = "not yet bound"
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """:ivar functions: the inventory, by file and line.
+    :ivar outside: bound boundaries that the rule does not have in the inventory.
+    :ivar unread: file -> why it could not be read: what it defines is not counted.
+    """
+
+    functions: tuple[Function, ...]
+    outside: tuple[str, ...]
+    unread: Mapping[str, str]
+
+    @property
+    def totals(self) -> dict[State, int]:
+        return counted(self.functions)
+
+    @property
+    def modules(self) -> dict[str, dict[State, int]]:
+        by_module: dict[str, list[Function]] = defaultdict(list)
+        for function in self.functions:
+            by_module[function.module].append(function)
+        return {module: counted(by_module[module]) for module in sorted(by_module)}
+
+
+def counted(functions: Sequence[Function]) -> dict[State, int]:
+    counts = Counter(function.state for function in functions)
+    return {state: counts[state] for state in STATES}
+
+
+def coverage(
+    target: Target, trees: Trees, tree: str = "", parsed: dict[tuple[str, str], Source] | None = None
+) -> Coverage:
+    """Give the coverage of a target at one tree.
+
+    :param parsed: file and blob -> what was read of them; kept from tree to tree, as most files stay the same.
+    :raises SentinelError: where a file takes too long, or too much memory, to parse.
+    """
+    names: dict[str, Source] = {}
+    definitions = Definitions(trees, target.roots, lambda blob: names[blob].names if blob in names else {})
+    parsed = {} if parsed is None else parsed
+    blobs = dict(sorted(definitions.sources(tree)))
+    new = {file: blob for file, blob in blobs.items() if (file, blob) not in parsed}
+    sources_read = read({file: (target.module_of(file), trees.blob(blob)) for file, blob in new.items()})
+    parsed.update(((file, new[file]), source) for file, source in sources_read.items())
+    sources = {file: parsed[file, blob] for file, blob in blobs.items()}
+    names.update((blobs[file], source) for file, source in sources.items())
+    return coverage_of(target, definitions, tree, sources)
+
+
+def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
+    """Give the coverage of some files of a tree."""
+    bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
+    paths = {}
+    for binding in target.bindings:
+        where = sighting(definitions, tree, binding)
+        if where.definition is not None and where.bound:
+            place = where.definition.file, where.definition.name.span
+            paths[place] = where.definition.path
+            bound[place].append(binding.contract)
+    reasons = {
+        (definition.file, definition.name.span): reason
+        for path, reason in target.unbound.items()
+        if (definition := definitions.find(tree, path)) is not None
+    }
+    functions = []
+    for file, source in sources.items():
+        module = target.module_of(file)
+        for function in source.functions:
+            place = file, function.span
+            reason = reasons.get(place) or target.reason_against(f"{module}.{function.name}")
+            left_out = bool(reason) and not reason.startswith(NOT_YET)
+            state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
+            by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
+            functions.append(replace(function, file=file, state=state, by=by))
+    inside = {(function.file, function.span) for function in functions}
+    outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
+    unread = {file: source.unread for file, source in sources.items() if source.unread}
+    return Coverage(tuple(functions), outside, unread)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a function that is looked at.
+
+    :ivar ran: those that ran while laws were searched; none where it never was called.
+    :ivar idle: those of a function that ran, which did not.
+    :ivar branches: ways that lead on from its lines that have several, where it ran; ``taken`` of them were gone.
+    """
+
+    function: Function
+    ran: tuple[int, ...]
+    idle: tuple[int, ...]
+    branches: int = 0
+    taken: int = 0
+
+
+def lines(
+    whole: Coverage,
+    folder: Path,
+    level: str,
+    recipes: Sequence[Recipe],
+    session: LawSession,
+    bound: Iterable[Subject],
+) -> list[Lines]:
+    """Give the lines and branches of each function that a contract looks at, or that ran beside one, which ran in a
+    search; as coverage.py counts them, without those that raise.
+    """
+    from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
+    from sentinel.search.survey import LEVELS
+
+    try:
+        import coverage as library
+    except ImportError:
+        raise SentinelError(f"coverage.py counts lines, and is not installed here: {INSTALL.format('lines')}") from None
+    examples, shrinking = LEVELS[level]
+    watched = LineSession(session)
+    try:
+        for boundary in bound:
+            with suppress(Undecidable):
+                search = BoundarySearch(watched, boundary, 0, None, shrinking, False, glimpse=True)
+                search.try_recipes(recipes)
+                search.run(examples)
+    finally:
+        watched.close()
+    sources = {each.file for each in whole.functions}
+    jumps = {  # the worker may know the checkout by another name
+        str(folder / file): several
+        for path, several in watched.jumps.items()
+        for file in sources
+        if path.endswith(f"/{file}")
+    }
+    measured = library.Coverage(data_file=None, branch=True, config_file=False)
+    measured.exclude(r"^\s*raise\b")  # a call that is refused has no answer, of which a law would say anything
+    measured.get_data().add_arcs(jumps)
+    there: dict[str, tuple[set[int], set[int], dict[int, tuple[int, int]]]] = {}
+    for path in jumps:
+        with suppress(library.CoverageException, ValueError, MemoryError, RecursionError):  # it does not parse
+            _, statements, _, idle, _ = measured.analysis2(path)
+            there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
+    per_function = []
+    for each in whole.functions:
+        inside = range(each.line + 1, each.end_line + 1)  # to define a function is not to run it
+        lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
+        ran = tuple(sorted(lines_run.intersection(inside)))
+        if ran:
+            exits = [ways[line] for line in inside if line in ways]
+            of, gone_ways = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
+            per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, gone_ways))
+        elif each.state == "by contract":
+            per_function.append(Lines(each, (), ()))
+    return per_function
+
+
+class CheckoutTrees:
+    """The files of a checkout as a tree, for what reads trees; there is one, and its name does not matter."""
+
+    def __init__(self, checkout: Checkout) -> None:
+        self._base = checkout.path
+        self._folders: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        self._files: dict[str, str] = {}
+        for file, blob in files(checkout).items():
+            path, entry = PurePosixPath(file), (FILE, blob)
+            self._files[blob] = file
+            while path.name:
+                above = path.parent.as_posix()
+                self._folders["" if above == "." else above][path.name] = entry
+                path = path.parent
+                entry = (TREE, path.as_posix())
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        above, _, name = path.rpartition("/")
+        return self.folder(above).get(name)
+
+    def folder(self, tree: str) -> Folder:
+        return self._folders.get(tree, {})
+
+    def blob(self, name: str) -> bytes:
+        return self.content(self._files[name])
+
+    def content(self, file: str) -> bytes:
+        # One byte more: what is longer than a source may be is not read as a part of it.
+        return read_source(str(self._base / file), LARGEST_SOURCE + 1)

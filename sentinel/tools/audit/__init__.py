@@ -1,0 +1,1 @@
+"""Read a training configuration, and list the known bugs that it triggers."""

@@ -1,0 +1,422 @@
+"""``sentinel audit``: which known bugs are in a copy of a framework, and which of them a configuration reaches."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    counted,
+    json_option,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, runner_of
+from sentinel.errors import INSTALL, NothingExamined, SentinelError
+from sentinel.recipes import find_recipes
+from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.grades import counted as roots
+from sentinel.recipes.grades import grade, order, reached, realism, root, row
+from sentinel.reports.escaping import visible
+from sentinel.reports.evidence import evidence
+from sentinel.reports.sarif import sarif
+from sentinel.reports.store import write_atomically
+from sentinel.reports.summary import causes
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.tools.audit.composing import HydraMissingError, NotComposedError, composed, named, search_path
+from sentinel.tools.audit.declared import classes_of, options_of
+from sentinel.tools.audit.effective import Training, training
+from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
+from sentinel.tools.audit.launch import launch_of, setting_of
+from sentinel.tools.audit.options import Options
+from sentinel.tools.audit.reach import Reach, reach
+
+GROUP = "check"
+SUMMARY = "list the known bugs that your training configuration triggers"
+
+_EXAMPLE = """\
+  sentinel audit verl                              the copy that is installed here
+  sentinel audit verl --python ~/train/bin/python  the copy in another environment
+  sentinel audit verl --config run.yaml            and which of its bugs this configuration reaches
+  sentinel audit verl --set algorithm.adv_estimator=grpo --set actor_rollout_ref.rollout.n=8
+  sentinel audit verl -- python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo
+  sentinel audit slime --script run-qwen3-4B.sh    what a launch script sets; nothing of it is executed
+  sentinel audit trl --script train.py             what a Python script gives to GRPOConfig(...), not executed either
+  sentinel audit roll --repo ~/src/ROLL            a working tree
+
+What stands after -- is the command that starts the training, as it is typed.
+A configuration with a Hydra `defaults` list is composed first, where hydra-core is installed beside Sentinel.
+Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
+settings that the recipe names; what the configuration leaves out has the copy's default.
+"Hits you": the settings alone decide it. "Hits you only if": something else must be so, or a setting is not known.
+What nothing in the framework gets to is left out. --sarif is for a build: GitHub code scanning shows it.
+exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 nothing was examined
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "audit", _audit, SUMMARY, _EXAMPLE, takes_words=True)
+    parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
+    settings_options(parser, without="repo-url")  # a fork's history is not what is installed
+    parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
+    parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration: YAML, JSON or TOML")
+    parser.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
+    )
+    parser.add_argument(
+        "--script", metavar="FILE", type=Path, help="the shell or Python script that starts the training"
+    )
+    parser.add_argument("--sarif", metavar="FILE", type=Path, help="also write what may hit you as SARIF 2.1.0")
+    json_option(parser)
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    if arguments.repo and arguments.python:
+        raise SentinelError("--repo is a working tree, --python an environment; give one of them")
+    catalog, settings = catalog_and_settings(arguments)
+    target = target_named(catalog, arguments.target)
+    if arguments.repo and not arguments.repo.is_dir():
+        raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
+    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target))
+    for sentence in launch.read:
+        complain(visible(sentence))
+    single = [*launch.settings, *map(setting_of, arguments.set)]
+    config: Path | None = arguments.config or launch.config
+    not_read = [*launch.unread]
+    if launch.config and config != launch.config:
+        not_read.append(f"not read, as --config is given: {launch.config}")
+    data: Mapping[Any, Any] | None = read_mapping(config) if config else None
+    decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
+    there = [item for item in decisions if item.verdict.name == "reproduced"]
+    decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
+    if not decided:
+        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"there is no recipe of {target.name}"
+        raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
+    checkout = next((item.checkout for item in decisions if item.checkout), None)
+    why_not = None
+    if config is not None and data is not None and checkout is not None:
+        data, why_not, left_out = _composed(config, data, catalog, target, checkout)
+        not_read += left_out
+    trainers = options_of(catalog, target, checkout) if checkout else ()
+    configuration = _configuration(data, single)
+    added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
+    if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
+        have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
+        raise NothingExamined(
+            f"{_name(checkout, target.name)} has no {launch.made_by} whose options are known "
+            f"here; known are {have or 'none'}"
+        )
+    run = None if configuration is None else training(configuration, trainers, launch.made_by, added)
+    if config is not None and data is not None and why_not is not None:
+        not_read += _bases(config, data, run, why_not)
+    bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
+    hardening = [bug for bug in bugs if bug.realism == "unreachable"]
+    bugs = [bug for bug in bugs if bug.realism != "unreachable"]
+    bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
+    name = _name(checkout, target.name)
+    unread = [*not_read, *(_of_settings(run) if run else ())]
+    if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
+        for line in unread:
+            complain(visible(line))
+        raise NothingExamined(_no_setting(run, name))
+    if arguments.sarif:
+        results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
+        write_atomically(
+            arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
+        )
+    if arguments.json:
+        say_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
+    else:
+        _tell(name, bugs, run, unread, hardening)
+        for line in _undecided(decisions):
+            say(visible(line))
+    return 1 if any(bug.reached for bug in bugs) or (run is None and bugs) else 0
+
+
+def _of_settings(run: Training) -> list[str]:
+    """Say which settings of a run are not options of its trainer, with the options that they may mean."""
+    options, lines = run.options, []
+    if options is None:
+        return []
+    meant = run.meant()
+    for name in run.unknown()[:_MOST_LINES]:
+        other = run.elsewhere(name)
+        near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
+        lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
+    left = len(run.unknown()) - len(lines)
+    if left > 0:
+        lines.append(f"{counted(left, 'more setting')} of yours are not options of {options.name} in this version")
+    added = sorted(name for name in run.added if name not in options)
+    if added:
+        lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
+    by_source: dict[str, list[str]] = {}
+    for name in run.unread():
+        near = f" (did you mean {meant[name]}?)" if name in meant else ""
+        by_source.setdefault(options.may_declare(name), []).append(f"{name}{near}")
+    for source, names in by_source.items():
+        lines.append(f"not compared with options of {source}, which were not read: {_some(names)}")
+    return lines
+
+
+#: Lines, and names in one line, that are listed of one kind.
+_MOST_LINES, _MOST_NAMES = 10, 12
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
+
+
+def _examined(run: Training, bugs: Sequence[Bug]) -> bool:
+    """Return True if at least one setting was compared: with the options of the version, or with a bug's conditions."""
+    if run.options is not None and any(name in run.options for name in run.configuration):
+        return True
+    named = {name for bug in bugs for entry in bug.decision.recipe.affects for name in entry.when}
+    return any(run.setting(name) is not None for name in named if name in run.configuration)
+
+
+def _no_setting(run: Training, name: str) -> str:
+    count = counted(len(run.configuration), "setting")
+    if not run.configuration:
+        return "the configuration sets nothing; give another with --config, --script, --set or --"
+    if run.options is None:
+        return f"the options of {name} cannot be read, and no known bug depends on any of your {count}"
+    return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
+
+
+#: Causes that many bugs share, though the reason of each names other code.
+_CAUSES = {
+    "not-in-this-version": "this version does not have the code",
+    "drift": "the adapter does not know the code of this version (--json has each reason)",
+}
+
+
+def _undecided(decisions: Sequence[Decision]) -> list[str]:
+    """List the known bugs that were not decided, grouped by cause."""
+    groups: dict[str, list[str]] = {}
+    for item in decisions:
+        if item.verdict.name == "changed":
+            cause = "neither the values of the bug nor the right ones"
+        elif item.verdict.name in ("reproduced", "fixed"):
+            continue
+        else:
+            cause = _CAUSES.get(item.verdict.kind) or f"{item.verdict.kind}: {item.verdict.reason}"
+        groups.setdefault(cause, []).append(item.recipe.bug_id)
+    if not groups:
+        return []
+    total = sum(map(len, groups.values()))
+    lines = [f"{counted(total, 'recipe')} could not be decided:"]
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    lines += [f"  {len(names)}: {cause}: {_some(names)}" for cause, names in ordered[:_MOST_LINES]]
+    rest = sum(len(names) for _, names in ordered[_MOST_LINES:])
+    return [*lines, *([f"  {rest}: other causes; --json lists them"] if rest else [])]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A known bug that the copy has; ``reach`` is None without a configuration."""
+
+    decision: Decision
+    reach: Reach | None
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        return self.decision.recipe.document
+
+    @property
+    def realism(self) -> str:
+        return realism(self.document)
+
+    @property
+    def reached(self) -> bool:
+        return self.reach is not None and self.reach.answer == "reached"
+
+    @property
+    def answer(self) -> str:
+        """``hits``, ``only if`` or ``does not``."""
+        if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
+            return "hits"
+        return "does not" if self.reach.answer == "not reached" else "only if"
+
+
+def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
+    """Merge single settings over those of the file; None where there are neither."""
+    if data is None and not single:
+        return None
+    configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
+    for name, value in single:
+        below = f"{name}."
+        configuration = {other: text for other, text in configuration.items() if not other.startswith(below)}
+        configuration |= flattened({name: value})
+    return configuration
+
+
+def _composed(
+    file: Path, data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
+) -> tuple[Mapping[Any, Any], NotComposedError | None, list[str]]:
+    """Return a configuration with the files that its Hydra ``defaults`` list names.
+
+    :return: the configuration; why the files could not be read, if so; which folders of its search path were left out.
+    """
+    if not named(data):
+        return data, None, []
+    folders, left_out = search_path(data, catalog, target, checkout)
+    sentences = [f"{file}: {sentence}" for sentence in left_out]
+    try:
+        return composed(file, folders), None, sentences
+    except NotComposedError as error:
+        return data, error, sentences
+
+
+def _bases(file: Path, data: Mapping[Any, Any], run: Training | None, why: NotComposedError) -> list[str]:
+    """Say which files of a Hydra configuration were not read. The copy's own defaults are known anyway."""
+    unread, mend = named(data), "mend it, or "
+    if isinstance(why, HydraMissingError):
+        own = Path(run.options.file).stem if run is not None and run.options is not None else ""
+        unread, mend = [entry for entry in unread if entry not in own], f"{INSTALL.format('hydra')}, or "
+    if not unread:
+        return []
+    return [
+        f"{file}: what its defaults list names is not read ({', '.join(unread)}): {why}; {mend}give the "
+        "composed configuration, which a Hydra program prints with --cfg job"
+    ]
+
+
+def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
+    ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
+    decisions: list[Decision] = []
+    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        for number, recipe in enumerate(recipes, 1):
+            tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
+            decisions.append(runner.decide(Job(recipe, ref)))
+            if decisions[-1].checkout is None:  # the copy itself is not available, whatever the recipe
+                break
+    return decisions
+
+
+def _name(checkout: Checkout | None, target: str) -> str:
+    if checkout is not None and checkout.version:
+        return f"{target} {checkout.version}"
+    return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
+
+
+def _tell(
+    name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
+) -> None:
+    """Print the counts in words, then what a person has to read."""
+    worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
+    for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
+        worst.setdefault(root(bug.document), bug.answer)
+    answers = Counter(worst.values())
+    head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
+    if run is None:
+        say(f"{head}.")
+        if bugs:
+            say_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
+    else:
+        say(
+            f"{head}: {answers['hits']} hit you, {answers['only if']} only if more is so, {answers['does not']} do not."
+        )
+        for line in unread:
+            say(visible(line))
+        for answer, heading in (("hits", "hits you"), ("only if", "hits you only if …")):
+            if answers[answer]:
+                say(f"\n{heading}")
+            for bug in bugs:
+                if bug.answer == answer:
+                    _tell_of(bug, run)
+        if any(bug.answer == "does not" for bug in bugs):
+            say("\nof what does not hit you, --json tells the setting that says so")
+        if run.options is not None:
+            say(f"defaults are those of {run.options.name} ({run.options.file})")
+    if hardening:
+        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; nothing in the framework triggers what is hardening")
+
+
+def _counted(bug: Bug) -> dict[str, str]:
+    return row(bug.decision.recipe.target, bug.document)
+
+
+def _tell_of(bug: Bug, run: Training) -> None:
+    recipe, reach = bug.decision.recipe, bug.reach
+    assert reach is not None
+    say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
+    say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    fault = "something else fails first" if bug.realism == "fault" and bug.reached else ""
+    only_if = "; ".join(filter(None, [reach.where, fault]))
+    if only_if:
+        say(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
+    how = "" if recipe.affects else reached(recipe.document)
+    if how:
+        say(f"    how a run gets there: {visible(how)}")
+    elif bug.reached or not reach.where:
+        say(f"    because {visible(reach.because)}")
+    advice = _advice(recipe.until, () if run.options is None else (run.options,))
+    if advice:
+        say(f"    until it is fixed, set {visible(settings_in_words(advice))}")
+
+
+def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
+    """Return the settings that avoid a bug, if a trainer of this version has all of them and takes these values."""
+
+    def takes(trainer: Options, name: str, value: str) -> bool:
+        option = trainer.options.get(name)
+        return name in trainer and (option is None or not option.choices or value in option.choices)
+
+    possible = any(all(takes(one, name, value) for name, value in until.items()) for one in trainers)
+    return until if possible or not trainers else {}
+
+
+def _row(bug: Bug) -> tuple[str, ...]:
+    recipe = bug.decision.recipe
+    concerns = "; ".join(map(str, recipe.affects)) or reached(recipe.document)
+    return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
+
+
+def _plain(
+    name: str,
+    decisions: Sequence[Decision],
+    bugs: Sequence[Bug],
+    run: Training | None,
+    trainers: Sequence[Options],
+) -> dict[str, Any]:
+    if run is not None and run.options is not None:
+        trainers = (run.options,)
+    reaches = {
+        bug.decision.recipe.bug_id: {"reach": bug.reach.answer, "because": bug.reach.because, "where": bug.reach.where}
+        for bug in bugs
+        if bug.reach
+    }
+    defaults = {"trainer": run.options.name, "file": run.options.file} if run and run.options else None
+    return {
+        "copy": name,
+        "defaults": defaults,
+        "bugs": [
+            {
+                "bug": item.recipe.bug_id,
+                "verdict": item.verdict.name,
+                "reason": item.verdict.reason,
+                "severity": item.recipe.document.get("severity"),
+                "realism": realism(item.recipe.document),
+                "affects": [str(entry) for entry in item.recipe.affects],
+                "until": dict(_advice(item.recipe.until, trainers)),
+                **reaches.get(item.recipe.bug_id, {}),
+            }
+            for item in decisions
+        ],
+    }

@@ -1,0 +1,208 @@
+"""Which options a copy of a framework has: read off the copy, where ``recipes/<target>/options.toml`` says to look.
+
+    [[options]]
+    name = "PPO"
+    kind = "classes"
+    file = "package/config.py"
+    class = "TrainConfig"
+
+One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
+class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
+``elsewhere`` holds options that another package or file declares, with their defaults. ``more`` names what declares
+options that are not read; a setting of a run that is not known may then be one of them.
+
+    [defaults.policy_loss]
+    eps_clip_high = ["epsilon_high", "epsilon"]
+    loss_agg_mode = {option = "DPO:loss_type", is = {sum = "token-sum"}}
+
+Which option (of which trainer) an input of a contract is set by: the first that is not null, with its values as the
+contract has them where they are not the same.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.recipes.catalog import Catalog
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of, spelled, value_of
+from sentinel.tools.audit.option_classes import options_of_class
+from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
+
+#: Beside the recipes of a target.
+FILE = "options.toml"
+
+#: A file of a copy that is larger was not written by hand; it is not read.
+_LARGEST = 4_000_000
+
+_FLAGS = {"store_true": "false", "store_false": "true"}
+
+
+def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
+    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared."""
+    trainers: dict[str, Options] = {}
+    for file, entry in _declarations(catalog, target.name):
+        if entry["name"] in trainers:
+            continue
+        place = _place(target, checkout, entry["file"])
+        if place is None:
+            continue
+        try:
+            if entry["kind"] == "classes":
+                options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+            else:
+                options, unread = options_of_parser(place) if entry["kind"] == "parser" else options_of_tree(place)
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
+            continue  # a copy that is broken there says nothing; what is then not known is said to be not known
+        except KeyError as error:
+            raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
+        if not options:
+            continue  # the class had another name then
+        elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
+        more = {"": entry["more"]} if "more" in entry else unread
+        trainers[entry["name"]] = Options(
+            entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more
+        )
+    return tuple(trainers.values())
+
+
+def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
+    """Return the names of the classes by which Python scripts configure the trainers of a target."""
+    named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
+    return tuple(dict.fromkeys(named))
+
+
+def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
+    """Map inputs of a contract to the default that a run has, with its option; without what is not known."""
+    defaults: dict[str, tuple[Any, str]] = {}
+    trainers = options_of(catalog, target, checkout)
+    for file in _files(catalog, target.name):
+        for name, entry in read_mapping(file).get("defaults", {}).get(contract, {}).items():
+            declaration = entry if isinstance(entry, dict) else {"option": entry}
+            options = declaration["option"] if isinstance(declaration["option"], list) else [declaration["option"]]
+            for option in options:
+                trainer, _, key = option.rpartition(":")
+                having = [item for item in trainers if key in item.options and trainer in ("", item.name)]
+                text = having[0].options[key].default if having else None
+                text = declaration["is"].get(text) if "is" in declaration else text
+                if text is not None:
+                    defaults[name] = value_of(text), key
+                    if defaults[name][0] is not None:
+                        break
+    return defaults
+
+
+def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
+    """Give the folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
+    trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
+    folders = [_place(target, checkout, file) for file in trees]
+    return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
+
+
+def options_of_parser(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
+    """Return the options of every call that names one, ``--name``: of ``add_argument``, or a function around it.
+
+    :return: the options, and as :func:`options_of_class` does what may declare more: a call whose name is computed. In
+        a loop over literal strings, ``f"--{prefix}.lr"`` is not.
+    """
+    options: dict[str, Option] = {}
+    more: dict[str, str] = {}
+    tree = parsed(file)
+    loops = {
+        id(call): (loop.target.id, choices_of(loop.iter))
+        for loop in ast.walk(tree)
+        if isinstance(loop, ast.For) and isinstance(loop.target, ast.Name)
+        for call in ast.walk(loop)
+        if isinstance(call, ast.Call)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        keywords = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
+        names = [_names(item, *loops.get(id(node), ("", ()))) for item in node.args]
+        options_named = next((several for several in names if several and several[0].startswith("--")), ())
+        for name in options_named:
+            if name == _COMPUTED:
+                more[""] = f"a call of {file.name} whose option has a computed name"
+                continue
+            name = text_of(keywords["dest"]) or name if "dest" in keywords else name
+            options.setdefault(spelled(name), Option(_default(keywords), choices_of(keywords.get("choices"))))
+    return options, more
+
+
+#: Stands for the name of an option that only the code knows.
+_COMPUTED = "--?"
+
+
+def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts of an argument: one of a literal, one for each value of the loop's variable of an f-string."""
+    if isinstance(node, ast.Constant):
+        return (node.value,) if isinstance(node.value, str) else ()
+    if not isinstance(node, ast.JoinedStr):
+        return ()
+    texts = [""] * (len(values) or 1)
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            texts = [text + str(part.value) for text in texts]
+        elif isinstance(part, ast.FormattedValue) and getattr(part.value, "id", "") == variable and values:
+            texts = [text + value for text, value in zip(texts, values)]
+        else:
+            return (_COMPUTED,) if texts[0].startswith("--") else ()
+    return tuple(texts)
+
+
+def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
+    """Return what the file itself sets, and that nothing declares more.
+
+    The files that its Hydra ``defaults`` list names are not looked up: the list is not an option.
+    """
+    data = settings_of(read_mapping(file))
+    return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}, {}
+
+
+def _default(keywords: dict[str, ast.expr]) -> str | None:
+    if "default" in keywords:
+        return text_of(keywords["default"])
+    action = text_of(keywords["action"]) if "action" in keywords else ""
+    if keywords.get("required") is not None:
+        return None
+    return _FLAGS.get(action or "", "null")
+
+
+def _files(catalog: Catalog, target: str) -> list[Path]:
+    return [file for folder in catalog.recipe_folders if (file := folder / target / FILE).is_file()]
+
+
+def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    for file in _files(catalog, target):
+        for entry in read_mapping(file).get("options", []):
+            missing = {"name", "kind", "file"} - entry.keys()
+            if missing or entry["kind"] not in ("classes", "parser", "tree"):
+                wrong = f"missing {', '.join(sorted(missing))}" if missing else "kind is classes, parser or tree"
+                raise SentinelError(f"{file}: an entry of options: {wrong}")
+            yield file, entry
+
+
+def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
+    """Say where a file or folder of the repository would be in a copy; an installed one has its packages alone."""
+    names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
+    return (checkout.path / name for name in names)
+
+
+def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
+    return next((place for place in places(target, checkout, file) if _readable(place)), None)
+
+
+def _module(checkout: Checkout, module: str) -> Path | None:
+    name = module.replace(".", "/")
+    places = (root / tail for root in checkout.import_roots for tail in (f"{name}.py", f"{name}/__init__.py"))
+    return next((place for place in places if _readable(place)), None)
+
+
+def _readable(place: Path) -> bool:
+    return place.is_file() and place.stat().st_size < _LARGEST

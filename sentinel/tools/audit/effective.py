@@ -1,0 +1,149 @@
+"""What a training run has for a setting: what its configuration says, else the default of the copy it runs on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sentinel.tools.audit.options import Options
+
+#: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. A relative one (``${.path}``) is not.
+_REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
+
+
+#: Settings that are compared with all options of a trainer.
+_MOST = 30
+
+
+@dataclass(frozen=True)
+class Setting:
+    """:ivar name: the setting, or the section above it that says that it is not there.
+    :ivar value: its text, None where it cannot be known.
+    :ivar default: whether the configuration is silent, and this is the copy's default.
+    """
+
+    name: str
+    value: str | None
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """:ivar configuration: setting -> text, as the configuration has it.
+    :ivar options: what the trainer takes that the configuration is for; None where nothing is known of it.
+    :ivar others: what the copy's other trainers take.
+    :ivar added: settings that the command adds, and that need not be options.
+    :ivar doubtful: options that an unknown setting may mean; their defaults are not relied on.
+    """
+
+    configuration: Mapping[str, str]
+    options: Options | None = None
+    others: tuple[Options, ...] = ()
+    added: frozenset[str] = frozenset()
+    doubtful: frozenset[str] = frozenset()
+
+    def unknown(self) -> list[str]:
+        """Return the settings that this trainer certainly does not have; of a whole unknown section, its name."""
+        options = self.options
+        if options is None:
+            return []
+        found: dict[str, None] = {}
+        for name in self.configuration:
+            if name in self.added:
+                continue
+            parts = name.split(".")
+            above = (".".join(parts[: size + 1]) for size in range(len(parts)))
+            first = next((part for part in above if options.closed(part)), None)
+            if first is not None:
+                found[first] = None
+        return list(found)
+
+    def unread(self) -> list[str]:
+        """Return the settings that something else than the options that were read may declare."""
+        options = self.options
+        if options is None:
+            return list(self.configuration)
+        return [name for name in self.configuration if name not in options and options.may_declare(name)]
+
+    def meant(self) -> dict[str, str]:
+        """Map settings that this trainer does not have, or may not have, to the options that they may mean."""
+        options = self.options
+        if options is None:
+            return {}
+        unread = {name: options.closest(name, 0.85) for name in self.unread()[:_MOST]}
+        return {
+            **{name: options.closest(name) for name in self.unknown()[:_MOST]},
+            **{name: option for name, option in unread.items() if option},
+        }
+
+    def setting(self, name: str) -> Setting | None:
+        """Give a run's value; None where neither the configuration nor the copy knows the name."""
+        return self._resolved(self._lookup(name), 8)
+
+    def absent(self, name: str) -> bool:
+        """Say whether the copy's options are known, and this is none of them."""
+        return self.options is not None and self._lookup(name) is None
+
+    def elsewhere(self, name: str) -> str | None:
+        """Give the other trainer that alone has this option."""
+        return next((other.name for other in self.others if name in other), None)
+
+    def _lookup(self, name: str) -> Setting | None:
+        if name in self.configuration:
+            return Setting(name, self.configuration[name])
+        if self._written(name):
+            return Setting(name, "{…}")
+        parts = name.split(".")
+        above = [".".join(parts[:size]) for size in range(1, len(parts))]
+        for section in above:
+            if self.configuration.get(section):  # written as null, or as one value: it has no members
+                return Setting(section, "null" if self.configuration[section] == "null" else None)
+        return self._default(name, above)
+
+    def _default(self, name: str, above: Sequence[str]) -> Setting | None:
+        if self.options is None or name not in self.options:
+            return None
+        for section in above:
+            option = self.options.options.get(section)
+            if option is not None and option.default == "null" and not self._written(section):
+                return Setting(section, "null", default=True)
+        option = self.options.options.get(name)
+        if name in self.doubtful:
+            return Setting(name, None, default=True)
+        return Setting(name, option.default if option else "{…}", default=True)
+
+    def _written(self, section: str) -> bool:
+        """Say whether the configuration sets a member of it."""
+        return any(other.startswith(f"{section}.") for other in self.configuration)
+
+    def _resolved(self, setting: Setting | None, steps: int) -> Setting | None:
+        if setting is None or setting.value is None or "${" not in setting.value:
+            return setting
+        reference = _REFERENCE.fullmatch(setting.value)
+        if reference is None or not steps:
+            return Setting(setting.name, None, setting.default)
+        other = self._resolved(self._lookup(reference[1]), steps - 1)
+        value = other.value if other is not None else reference[2]
+        return Setting(setting.name, value, setting.default and (other is None or other.default))
+
+
+def training(
+    configuration: Mapping[str, str],
+    trainers: Sequence[Options],
+    made_by: str = "",
+    added: frozenset[str] = frozenset(),
+) -> Training:
+    """Return the run that a configuration is for.
+
+    :param made_by: the class that a script makes the configuration with. If it is empty, or no trainer's, the trainer
+        is the one that knows most of the settings, the first of several.
+    :param added: settings that need not be options of the trainer.
+    """
+    made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]
+    counts = [(is_made, sum(name in trainer for name in configuration)) for is_made, trainer in zip(made, trainers)]
+    best = max(range(len(trainers)), key=lambda place: (counts[place], -place), default=None)
+    if best is None:
+        return Training(configuration)
+    run = Training(configuration, trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
+    return replace(run, doubtful=frozenset(filter(None, run.meant().values())))

@@ -1,0 +1,137 @@
+"""Read what starts a training run: a command, a shell script or a Python script. None of them is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
+from sentinel.tools.audit.files import spelled, value_of
+from sentinel.tools.audit.python_script import calls_of
+
+#: Other commands of a script that are listed.
+_MOST = 10
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What starts the training.
+
+    :ivar settings: setting -> value, in order.
+    :ivar made_by: the configuration class that a Python script calls; empty if none is called.
+    :ivar config: the configuration file that the command names.
+    :ivar added: settings that the command adds with ``+`` to those that the configuration has.
+    :ivar read: what was read, in words.
+    :ivar unread: what could not be read, in words.
+    """
+
+    settings: tuple[tuple[str, Any], ...] = ()
+    made_by: str = ""
+    config: Path | None = None
+    added: frozenset[str] = frozenset()
+    read: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str]) -> Launch:
+    """Read the shell or Python script, or the words of the command, that start the training.
+
+    :param classes: the classes that Python scripts configure a trainer with.
+    """
+    if script and words:
+        raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
+    if not script and not words:
+        return Launch()
+    if script and script.suffix == ".py":
+        return _of_python(script, (), classes)
+    line = of_script(script) if script else of_words(words)
+    where = line.where or " ".join(words)
+    read = (f"{where}: {_counted(len(line.settings))} read",) if line.where else ()
+    unread: list[str] = []
+    if line.unknown:
+        unread.append(f"not known, as only a shell puts them in: {', '.join(line.unknown)}")
+    if line.others:
+        more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
+        unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
+    program = _beside(script, line.program) if line.program.endswith(".py") else None
+    if program is not None:
+        made = _of_python(program, line.settings, classes, must=not line.settings and not line.unknown)
+        if made.made_by:
+            return replace(made, unread=(*unread, *made.unread))
+    settings = [setting_of(word) for word in line.settings]
+    named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
+    settings = [(name, value) for name, value in settings if name not in _NAMES_A_FILE]
+    config = _configuration(script, line.program, named) if named else None
+    if named and config is None:
+        words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
+        unread.append(f"not read, as it is not a file here: the configuration that {words_of} names")
+    if not settings and config is None:
+        gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
+        raise NothingExamined(
+            f"{where}: no settings after the program, which are written KEY=VALUE or --key "
+            f"value{gone}; give the configuration with --config, or single settings with --set"
+        )
+    added = frozenset(setting_of(word)[0] for word in line.settings if word.startswith("+"))
+    return Launch(tuple(settings), config=config, added=added, read=read, unread=tuple(unread))
+
+
+def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True) -> Launch:
+    """Read the configuration that a Python script makes.
+
+    :param words: the arguments of the script, which are its own if it makes the configuration itself.
+    :param must: whether a script that makes none is an error.
+    """
+    calls = calls_of(file, classes)
+    if not calls and must:
+        names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
+        raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
+    if not calls:
+        return Launch()
+    call, *others = calls
+    read = f"{file}:{call.line}: {_counted(len(call.settings))} of {call.name} read"
+    unread = []
+    if call.unread:
+        unread.append(f"not read in {file}:{call.line}, as the script computes them: {', '.join(call.unread)}")
+    if others:
+        unread.append(f"not read in {file}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
+    if words:
+        unread.append(f"not read, as arguments of {file.name} itself: {' '.join(words)}")
+    unknown = [(name, NOT_KNOWN) for name in call.unread if "*" not in name and "(" not in name]
+    return Launch((*call.settings.items(), *unknown), call.name, read=(read,), unread=tuple(unread))
+
+
+#: Arguments that name the configuration file: by its path, or as Hydra does by a folder and a name in it.
+_NAMES_A_FILE = ("config", "config_path", "config_name", "config_dir")
+
+
+def _configuration(script: Path | None, program: str, named: Mapping[str, str]) -> Path | None:
+    """Return the configuration file that the arguments of a program name; None if it is not a file here."""
+    folders = [named[name] for name in ("config_path", "config_dir") if name in named] or [""]
+    name = named.get("config_name", "")
+    places = [named["config"]] if "config" in named else []
+    for folder in folders if name else ():
+        for base in ("", str(Path(program).parent)):
+            places += [str(Path(base, folder, f"{name}{end}")) for end in ("", ".yaml")]
+    return next((file for place in places if (file := _beside(script, place))), None)
+
+
+def _beside(script: Path | None, name: str) -> Path | None:
+    """Return a file that a command names, in this folder or that of its script; None if it is not there."""
+    places = [Path(name), *([script.parent / name] if script else [])]
+    return next((place for place in places if name and "\0" not in name and place.is_file()), None)
+
+
+def setting_of(word: str) -> tuple[str, Any]:
+    """Return the name and value of ``KEY=VALUE``, written as for Hydra or argparse: ``+KEY``, ``--key-of-words``."""
+    name, equals, text = word.partition("=")
+    name = spelled(name.strip("+ "))
+    if not equals or not name:
+        raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
+    return name, value_of(text)
+
+
+def _counted(number: int) -> str:
+    return f"{number} setting{'' if number == 1 else 's'}"

@@ -1,0 +1,252 @@
+"""Options that are declared as dataclasses or pydantic's models, nested in each other, read off the code; nothing is
+imported.
+
+What a class computes (``__post_init__``, a default that is a function's result) is not read: such a default is unknown.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from functools import cached_property
+from pathlib import Path
+
+from sentinel.tools.audit.options import Option, choices_of, parsed, text_of
+
+_DEEPEST = 12
+
+#: Sections that are looked into. Twelve classes with ten fields of the next one each would be a million million.
+_MOST = 2000
+
+#: Dotted module -> its file, or None where it is not in the copy.
+Find = Callable[[str], "Path | None"]
+
+
+#: Packages whose classes declare no options of their own.
+_NO_OPTIONS = frozenset({"abc", "enum", "omegaconf", "pydantic", "pydantic_config", "pydantic_settings", "typing"})
+
+
+def options_of_class(file: Path, name: str, find: Find) -> tuple[dict[str, Option], dict[str, str]]:
+    """Return the fields of a class, those of its sections among them, by their dotted names.
+
+    :param find: returns the file of a module that the class or a section of it is imported from.
+    :return: the options, and for each prefix below which there may be more the base class that was not found.
+    """
+    modules = _Modules(find)
+    owner = modules.class_named(modules.read(file), name)
+    return (dict(modules.options(owner)) if owner else {}), modules.open
+
+
+@dataclass(frozen=True)
+class _Module:
+    tree: ast.Module
+    file: Path
+
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        return {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
+
+    @cached_property
+    def values(self) -> dict[str, ast.expr]:
+        """Names that the module gives a value at its top."""
+        return {
+            target.id: node.value
+            for node in self.tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+
+    @cached_property
+    def imports(self) -> dict[str, tuple[str, str]]:
+        """Map a name to its module, with a dot for each level of a relative import, and its name there."""
+        return {
+            alias.asname or alias.name: ("." * node.level + (node.module or ""), alias.name)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+
+    def beside(self, module: str) -> Path | None:
+        """Return the file of a module that is imported relative to this one, in the same packages."""
+        name = module.lstrip(".")
+        folder = self.file.parent
+        for _ in range(len(module) - len(name) - 1):
+            folder = folder.parent
+        base = folder.joinpath(*name.split(".")) if name else folder
+        places = (base.with_suffix(".py") if name else base / "__init__.py", base / "__init__.py")
+        inside = (folder / "__init__.py").is_file()
+        return next((place for place in places if inside and place.is_file()), None)
+
+
+@dataclass(frozen=True)
+class _Class:
+    node: ast.ClassDef
+    module: _Module
+
+
+@dataclass(frozen=True)
+class _Field:
+    annotation: ast.expr
+    value: ast.expr | None
+    module: _Module
+
+
+@dataclass(frozen=True)
+class _Modules:
+    find: Find
+    by_file: dict[Path, _Module] = dataclass_field(default_factory=dict)
+    open: dict[str, str] = dataclass_field(default_factory=dict)
+    left: Iterator[int] = dataclass_field(default_factory=lambda: iter(range(_MOST)))
+
+    def read(self, file: Path) -> _Module:
+        if file not in self.by_file:
+            self.by_file[file] = _Module(parsed(file), file)
+        return self.by_file[file]
+
+    def class_named(self, module: _Module, name: str) -> _Class | None:
+        return self._found(module, name)[0]
+
+    def foreign(self, module: _Module, base: ast.expr) -> str:
+        """Return the name of a base class of another package that may declare options; empty if it declares none."""
+        if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
+            source, name = base.value.id, base.attr
+        elif isinstance(base, ast.Name):
+            _, source, name = self._found(module, base.id)
+        else:
+            return ""
+        return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
+
+    def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
+        """Look up a class by name. If the copy lacks its source, return the last module and name imported."""
+        source = ""
+        for _ in range(_DEEPEST):  # a class may be imported through several modules
+            if name in module.classes:
+                return _Class(module.classes[name], module), "", name
+            if name not in module.imports:
+                return None, "", name
+            source, name = module.imports[name]
+            file = module.beside(source) if source.startswith(".") else self.find(source) if source else None
+            if file is None:
+                return None, source, name
+            module = self.read(file)
+        return None, source, name
+
+    def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
+        """:param values: fields that whoever makes the object gives a value, and which."""
+        if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
+            return
+        for name, item in self._fields(owner, prefix).items():
+            value = (values or {}).get(name)
+            written = _Field(item.annotation, value, owner.module) if value is not None else item
+            yield from self._field(f"{prefix}{name}", written)
+
+    def _fields(self, owner: _Class, prefix: str, above: frozenset[ast.ClassDef] = frozenset()) -> dict[str, _Field]:
+        fields: dict[str, _Field] = {}
+        above |= {owner.node}
+        for base in reversed(owner.node.bases):
+            inherited = self.class_named(owner.module, base.id) if isinstance(base, ast.Name) else None
+            if (
+                inherited
+                and inherited.node not in above
+                and len(above) < _DEEPEST
+                and next(self.left, None) is not None
+            ):
+                fields |= self._fields(inherited, prefix, above)
+            elif inherited is None and (name := self.foreign(owner.module, base)):
+                self.open.setdefault(prefix, name)
+        for node in owner.node.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                fields[node.target.id] = _Field(node.annotation, node.value, owner.module)
+        return fields
+
+    def _field(self, name: str, item: _Field) -> Iterator[Named]:
+        value, choices = item.value, _choices(item.annotation)
+        if isinstance(value, ast.Call) and _called(value) in ("field", "Field"):
+            keywords = {keyword.arg: keyword.value for keyword in value.keywords}
+            choices = _declared_choices(keywords.get("metadata")) or choices
+            default = value.args[0] if value.args else keywords.get("default")
+            value = default if default is not None else _made(keywords.get("default_factory"))
+        if isinstance(value, ast.Name) and value.id in item.module.values:
+            value = item.module.values[value.id]
+        call = _inner(value)
+        made = self.class_named(item.module, _called(call)) if call is not None else None
+        section = made or self._section(item)
+        text = "" if call is not None and _called(call) in ("list", "dict", "set", "tuple") else text_of(value)
+        if made is not None and call is not None:
+            values = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+            yield from self.options(made, f"{name}.", values)
+            return
+        yield name, Option(text, choices)
+        if section is not None:
+            yield from self.options(section, f"{name}.")
+
+    def _section(self, item: _Field) -> _Class | None:
+        """Give the dataclass that an annotation names, alone or beside None."""
+        for name in _named(item.annotation):
+            owner = self.class_named(item.module, name)
+            if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body):
+                return owner
+        return None
+
+
+Named = tuple[str, Option]
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return (
+        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
+    )
+
+
+def _made(factory: ast.expr | None) -> ast.expr | None:
+    """Give the call that a ``default_factory`` makes."""
+    if isinstance(factory, ast.Lambda):
+        return factory.body
+    return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
+
+
+def _inner(value: ast.expr | None) -> ast.Call | None:
+    """Give the call that makes an object, out of ``copy.deepcopy(...)`` too."""
+    if not isinstance(value, ast.Call):
+        return None
+    return _inner(value.args[0]) if _called(value) in ("deepcopy", "copy") and value.args else value
+
+
+def _named(annotation: ast.expr) -> Iterator[str]:
+    """The names of an annotation that is a name, or several with ``|``, ``Optional`` or ``Union``; none in a list."""
+    if isinstance(annotation, ast.Name):
+        yield annotation.id
+    elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            yield from _named(ast.parse(annotation.value, mode="eval").body)
+        except SyntaxError:
+            return
+    elif isinstance(annotation, ast.BinOp):
+        yield from _named(annotation.left)
+        yield from _named(annotation.right)
+    elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") in ("Optional", "Union"):
+        inner = annotation.slice
+        for part in inner.elts if isinstance(inner, ast.Tuple) else [inner]:
+            yield from _named(part)
+
+
+def _choices(annotation: ast.expr) -> tuple[str, ...]:
+    literals = [
+        node
+        for node in ast.walk(annotation)
+        if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal"
+    ]
+    return choices_of(literals[0]) if len(literals) == 1 else ()
+
+
+def _declared_choices(metadata: ast.expr | None) -> tuple[str, ...]:
+    if not isinstance(metadata, ast.Dict):
+        return ()
+    for key, value in zip(metadata.keys, metadata.values):
+        if isinstance(key, ast.Constant) and key.value == "choices":
+            return choices_of(value)
+    return ()

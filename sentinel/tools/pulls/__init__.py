@@ -1,0 +1,1 @@
+"""Compare each open pull request of a framework with its base."""

@@ -1,0 +1,112 @@
+"""``sentinel pulls``: what the open pull requests of a target change."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+)
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
+from sentinel.comparing import report
+from sentinel.deciding.runner import runner_of
+from sentinel.errors import NothingExamined
+from sentinel.recipes import find_recipes
+from sentinel.reports.escaping import message
+from sentinel.sources import MirrorStore
+from sentinel.tools.pulls.pulls import ANSWERS, Pull, Radar, brief, comment, headline, markdown, open_heads
+
+GROUP = "search"
+SUMMARY = "show what each open pull request changes in the numbers"
+
+_EXAMPLE = """\
+  sentinel pulls verl                        every open pull request
+  sentinel pulls verl --since 7400 --json    those from this number on
+  sentinel pulls verl --comment 7022         the text for one of them, for a person to post
+
+Each head is compared with the commit at which it left the branch. One that reaches no code of a boundary costs a look
+at its files. The others `mend` a known bug or a broken law, `bring` one (or can no longer be decided), `change`
+numbers, or do nothing of it. What was not examined is listed. What is decided is kept for each head: the next run goes
+on from there. `sentinel mirror update` fetches what is new.
+exit status: 0 none brings anything, 1 one does, 2 nothing was examined, 130 interrupted
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "pulls", _pulls, SUMMARY, _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--since", metavar="N", type=int, default=0, help="only pull requests from this number on")
+    parser.add_argument("--examples", metavar="N", type=int, default=40, help="scenarios a boundary (default: 40)")
+    parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--markdown", action="store_true", help="print a table, for the summary of a job")
+    shape.add_argument("--comment", metavar="N", type=int, help="print what there is to say of this one, as Markdown")
+    json_option(shape)
+    settings_options(parser, without="repo-url")  # pull requests are upstream's
+
+
+def _pulls(arguments: argparse.Namespace) -> int:
+    catalog, settings = catalog_and_settings(arguments)
+    target = target_named(catalog, arguments.target)
+    store = MirrorStore()
+    branch = store.resolve(target, target.branch)
+    heads = [head for head in open_heads(store.path(target.name), branch) if head[0] >= arguments.since]
+    if arguments.comment is not None:
+        heads = [head for head in heads if head[0] == arguments.comment]
+    if not heads:
+        which = f"pull request {arguments.comment}" if arguments.comment else "pull request of that number or above"
+        raise NothingExamined(
+            f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}` fetches what is new"
+        )
+    pulls: list[Pull] = []
+    stopped = False
+    with progress() as tell, closing(runner_of(catalog, settings, tell, store)) as runner:
+        recipes = find_recipes(catalog, (target.name,), ())
+        with closing(Radar(catalog, runner, target, store, recipes, arguments.examples, tell)) as radar:
+            try:
+                for number, head in radar.ordered(heads):
+                    tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
+                    pulls.append(radar.look(number, head))
+            except KeyboardInterrupt:
+                complain("what was decided is kept; the same command goes on from there")
+                stopped = True
+    pulls.sort(key=lambda pull: pull.number, reverse=True)
+    summary = brief(pulls, len(heads), branch)
+    if arguments.save is not None:
+        report.save(arguments.save, "pulls", target.name, summary)
+    if arguments.comment is not None:
+        sys.stdout.write("".join(comment(pull) for pull in pulls))
+    elif arguments.markdown:
+        sys.stdout.write(markdown(target.name, summary))
+    elif arguments.json:
+        say_json([asdict(pull) for pull in pulls])
+    else:
+        _show(pulls, len(heads))
+    if stopped:
+        return 130
+    if any(pull.answer == "brings" for pull in pulls):
+        return 1
+    if all(pull.answer == "cannot be decided" for pull in pulls):
+        return nothing_examined(f"no pull request could be decided; {pulls[0].said[0] if pulls[0].said else ''}")
+    return 0
+
+
+def _show(pulls: Sequence[Pull], total: int) -> None:
+    for answer in ANSWERS:
+        for pull in pulls if answer != "nothing" else ():
+            if pull.answer == answer:
+                say(f"{answer}: #{pull.number} {message(pull.subject)} ({pull.head[:9]})")
+                say("\n".join(f"    {message(line)}" for line in pull.said[:6]))
+    say(f"\n{headline(pulls, total)}")

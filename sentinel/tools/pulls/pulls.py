@@ -1,0 +1,333 @@
+"""What each open pull request of a mirror changes: its head against where it left the branch. Answers are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import sentinel
+from sentinel.comparing import report
+from sentinel.comparing.comparing import BoundaryDiff, Comparison, Shared
+from sentinel.comparing.pairs import AFTER, BEFORE
+from sentinel.comparing.reached import Code, Modules, changed_effect, signal_changes
+from sentinel.deciding.runner import Runner
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.records.basis import deciding
+from sentinel.records.closure_verdicts import ClosureVerdictStore, lines
+from sentinel.reports.escaping import message
+from sentinel.reports.markdown import escaped
+from sentinel.reports.store import file_name
+from sentinel.sources import MirrorStore, commits
+from sentinel.sources.commits import Commit
+from sentinel.sources.gitbinary import run_checked
+from sentinel.sources.gitrefs import read_refs, read_shallow
+from sentinel.sources.gittrees import GitTrees
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+
+Answer = Literal["brings", "redefines", "mends", "changes", "nothing", "cannot be decided"]
+ANSWERS: tuple[Answer, ...] = get_args(Answer)
+
+#: Seconds for one head; what is left of it then is not compared.
+_LONGEST = 600.0
+
+#: Revisions of the branch whose processes are kept, for the next head; some 500 MB each, most of it in common.
+_PLACES = 6
+
+_PROVEN = "No signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run."
+
+_STOPPED = f"stopped after {_LONGEST:.0f} seconds"
+
+_GRAVEST = ("worse", "mixed", "better", "other", "beside")
+
+#: Boundaries that a page names of one pull request.
+_LINES = 4
+
+_PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
+
+
+@dataclass(frozen=True)
+class Pull:
+    """What one pull request changes.
+
+    :ivar base: where its head left the branch; empty where that cannot be had.
+    :ivar answer: the gravest: ``brings`` a broken law or a known bug, or can no longer be decided where the base can;
+        ``redefines`` what a contract defines (and breaks no other law), ``mends`` a law or bug, ``changes`` numbers;
+        ``nothing`` where all that was examined is the same.
+    :ivar said: one sentence for each boundary that differs, and what was not examined; or why nothing is known.
+    :ivar by: the digest of what decided; empty where the code alone did.
+    """
+
+    number: int
+    head: str
+    subject: str
+    base: str = ""
+    answer: Answer = "nothing"
+    said: tuple[str, ...] = ()
+    compared: int = 0
+    scenarios: int = 0
+    seconds: float = 0.0
+    text: str = ""
+    by: str = ""
+
+
+def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
+    """Give number and commit of each open pull request, the newest first.
+
+    A host keeps ``refs/pull/N/merge`` of those that are open. A mirror that has none of these is asked which heads the
+    branch does not have.
+    """
+    heads: dict[int, str] = {}
+    merges: set[int] = set()
+    for name, sha in read_refs(mirror).items():
+        ref = _PULL.fullmatch(name)
+        if ref and ref[2] == "head":
+            heads[int(ref[1])] = sha
+        elif ref:
+            merges.add(int(ref[1]))
+    if not merges:
+        out = run_checked(mirror, "for-each-ref", f"--no-merged={branch}", "--format=%(refname)", "refs/pull")
+        merges = {int(ref[1]) for line in out.decode().split() if (ref := _PULL.fullmatch(line))}
+    return sorted(((number, heads[number]) for number in merges if number in heads), reverse=True)
+
+
+class Radar:
+    """The pull requests of one target; :meth:`close` it at the end."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        target: Target,
+        store: MirrorStore,
+        recipes: Sequence[Recipe],
+        examples: int,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._catalog, self._runner, self._target, self._recipes = catalog, runner, target, recipes
+        self._examples, self._tell = examples, tell
+        self._mirror = store.path(target.name)
+        self._branch = store.resolve(target, target.branch)
+        self._trees = GitTrees(self._mirror)
+        self._modules = Modules(target.name)
+        self._shared = Shared(Code(target, self._trees, self._modules))
+        self._code = self._shared.code
+        self._store = ClosureVerdictStore(store.home)
+        basis = f"{sentinel.__version__} {catalog.adapters[target.name].digest} {examples}"
+        name = f"{hashlib.sha256(basis.encode()).hexdigest()[:12]}.jsonl"
+        self._file = self._store.folder / file_name(target.name) / "pulls" / name
+        self._basis = {"basis": basis}
+        self._by = deciding(catalog, target.name, recipes)
+        self.answers = {pull.head: pull for pull in self._kept() if pull.by in ("", self._by)}
+        self._bases: dict[str, str | None] = {}
+
+    def close(self) -> None:
+        self._trees.close()
+        self._modules.save()
+
+    def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Say in which order it costs least: what is known, then those that left the branch last, each beside those
+        that left it where it did."""
+
+        def place(head: tuple[int, str]) -> tuple[bool, str]:
+            base = None if head[1] in self.answers else self._base(head[1])
+            return head[1] in self.answers, commits.commit(self._mirror, base).date if base else ""
+
+        return sorted(heads, key=place, reverse=True)
+
+    def _base(self, head: str) -> str | None:
+        if head not in self._bases:
+            self._bases[head] = commits.merge_base(self._mirror, self._branch, head)
+        return self._bases[head]
+
+    def look(self, number: int, head: str) -> Pull:
+        """Say what a pull request changes, from an earlier run where its head is the same. A kept answer costs
+        nothing.
+
+        :raises SentinelError: where what was decided cannot be kept.
+        """
+        pull = self.answers.get(head)
+        if pull is None:
+            commit = commits.commit(self._mirror, head)
+            try:
+                pull = self._decided(number, commit, time.monotonic())
+            except SentinelError as error:  # of this machine or mirror as much as of the head: the next run asks again
+                return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
+            self.answers[head] = pull
+            # What was stopped is about a busy machine as much as about the head: the next run asks again.
+            if pull.said[-1:] != (_STOPPED,):
+                self._store.append(self._file, self._basis, asdict(pull))
+        return pull
+
+    def _kept(self) -> Iterator[Pull]:
+        for line in lines(self._file):
+            with suppress(TypeError):
+                pull = Pull(**line)
+                if pull.answer in ANSWERS:
+                    yield pull
+
+    def _decided(self, number: int, head: Commit, began: float) -> Pull:
+        sha = self._base(head.sha)
+        if sha is None:
+            shallow = ", which is shallow" if read_shallow(self._mirror) else ""
+            raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror{shallow}")
+        base = commits.commit(self._mirror, sha)
+        if not self._code.files(head.tree):
+            roots = ", ".join(root.path for root in self._target.roots)
+            raise Unavailable(f"the head has none of the package roots: {roots}")
+        if not self.touches(base.tree, head.tree):
+            seconds = round(time.monotonic() - began, 2)
+            return Pull(number, head.sha, head.subject, base.sha, "nothing", (_PROVEN,), seconds=seconds, text=_PROVEN)
+        return self.compared(number, head, base, began)
+
+    def touches(self, base: str, head: str) -> bool:
+        """Say whether any boundary reaches code that is not the same, a signal function is another, or something is
+        registered in a changed file."""
+        one, other = self._code.files(base), self._code.files(head)
+        changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
+        if not changed:
+            return False
+        decorators = [registry.decorator.encode() for registry in self._target.registries]
+        for file in changed & other.keys():
+            if any(decorator in self._trees.blob(other[file]) for decorator in decorators):
+                return True
+        for file in changed:
+            sides = (self._code, one.get(file)), (self._code, other.get(file))
+            if signal_changes(file, *sides) or changed_effect(*sides) is not None:
+                return True
+        for binding in self._target.bindings:
+            before, after = (self._code.reached(tree, binding) for tree in (base, head))
+            if (before is None) != (after is None):
+                return True
+            if before is not None and after is not None and before is not after and before.changed(after):
+                return True
+        return False
+
+    def compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
+        refs = Ref("git", base.sha), Ref("git", head.sha)
+        results: list[BoundaryDiff] = []
+        try:
+            comparison = Comparison(
+                self._catalog,
+                self._runner,
+                self._target,
+                refs,
+                self._recipes,
+                self._examples,
+                tell=lambda line: self._tell(f"pull request {number}: {line}"),
+                shared=self._shared,
+                trees=(base.tree, head.tree),
+                until=began + _LONGEST,
+            )
+            over = False
+            for compared in comparison.run():
+                results.append(compared)
+                over = time.monotonic() - began > _LONGEST
+                if over:
+                    break
+        finally:
+            places = [place for place in self._shared.places if place[1].ref != refs[1]][-_PLACES:]
+            for place in self._shared.places:
+                if place not in places:
+                    self._runner.discard(self._target.name, place[1].ref)
+            self._shared.places[:] = places
+        results = comparison.settled(results)
+        answer = answered(results)
+        judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
+        texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
+        away = [item for item in results if item.state == "gone"]
+        texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
+        new = [item for item in results if item.state == "new" and not item.judgement]
+        texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
+        texts += [line.strip() for line in report.unexamined(comparison, results, over) if line != "not examined:"]
+        if over:
+            texts.append(_STOPPED)
+            answer = "cannot be decided" if answer == "nothing" else answer
+        answered_for = [
+            item for item in results if item.state in ("differs", "same numbers", "not examined", "not compared")
+        ]
+        return Pull(
+            number,
+            head.sha,
+            head.subject,
+            base.sha,
+            answer,
+            tuple(texts),
+            len(answered_for),
+            sum(item.scenarios for item in answered_for),
+            round(time.monotonic() - began, 2),
+            report.markdown(comparison, results, over),
+            self._by,
+        )
+
+
+def answered(results: Sequence[BoundaryDiff]) -> Answer:
+    """Give the gravest of what boundaries say. What can be decided at the base alone is never nothing, and neither is
+    what was not examined."""
+    worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
+    if worse:
+        return "redefines" if all(item.redefines for item in worse) else "brings"
+    if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in results):
+        return "mends"
+    if any(item.state == "differs" for item in results):
+        return "changes"
+    head_alone = any(item.state == "gone" or item.failed == AFTER for item in results)
+    examined = any(item.state == "same numbers" or (item.state == "new" and item.scenarios) for item in results)
+    return "nothing" if examined and not head_alone else "cannot be decided"
+
+
+def comment(pull: Pull) -> str:
+    """Write what there is to say about one pull request, as Markdown."""
+    lead = "Nothing changes in the numbers." if pull.answer == "nothing" else ""
+    lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
+    text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.said)
+    return "\n\n".join(filter(None, [lead, text.strip()])) + "\n"
+
+
+def headline(pulls: Sequence[Pull], total: int) -> str:
+    """Say how many answers there are of each kind."""
+    counts = Counter(pull.answer for pull in pulls)
+    texts = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
+    return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {texts or 'none decided'}"
+
+
+def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
+    """Give what a page says: how many answers of each kind, and those that are about something, the gravest first."""
+    counts = Counter(pull.answer for pull in pulls)
+    about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
+    return {
+        "branch": branch,
+        "headline": headline(pulls, total),
+        "answers": dict(counts),
+        "compared": sum(pull.compared > 0 for pull in pulls),
+        "rows": [
+            {
+                "number": pull.number,
+                "head": pull.head[:9],
+                "subject": message(pull.subject),
+                "answer": pull.answer,
+                "said": [message(line) for line in pull.said[:_LINES]],
+            }
+            for pull in about
+        ],
+    }
+
+
+def markdown(target: str, page: Mapping[str, Any]) -> str:
+    """Write the summary of a job."""
+    parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(page['headline'])}."]
+    if page["rows"]:
+        parts += ["", "| pull request | | what is seen |", "|" + " --- |" * 3]
+    for row in page["rows"]:
+        cells = (f"#{row['number']} {row['subject']} ({row['head']})", row["answer"], "; ".join(row["said"]))
+        parts.append(f"| {' | '.join(map(escaped, cells))} |")
+    return "\n".join(parts) + "\n"

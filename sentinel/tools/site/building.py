@@ -1,0 +1,157 @@
+"""All files of a site, from what is recorded. The same records give the same bytes.
+
+A folder that is not a site of ours is never written to.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sentinel.errors import INSTALL, SentinelError
+from sentinel.recipes.grades import REALISMS, SEVERITIES
+from sentinel.reports.escaping import visible
+from sentinel.reports.store import own, write_atomically
+from sentinel.tools.site.bug_files import bug_page
+from sentinel.tools.site.law_table import law_tables
+from sentinel.tools.site.lifetimes import lives
+from sentinel.tools.site.material import Material
+from sentinel.tools.site.matrix import counted_rows, ranked, tables
+
+#: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
+START_LIMIT, BUG_LIMIT = 500_000, 150_000
+
+Files = Iterator[tuple[str, str]]
+
+
+def require() -> None:
+    """:raises SentinelError: where Jinja2, the ``site`` extra, is not there."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise SentinelError(f"a site needs jinja2; {INSTALL.format('site')}")
+
+
+def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
+    """Render every file of the site: path and text."""
+    require()
+    from sentinel.tools.site.rendering import Pages
+
+    pages = Pages()
+    for name in ("site.css", "site.js"):
+        yield name, (resources.files("sentinel.tools.site") / "static" / name).read_text(encoding="utf-8")
+    yield "index.html", _index(pages, material)
+    held = material.coverage.get("coverage", {})
+    yield "coverage.html", pages.render("coverage.html", "Laws", coverages=list(law_tables(material)), held=held)
+    yield "dialects.html", _dialects(pages, material)
+    yield "changes.html", pages.render("changes.html", "Changes", changes=material.changes)
+    yield "lifetimes.html", pages.render("lifetimes.html", "Lifetimes", lives=list(lives(material)))
+    heading = ""
+    for bug in (*material.bugs, *material.laws):
+        about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
+        if about != heading:
+            heading = about
+            tell(f"pages: {heading}")
+        yield bug.page, bug_page(pages, material, bug)
+        for evidence in bug.evidence:
+            yield f"evidence/{evidence.place}", evidence.text
+
+
+def _index(pages: Any, material: Material) -> str:
+    from sentinel.tools.site.rendering import SIGNS
+
+    by_target = tables(material)
+    rows = ranked(by_target)
+    return str(
+        pages.render(
+            "index.html",
+            "Is my training run affected?",
+            tables=by_target,
+            rows=rows,
+            shared=Counter((row.bug.target, row.root) for row in rows),
+            bugs=counted_rows(rows),
+            current=[verdict for verdict in SIGNS if any(table.now[verdict] for table in by_target)],
+            unknown=any(table.now["unknown"] for table in by_target),
+            laws=sorted({law for row in rows for law in row.bug.laws}),
+            severities=[name for name in SEVERITIES if any(row.severity == name for row in rows)],
+            realisms=[name for name in REALISMS if any(row.realism == name for row in rows)],
+            signals=sorted({row.signal for row in rows} - {""}),
+        )
+    )
+
+
+def _dialects(pages: Any, material: Material) -> str:
+    targets, laws = material.catalog.targets, material.catalog.laws
+    bindings = ((name, targets[name].bindings if name in targets else ()) for name in material.targets)
+    declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
+    rows = material.compared.get("rows", ())
+    return str(pages.render("dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
+
+
+#: What says that a folder is a site of ours, and which of its files are.
+MARKER = ".sentinel-site"
+
+_OTHERWISE = "name another folder with --out"
+
+
+def check(folder: Path) -> None:
+    """:raises SentinelError: where the folder holds something that is not a site of ours."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
+        raise SentinelError(
+            f"{folder} is not empty and was not made by sentinel report site; nothing in it is touched: {_OTHERWISE}"
+        )
+
+
+def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """Write a site, and remove what an earlier build left and this one has not. What is the same stays as it is."""
+    check(folder)
+    before = _listed(folder)
+    made = dict(files)  # everything, before anything is written: an error or Ctrl-C leaves the old site whole
+    if outside := [name for name in made if not _inside(name)]:
+        raise SentinelError(f"{visible(outside[0])} would lie outside the site; nothing was written")
+    write_atomically(folder / MARKER, _marker({*before, *made}), _OTHERWISE)
+    for name, text in made.items():
+        file = own(folder, PurePosixPath(name))
+        if not file.is_file() or file.read_bytes() != text.encode():
+            write_atomically(file, text, _OTHERWISE)
+    for name in before - made.keys():
+        _remove(folder, name)
+    write_atomically(folder / MARKER, _marker(made), _OTHERWISE)
+    return {name: len(text.encode()) for name, text in made.items()}
+
+
+def _marker(names: Iterable[str]) -> str:
+    return json.dumps({"made_by": "sentinel site", "files": sorted(names)}, indent=0) + "\n"
+
+
+def _listed(folder: Path) -> set[str]:
+    try:
+        names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["files"]
+        return {str(name) for name in names if _inside(str(name))}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()  # a marker that cannot be read lists nothing to remove
+
+
+def _inside(name: str) -> bool:
+    place = PurePosixPath(name)
+    return not place.is_absolute() and ".." not in place.parts and bool(place.parts)
+
+
+def _remove(folder: Path, name: str) -> None:
+    file = folder / name
+    if any(parent.is_symlink() for parent in file.parents if parent != folder and folder in parent.parents):
+        return
+    file.unlink(missing_ok=True)
+    for parent in file.parents:
+        if parent == folder:
+            break
+        with suppress(FileNotFoundError):  # a build that was killed had come that far
+            if any(parent.iterdir()):
+                break
+            parent.rmdir()

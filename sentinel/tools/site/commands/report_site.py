@@ -1,0 +1,62 @@
+"""``sentinel report site``: what is recorded, as pages that need no server."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
+from sentinel.commands.options import catalog_and_settings, evidence_folders, evidence_option, settings_options
+from sentinel.errors import SentinelError
+from sentinel.recipes.grades import counted as roots
+from sentinel.recipes.grades import realism, root
+from sentinel.tools.site.building import build, check, require, write
+from sentinel.tools.site.material import read
+
+_EXAMPLE = """\
+  sentinel report site                               the committed evidence of reports/, as pages in site/
+  sentinel report site --reports sentinel-reports    of your last run
+  sentinel contribute --all --out export; sentinel report site    with a runner to copy on each bug's page
+
+Open site/index.html; it needs no server and no network. Histories are shown where `sentinel sweep --save` put them
+beside the evidence. The same records give the same bytes. A folder that is not a site of ours is not touched.
+"""
+
+
+#: More lines about one thing than a person reads.
+_NOTES = 5
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "site", _site, "show evidence, coverage and histories as web pages", _EXAMPLE)
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("site"), help="default: site")
+    evidence_option(parser, "--reports", "baseline", "evidence", "reports")
+    parser.add_argument(
+        "--exports",
+        metavar="DIR",
+        type=Path,
+        default=Path("export"),
+        help="runners of `sentinel contribute` (default: export)",
+    )
+    settings_options(parser, "recipes")
+
+
+def _site(arguments: argparse.Namespace) -> int:
+    require()
+    check(arguments.out)
+    _, reports = evidence_folders(arguments)
+    if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
+        raise SentinelError(f"{arguments.out} lies in {reports}, and would be read as evidence; give another --out")
+    catalog, _ = catalog_and_settings(arguments)
+    with progress() as tell:
+        tell(f"reading {reports}")
+        material = read(reports, catalog, arguments.exports)
+        made = write(arguments.out, build(material, tell))
+    for note in material.notes[:_NOTES]:
+        complain(note)
+    if len(material.notes) > _NOTES:
+        complain(f"and {len(material.notes) - _NOTES} more histories that cannot be read")
+    start = arguments.out / "index.html"
+    rows = ({"target": b.target, "root": root(b.document), "realism": realism(b.document)} for b in material.bugs)
+    say(f"{start}: {roots(rows)}, {counted(len(made), 'file')}, {size(sum(made.values()))}")
+    return 0

@@ -1,0 +1,243 @@
+"""What a site is made of: committed evidence, the recipes it is about, and records of histories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.triggers import laws_named
+from sentinel.records import record
+from sentinel.reports.store import HISTORY, file_name, files, load
+from sentinel.sources.home import read_json
+from sentinel.targets.refs import Ref
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One evidence document.
+
+    :ivar place: its file, relative to the report folder, as a site repeats it.
+    :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
+    """
+
+    document: Document
+    place: str
+    text: str
+
+    @property
+    def ref(self) -> str:
+        return str(self.document["ref"])
+
+    @property
+    def key(self) -> str:
+        return self.place.rpartition("/")[2].removesuffix(".json")
+
+    @property
+    def verdict(self) -> str:
+        return str(self.document["verdict"])
+
+    @property
+    def short(self) -> str:
+        """The ref as item ids show it."""
+        kind, _, name = self.ref.partition(":")
+        return Ref("git", name).short if kind == "git" else self.ref
+
+    @property
+    def unexpected(self) -> bool:
+        return self.document["expect"] not in (None, self.verdict)
+
+
+def moves(ref: str) -> bool:
+    """Say whether a ref, as evidence writes it, names other code tomorrow: a branch, a working tree, an environment."""
+    kind, colon, name = ref.partition(":")
+    return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
+
+
+def brief(ref: str) -> str:
+    """Give a ref as the heading of a column: a sha of seven digits, a version, a branch."""
+    kind, _, name = ref.partition(":")
+    return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A known bug, or (without a bug id) a law that a search found broken.
+
+    :ivar recipe: None where the evidence is about a recipe that is not there any more.
+    :ivar evidence: its evidence; pins in the recipe's order, then what else was looked at.
+    :ivar histories: its records, see :mod:`sentinel.records.record`.
+    """
+
+    target: str
+    bug_id: str
+    recipe: Recipe | None
+    evidence: tuple[Evidence, ...] = ()
+    histories: tuple[Document, ...] = ()
+    law: str = ""
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.bug_id or self.law.replace("_", " ")
+
+    @property
+    def page(self) -> str:
+        """Its page, relative to the site."""
+        if self.bug_id:
+            return f"bugs/{file_name(self.target)}/{file_name(self.bug_id)}.html"
+        return f"laws/{file_name(self.target)}/{file_name(self.where)}/{file_name(self.law)}.html"
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The recipe's document: the recipe's own, else as the newest evidence has it."""
+        if self.recipe is not None:
+            return self.recipe.document
+        document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
+        return document
+
+    @property
+    def title(self) -> str:
+        return self.recipe.title if self.recipe else str(self.evidence[-1].document["title"])
+
+    @property
+    def contract(self) -> str:
+        return self.recipe.contract if self.recipe else str(self.evidence[-1].document["contract"])
+
+    @property
+    def boundary(self) -> str:
+        return self.recipe.boundary if self.recipe else str(self.evidence[-1].document["boundary"]["written"])
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        if self.recipe is not None:
+            return self.recipe.laws
+        written = self.document
+        return tuple(name for name in (written.get("invariant") or self.law, *laws_named(written)) if name)
+
+    @property
+    def upstream(self) -> Mapping[str, Any]:
+        value: Mapping[str, Any] = self.recipe.upstream if self.recipe else self.evidence[-1].document["upstream"]
+        return value
+
+    def note(self, ref: str) -> str:
+        """Say what the recipe says of a pin."""
+        return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
+
+    def at(self, ref: str) -> Evidence | None:
+        return next((evidence for evidence in self.evidence if evidence.ref == ref), None)
+
+
+@dataclass(frozen=True)
+class Material:
+    """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
+    :ivar laws: what searches found, by a law's name alone.
+    :ivar compared: what ``sentinel compare --all`` wrote; empty where it did not.
+    :ivar changes: what ``sentinel diff --save`` and ``sentinel pulls --save`` wrote.
+    :ivar coverage: what ``sentinel coverage --save`` wrote.
+    :ivar notes: what could not be read and is left out, as lines for a person.
+    :ivar exports: bug id -> the text of its runner, where ``sentinel contribute`` was tried; empty where it made none.
+    """
+
+    catalog: Catalog
+    bugs: tuple[Bug, ...]
+    laws: tuple[Bug, ...] = ()
+    exports: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    compared: Document = field(default_factory=dict)
+    changes: Document = field(default_factory=dict)
+    coverage: Document = field(default_factory=dict)
+
+    @property
+    def targets(self) -> list[str]:
+        return sorted({bug.target for bug in (*self.bugs, *self.laws)})
+
+    def branch(self, target: str) -> str:
+        """Give the ref that is upstream's newest."""
+        entry = self.catalog.targets.get(target)
+        return f"git:{entry.branch if entry else 'main'}"
+
+    def bugs_of(self, target: str) -> list[Bug]:
+        return [bug for bug in self.bugs if bug.target == target]
+
+
+def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
+    """Read evidence, recipes, histories and exports."""
+    if not reports.is_dir():
+        raise NothingExamined(
+            f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
+        )
+    groups: dict[tuple[str, ...], list[Evidence]] = {}
+    for file in files(reports):
+        place = file.relative_to(reports).as_posix()
+        document = load(file)
+        alone = not document["bug_id"]
+        about = ("laws", place.rpartition("/")[0]) if alone else ("bugs", document["target"], document["bug_id"])
+        groups.setdefault(about, []).append(Evidence(document, place, file.read_text(encoding="utf-8")))
+    if not groups:
+        raise NothingExamined(
+            f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
+        )
+    targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}
+    recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}
+    histories, notes = _histories(reports / HISTORY)
+    bugs = {about: Bug(about[0], about[1], recipe) for about, recipe in recipes.items()}
+    laws = []
+    for (kind, *rest), group in sorted(groups.items()):
+        if kind == "laws":
+            first, folders = group[0].document, group[0].place.split("/")
+            # The folder tells apart two bindings of one boundary.
+            where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
+            laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
+            continue
+        key = (rest[0], rest[1])
+        bug = bugs.get(key) or Bug(*key, None)
+        bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
+    placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
+    # A site without these is a site.
+    beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
+    return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
+
+
+def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
+    """Sort by the recipe's pins, the order of the bug's story; moving refs at the end."""
+    pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
+
+    def order(evidence: Evidence) -> tuple[int, str]:
+        return (pins.index(evidence.ref) if evidence.ref in pins else len(pins), evidence.place)
+
+    return tuple(sorted(group, key=order))
+
+
+def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
+    """Load the records, and say what is wrong with the rest: a site without one history is a site."""
+    histories: dict[tuple[str, str], list[Document]] = {}
+    notes = []
+    for file in record.files(folder) if folder.is_dir() else ():
+        try:
+            document = record.load(file)
+        except SentinelError as error:
+            notes.append(str(error))
+            continue
+        histories.setdefault((document["target"], document["bug_id"]), []).append(document)
+    return histories, notes
+
+
+def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
+    """The runners that ``sentinel contribute`` has written, empty where it could not; a bug not tried is left out."""
+    runners: dict[str, str] = {}
+    if folder is None:
+        return runners
+    for bug in bugs:
+        own = folder / file_name(bug.bug_id)
+        if own.is_dir() and not own.is_symlink():
+            file = own / "run_validation.py"
+            there = file.is_file() and not file.is_symlink()
+            runners[bug.bug_id] = file.read_text(encoding="utf-8", errors="replace") if there else ""
+    return runners

@@ -1,0 +1,141 @@
+"""The start page's bugs: which is in which version of its framework, and the verdicts that a person asks for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from sentinel.recipes.affects import affected, in_text
+from sentinel.recipes.grades import counted, grade, order, realism, root
+from sentinel.records.chronicle import state_of
+from sentinel.tools.site.material import Bug, Evidence, Material
+from sentinel.tools.site.story import chips
+
+#: What a letter of :attr:`Row.versions` says: there, not there, not known.
+_LETTERS = {"reproduced": "x", "fixed": "-", "absent": "-"}
+_PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """:ivar chips: what verdicts are called, and they: ``base`` with the bug, ``fix`` without, upstream ``today``.
+    :ivar now: the verdict at upstream's newest, or empty.
+    :ivar versions: for each version of its table a letter of :data:`_LETTERS`, or ``?``.
+    """
+
+    bug: Bug
+    chips: tuple[tuple[str, Evidence], ...]
+    now: str
+    versions: str
+
+    @property
+    def severity(self) -> str:
+        return str(self.bug.document.get("severity") or "")
+
+    @property
+    def realism(self) -> str:
+        return realism(self.bug.document)
+
+    @property
+    def root(self) -> str:
+        return root(self.bug.document)
+
+    @property
+    def grade(self) -> str:
+        return grade(self.bug.document)
+
+    @property
+    def signal(self) -> str:
+        return str(self.bug.document.get("signal") or "")
+
+    @property
+    def affects(self) -> str:
+        """The entries of ``affects`` for the page's own script: settings with their conditions, and prose."""
+        entries = [affected(entry) for entry in self.bug.document.get("affects") or ()]
+        return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
+
+
+@dataclass(frozen=True)
+class Table:
+    """:ivar versions: upstream's newest, then releases, the latest first.
+    :ivar commit: what upstream's newest was.
+    """
+
+    target: str
+    versions: tuple[str, ...]
+    commit: str
+    rows: tuple[Row, ...]
+
+    @property
+    def now(self) -> Counter[str]:
+        """How many bugs have which verdict at upstream's newest."""
+        return Counter(row.now or "unknown" for row in self.rows)
+
+    @property
+    def counted(self) -> str:
+        """How many root causes there are, recipes in brackets."""
+        return counted_rows(self.rows)
+
+
+def counted_rows(rows: Sequence[Row]) -> str:
+    """As :func:`~sentinel.recipes.grades.counted`."""
+    return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
+
+
+def ranked(tables: Sequence[Table]) -> list[Row]:
+    """Give all bugs, by severity, realism, and whether they are still there today."""
+    rows = [row for table in tables for row in table.rows]
+    return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
+
+
+def tables(material: Material) -> list[Table]:
+    return [_table(material, target) for target in material.targets if material.bugs_of(target)]
+
+
+def _table(material: Material, target: str) -> Table:
+    bugs, branch = material.bugs_of(target), material.branch(target)
+    by_bug = {bug.bug_id: dict(_verdicts(bug, branch)) for bug in bugs}
+    newest = branch.partition(":")[2]
+    names = sorted({name for verdicts in by_bug.values() for name in verdicts} - {newest}, key=_release, reverse=True)
+    versions = (newest, *names)
+    commits = [
+        str((evidence.document["checkout"] or {}).get("commit") or "") for bug in bugs if (evidence := bug.at(branch))
+    ]
+    rows = []
+    for bug in bugs:
+        today = bug.at(branch)
+        letters = "".join(by_bug[bug.bug_id].get(name, "?") for name in versions)
+        named = tuple((name, evidence) for name, evidence in chips(bug, branch) if name)
+        rows.append(Row(bug, named, today.verdict if today else "", letters))
+    return Table(target, versions, max(commits, default="")[:7], tuple(rows))
+
+
+def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
+    """Yield (version, letter) of each version with a verdict; a later one overrides."""
+    for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
+        for release in record["releases"]:
+            letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")
+            if letter:
+                yield _PREFIX.sub("", release["name"]), letter
+    for evidence in bug.evidence:
+        kind, _, name = evidence.ref.partition(":")
+        letter = _LETTERS.get(state_of(evidence.verdict, evidence.document["kind"]) or "")
+        if letter and (kind == "pypi" or evidence.ref == branch):
+            yield name, letter
+
+
+def _release(name: str) -> tuple[Any, ...]:
+    try:
+        return True, Version(name)
+    except InvalidVersion:
+        return False, name
+
+
+def _condition(condition: Any) -> Any:
+    return [_condition(each) for each in condition] if isinstance(condition, list) else in_text(condition)

@@ -1,0 +1,138 @@
+"""Templates to pages.
+
+Everything is foreign until it is escaped: autoescape for HTML, and characters that act instead of showing (controls,
+bidirectional overrides) as escapes, in every expression of every template.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from typing import Any
+from urllib.parse import urlsplit
+
+import sentinel
+from sentinel.errors import INSTALL
+from sentinel.records.timelines import span
+from sentinel.reports.escaping import visible
+from sentinel.reports.rows import MEANING
+from sentinel.tools.site.material import Evidence, brief, moves
+
+#: Nothing but the site's own three kinds of file; no inline script or style, no form, no frame, no network.
+POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
+
+#: Verdicts in the order in which a person asks for them, each with the sign that stands beside its colour.
+SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
+
+_MARKS = {
+    "leak": {"sign": "◆", "word": "leaks"},
+    "varies": {"sign": "Δ", "word": "otherwise"},
+    "wrong": {"sign": "✗", "word": "wrong"},
+    "mended": {"sign": "✓", "word": "right"},
+}
+
+_COVERAGE_SIGNS = {
+    "bug": {"sign": "✗", "word": "broken"},
+    "mended": {"sign": "✓", "word": "mended"},
+    "dialect": {"sign": "d", "word": "dialect"},
+}
+
+_NAVIGATION = (
+    ("Bugs", "index.html"),
+    ("Laws", "coverage.html"),
+    ("Lifetimes", "lifetimes.html"),
+    ("Dialects", "dialects.html"),
+    ("Changes", "changes.html"),
+)
+
+
+class Pages:
+    """Renders pages; one environment for all of them."""
+
+    def __init__(self) -> None:
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        self._environment = Environment(
+            loader=PackageLoader("sentinel.tools.site"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=shown,
+        )
+        filters = (prose, https, words, dotted, brief, brief_link, span, day, revision)
+        self._environment.filters.update({function.__name__: function for function in filters})
+        self._environment.globals.update(
+            policy=POLICY.strip(),
+            version=sentinel.__version__,
+            install=INSTALL.format("targets"),
+            navigation=_NAVIGATION,
+            signs=SIGNS,
+            verdicts=list(SIGNS),
+            meaning=MEANING,
+            marks=_MARKS,
+            coverage_signs=_COVERAGE_SIGNS,
+        )
+
+    def render(self, template: str, title: str, place: str = "", **values: Any) -> str:
+        """Render one page."""
+        page, place = self._environment.get_template(template), place or template
+        return str(page.render(root="../" * place.count("/"), here=place, title=title, **values)) + "\n"
+
+
+def shown(value: Any) -> Any:
+    """Make an expression's text visible before it is escaped; markup is our own templates' and stays."""
+    return visible(value, lines=True) if type(value) is str else value
+
+
+def prose(text: str) -> Any:
+    """Foreign prose; what stands between backticks becomes code, and nothing else becomes anything."""
+    from markupsafe import Markup, escape
+
+    parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
+
+
+def https(url: Any) -> str:
+    """Give the URL where it is one that may be followed, else nothing: ``javascript:`` is no place to go to."""
+    text = str(url or "")
+    if re.search(r"[\x00-\x20\x7f-\x9f]", text):
+        return ""
+    try:
+        parts = urlsplit(text)
+        return text if parts.scheme == "https" and parts.hostname and "@" not in parts.netloc else ""
+    except ValueError:
+        return ""
+
+
+def day(date_text: str) -> int:
+    """Give the number of a day, for what is drawn over time."""
+    return date.fromisoformat(date_text[:10]).toordinal()
+
+
+def revision(evidence: Evidence) -> str:
+    """Give the revision that was looked at, in brief: of what moves, the commit that it was."""
+    commit = str((evidence.document["checkout"] or {}).get("commit") or "")
+    return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
+
+
+def words(name: Any) -> str:
+    """Give an identifier as words."""
+    return str(name).replace("_", " ")
+
+
+def dotted(path: Any) -> Any:
+    """Give a dotted path that may be broken after its dots and underscores, and nowhere else."""
+    from markupsafe import Markup
+
+    parts = re.split(r"(?<=[._])(?=[^._])", shown(str(path)))
+    return Markup("<wbr>").join(parts)
+
+
+def brief_link(url: Any) -> str:
+    """Give a link as a reader knows the place: the last part of its path, with the line."""
+    text = str(url or "")
+    parts = urlsplit(text) if https(text) else None
+    if parts is None:
+        return text
+    last = parts.path.rstrip("/").rpartition("/")[2] or str(parts.hostname)
+    return f"{last}#{parts.fragment}" if parts.fragment else last

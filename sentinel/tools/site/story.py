@@ -1,0 +1,285 @@
+"""What happened, in tensors: the scenario with what lies behind its mask, and what came out before and after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.recipes import AddressError, parse_address
+from sentinel.recipes.catalog import Catalog
+from sentinel.tools.site.grids import (
+    Cell,
+    Grid,
+    Mark,
+    Marks,
+    Rows,
+    as_number,
+    bare,
+    close,
+    differing,
+    fitting,
+    grid,
+    rows_of,
+    written,
+)
+from sentinel.tools.site.material import Bug, Document, Evidence
+from sentinel.values.literals import TAGGED
+
+#: The laws about what a mask hides: a value behind it that is not zero is what leaks.
+_ABOUT_MASKS = (
+    "masked_values_have_no_influence",
+    "a_rejected_row_is_an_absent_row",
+    "gradients_stay_where_they_belong",
+    "padding_is_invisible",
+)
+
+Inputs = Mapping[str, Any]
+
+#: (variant, input) -> its values that leak.
+Leaks = Mapping[tuple[str, str], Marks]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The first variant of a scenario with all its inputs; of another one, what it has otherwise."""
+
+    name: str
+    grids: tuple[Grid, ...]
+    settings: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One observed value.
+
+    :ivar before, after: as observed with the bug and without it; None where there is nothing to show.
+    :ivar same: whether it is right with the bug, too.
+    """
+
+    key: str
+    meaning: str
+    before: Grid | None
+    after: Grid | None
+    same: bool
+
+
+@dataclass(frozen=True)
+class Story:
+    """:ivar before: the evidence with the bug; :ivar after: without it, or None: then what is right is only expected.
+    :ivar scenario: the first variant (without a name where there is no other); ``variants`` what the others change.
+    :ivar defaults: the inputs that the recipe left out.
+    """
+
+    before: Evidence | None
+    after: Evidence | None
+    scenario: Variant
+    variants: tuple[Variant, ...]
+    defaults: tuple[tuple[str, str], ...]
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def wrong(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if not outcome.same)
+
+    @property
+    def unmoved(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.same)
+
+    @property
+    def masks(self) -> bool:
+        return any(cell.masked for cell in self._cells())
+
+    @property
+    def leaks(self) -> bool:
+        return any(cell.mark == "leak" for cell in self._cells())
+
+    def _cells(self) -> Iterator[Cell]:
+        inputs = [drawn for variant in (self.scenario, *self.variants) for drawn in variant.grids]
+        outputs = [side for outcome in self.outcomes for side in (outcome.before, outcome.after) if side is not None]
+        return (cell for drawn in (*inputs, *outputs) for line in drawn.lines for cell in line.cells)
+
+
+def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
+    """Give the evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
+    before = next((evidence for evidence in bug.evidence if evidence.verdict == "reproduced"), None)
+    return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
+
+
+#: What a pin's note says of a revision that has not the bug because it is older.
+_OLDER = re.compile(r"\b(parent|before|base)\b")
+
+
+def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
+    """Name all evidence of a bug as a person does: upstream ``today``, the ``base`` with the bug, its ``fix``;
+    the rest has no name."""
+    base = sides(bug)[0]
+    fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
+    names: dict[Evidence, str] = {}
+    for name, evidence in (("today", bug.at(branch)), ("base", base), ("fix", fix)):
+        if evidence is not None:
+            names.setdefault(evidence, name)
+    return [(name, evidence) for evidence, name in names.items()] + [
+        ("", evidence) for evidence in bug.evidence if evidence not in names
+    ]
+
+
+def story(bug: Bug, catalog: Catalog) -> Story | None:
+    """Give the story of a bug, or None where there is no evidence to tell it from."""
+    before, after = sides(bug)
+    evidence = before or after or next(iter(bug.evidence), None)
+    if evidence is None:
+        return None
+    contract = catalog.contracts.get(bug.contract)
+    document = evidence.document
+    inputs = inputs_of(bug, document, contract)
+    defaulted = set(document["scenario"]["defaulted"])
+    leaking = _leaking(inputs, contract, any(law in _ABOUT_MASKS for law in bug.laws))
+    name, *others = inputs
+    first = inputs[name]
+    scenario = {key: value for key, value in first.items() if key not in defaulted}
+    changes = {other: {k: v for k, v in inputs[other].items() if k not in first or first[k] != v} for other in others}
+    return Story(
+        before,
+        after,
+        _variant(name, scenario, inputs, contract, leaking),
+        tuple(_variant(other, own, inputs, contract, leaking) for other, own in changes.items()),
+        tuple((key, written(value)) for key, value in first.items() if key in defaulted),
+        tuple(_outcomes(document, before, after, inputs, contract)),
+    )
+
+
+def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[str, Inputs]:
+    """A scenario's variants in the recipe's order and their inputs in the contract's; evidence sorts both by name."""
+    recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
+    variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
+    order = [item.name for item in contract.inputs] if contract else []
+    by_variant: dict[str, Inputs] = {}
+    for variant in sorted(recorded, key=lambda name: _place(name, variants)):
+        inputs = recorded[variant]
+        by_variant[variant] = {key: inputs[key] for key in sorted(inputs, key=lambda name: _place(name, order))}
+    return by_variant
+
+
+def _place(name: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(name) if name in order else len(order), name)
+
+
+# -- the scenario ------------------------------------------------------------------------------------------------------
+
+
+def _variant(
+    name: str, own: Inputs, inputs: Mapping[str, Inputs], contract: Contract | None, leaking: Leaks
+) -> Variant:
+    grids, settings = [], []
+    mask = mask_of(contract, inputs[name])
+    for key, value in own.items():
+        rows = rows_of(value)
+        declared = contract.input(key) if contract else None
+        if rows is None or not any(rows):
+            settings.append((key, written(value)))
+            continue
+        own_mask = None if contract is not None and key == contract.mask else mask
+        upright = bool(declared and (declared.kind == "labels" or declared.shape[:1] == ("batch",)))
+        varies: Marks = dict.fromkeys(_varying(key, name, inputs), "varies")
+        marks = {**varies, **leaking.get((name, key), {})}
+        note = declared.meaning if declared else ""
+        grids.append(grid(key, value, mask=own_mask, upright=upright, marks=marks, note=note))
+    return Variant(name, tuple(grids), tuple(settings))
+
+
+def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
+    """Give the mask of a scenario as rows, where its contract has one."""
+    return rows_of(inputs.get(contract.mask)) if contract is not None and contract.mask else None
+
+
+def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
+    """Find where an input differs from the scenario's first variant."""
+    first = next(iter(inputs))
+    if variant == first or key not in inputs[first]:
+        return frozenset()
+    here, there = rows_of(bare(inputs[variant][key])), rows_of(bare(inputs[first][key]))
+    if here is None or there is None or list(map(len, here)) != list(map(len, there)):
+        return frozenset()  # another shape: nothing stands where something stood
+    return differing(inputs[variant][key], inputs[first][key])
+
+
+def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
+    """Mark the values behind the mask that the right answer does not depend on.
+
+    Where variants differ behind the mask, those values are what the scenario is about; else all that are not zero.
+    """
+    if contract is None or not about_masks:
+        return {}
+    leaks: dict[tuple[str, str, int, int], Any] = {}
+    for variant, own in inputs.items():
+        mask = mask_of(contract, own)
+        for key, value in own.items():
+            rows = rows_of(value)
+            if rows is None or key == contract.mask or (behind := fitting(mask, rows)) is None:
+                continue
+            for i, row in enumerate(rows):
+                for j, item in enumerate(row):
+                    if not behind[i][j] and as_number(item) not in (None, 0.0):
+                        leaks[variant, key, i, j] = item
+    telling = [place for place, item in leaks.items() if _tells(place, item, inputs)]
+    marks: dict[tuple[str, str], dict[tuple[int, int], Mark]] = {}
+    for variant, key, i, j in telling or leaks:
+        marks.setdefault((variant, key), {})[i, j] = "leak"
+    return marks
+
+
+def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
+    """Say whether it is not finite, or another variant has something else in its place."""
+    _, key, i, j = place
+    if isinstance(item, str) and item in TAGGED:
+        return True
+    for other in inputs.values():
+        rows = rows_of(other.get(key))
+        if rows is not None and i < len(rows) and j < len(rows[i]) and not close(rows[i][j], item):
+            return True
+    return False
+
+
+# -- what came of it ---------------------------------------------------------------------------------------------------
+
+
+def _outcomes(
+    document: Document,
+    before: Evidence | None,
+    after: Evidence | None,
+    inputs: Mapping[str, Inputs],
+    contract: Contract | None,
+) -> Iterable[Outcome]:
+    there = {item["key"]: item for item in after.document["comparison"]} if after else {}
+    for item in document["comparison"]:
+        key = item["key"]
+        variant, name = _addressed(key, inputs)
+        declared = next((o for o in contract.observes if o.key == name), None) if contract else None
+        observed = item["observed"]
+        right = there[key]["observed"] if key in there else item["fixed"]
+        has_right = key in there or right is not None
+        # A law may have been told broken at a value that is right: what is equal is no wrong value beside a right one.
+        same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
+        mask = mask_of(contract, inputs[variant]) if variant in inputs else None
+        drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
+        off = differing(observed, right) if has_right and not same else frozenset()
+        back = differing(right, observed) if has_right and not same else frozenset()
+        yield Outcome(
+            key,
+            declared.meaning if declared else "",
+            grid(key, observed, **drawn, marks=dict.fromkeys(off, "wrong"), beside=right) if before else None,
+            grid(key, right, **drawn, marks=dict.fromkeys(back, "mended"), beside=observed) if has_right else None,
+            same,
+        )
+
+
+def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
+    """Give the variant whose mask covers a value, of a difference the first; and the key of its observation."""
+    try:
+        address = parse_address(key, list(inputs))
+        return address.variants[0], address.key
+    except AddressError:
+        return "", key

@@ -1,0 +1,1 @@
+"""Decide recipes at every commit, tag or release of a framework."""

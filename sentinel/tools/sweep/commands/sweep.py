@@ -1,0 +1,147 @@
+"""``sentinel sweep``: the verdict of each recipe at every commit, tag or release of a target."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sentinel.commands.console import (
+    Commands,
+    command,
+    complain,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.records import record as records
+from sentinel.records import timelines
+from sentinel.records.executors import Executor
+from sentinel.records.ledger import Account, Ledger
+from sentinel.records.record import Selection
+from sentinel.reports.summary import causes
+from sentinel.tools.sweep.ray_executor import RayExecutor
+from sentinel.tools.sweep.releases import sweep_releases
+
+GROUP = "search"
+SUMMARY = "decide recipes at every commit of a history"
+
+_EXAMPLE = """\
+  sentinel sweep verl                                every recipe of verl at every commit of main
+  sentinel sweep verl --bug 'VERL-REJECTED-ROW-*' --since v0.7.0
+  sentinel sweep verl --tags                         the release tags alone
+  sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
+  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report history --from`
+  sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
+
+A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
+once; everything is kept in SENTINEL_HOME/history as it comes. Ctrl-C loses nothing: the same command goes on.
+exit status: 0 done, 2 nothing could be decided, 130 interrupted
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "sweep", _sweep, SUMMARY, _EXAMPLE)
+    parser.add_argument("target", metavar="TARGET")
+    parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these")
+    parser.add_argument("--ref", metavar="REF", default="", help="the branch (default: the target's own, main)")
+    parser.add_argument("--since", metavar="REF|DAY", default="", help="begin here; a day is written 2026-08-21")
+    parser.add_argument("--until", metavar="REF|DAY", default="", help="end here")
+    walk = parser.add_mutually_exclusive_group()
+    walk.add_argument("--tags", action="store_true", help="the release tags alone")
+    walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
+    parser.add_argument(
+        "--executor", metavar="NAME", default="local", help="local (the default), or ray[://HOST:PORT]: many machines"
+    )
+    parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
+    settings_options(parser, without="repo-url")  # histories are upstream's
+    parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
+    json_option(parser)
+
+
+def _sweep(arguments: argparse.Namespace) -> int:
+    catalog, settings = catalog_and_settings(arguments)
+    target = target_named(catalog, arguments.target)
+    recipes = find_recipes(catalog, (target.name,), arguments.bug)
+    if not recipes:
+        raise NothingExamined(f"there are no recipes of {target.name}; `sentinel recipe new` begins one")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
+    with progress() as tell:
+        if arguments.releases:
+            for name in ("since", "until", "ref"):
+                if getattr(arguments, name):
+                    raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
+            account = sweep_releases(catalog, settings, target, recipes, tell)
+        else:
+            ledger = Ledger(catalog, settings, target)
+            ref = arguments.ref or target.branch
+            selection = Selection(ref, arguments.since, arguments.until, "tags" if arguments.tags else "first-parent")
+            make = executor_named(arguments.executor, ledger, arguments.jobs)
+            account = _run(ledger, recipes, selection, make, tell)
+    if arguments.save is not None:
+        records.kept(arguments.save, account.records)
+    show(account, arguments)
+    decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
+    if decided:
+        return 0
+    runs = [run for record in account.records for run in record["runs"]]
+    why = "; ".join(causes(f"{run['verdict']}: {run['reason'] or run['kind']}" for run in runs))
+    return nothing_examined(f"no recipe could be decided at any commit ({why})")
+
+
+def _run(
+    ledger: Ledger,
+    recipes: Sequence[Recipe],
+    selection: Selection,
+    make: Callable[[], Executor],
+    tell: Callable[[str], None],
+) -> Account:
+    started = time.monotonic()
+    last = 0.0
+
+    def report(done: int, total: int, probed: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > (0.2 if sys.stderr.isatty() else 15.0) or done == total:
+            last = now
+            left = (now - started) / max(done, 1) * (total - done)
+            tell(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
+
+    try:
+        return ledger.sweep(recipes, selection, make, report)
+    except KeyboardInterrupt:
+        complain("what was decided is kept; the same command goes on from there")
+        raise
+
+
+def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:
+    """:raises SentinelError: for an unknown name, or where its extra is not installed."""
+    if name == "local":
+        return lambda: ledger.local(jobs)
+    if name == "ray" or name.startswith("ray://"):
+        mirrors = {ledger.target.name: ledger.mirror}
+        return lambda: RayExecutor(ledger.catalog, mirrors, ledger.options, name, jobs)
+    raise SentinelError(f"unknown executor {name!r}; write local, ray or ray://HOST:PORT")
+
+
+def show(account: Account, arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        say_json({"probed": account.probed, "records": account.records})
+        return
+    width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
+    for record in account.records:
+        say("\n".join(timelines.story(record, width)) + "\n")
+    say(f"{timelines.LEGEND}\n")
+    say_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
+    commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
+    say(f"\n{commits} verdicts from {closures} distinct closures, {account.probed} of them probed now")

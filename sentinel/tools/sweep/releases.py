@@ -1,0 +1,94 @@
+"""The releases of a target on PyPI: the table of bugs and releases that people who train look for. Needs no git."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing
+
+from packaging.version import InvalidVersion, Version
+
+from sentinel.deciding.runner import Job, runner_of
+from sentinel.errors import Unavailable
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.records import record as records
+from sentinel.records.basis import basis
+from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
+from sentinel.records.closures import closure_of
+from sentinel.records.ledger import Account
+from sentinel.reports.evidence import reason
+from sentinel.settings import Settings
+from sentinel.sources import Progress
+from sentinel.sources.commits import Commit, Tag
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+
+
+def versions(target: Target) -> list[str]:
+    """Give the releases that the package index has, oldest first; asked through pip, so that the user's settings hold.
+
+    :raises Unavailable: where the target publishes none, or the index cannot be reached.
+    """
+    if target.pypi is None:
+        raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
+    with tempfile.TemporaryDirectory() as empty:  # ``-m`` looks in the current folder first
+        listing = subprocess.run(
+            [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            cwd=empty,
+            check=False,
+        )
+    match = re.search(r"^Available versions: (.+)$", listing.stdout, re.MULTILINE)
+    if listing.returncode or match is None:
+        lines = [line for line in listing.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
+        raise Unavailable(f"the releases of {target.pypi} cannot be listed: {lines[-1].removeprefix('ERROR: ')}")
+    return sorted((text.strip() for text in match[1].split(",")), key=_order)
+
+
+def _order(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return Version("0")
+
+
+def sweep_releases(
+    catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
+) -> Account:
+    """Give the verdict of each recipe in each release."""
+    store, whole = ClosureVerdictStore(), closure_of(None, target.roots)
+    releases = versions(target)
+    entries = {
+        recipe.bug_id: ClosureVerdicts(store, target.name, recipe.bug_id, basis(catalog, recipe, settings))
+        for recipe in recipes
+    }
+    probed = 0
+    decided: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
+    with closing(runner_of(catalog, settings, tell)) as runner:
+        for number, version in enumerate(releases):
+            if tell:
+                tell(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
+            ref = Ref("pypi", version)
+            answers = hashlib.sha256(str(ref).encode()).hexdigest()[:40]
+            for recipe in recipes:
+                entry = next((entry for entry in entries[recipe.bug_id] if entry.answers == answers), None)
+                if entry is None:
+                    decision = runner.decide(Job(recipe, ref))
+                    why = decision.verdict.kind, reason(decision)
+                    entry = ClosureVerdict(whole.id, answers, decision.verdict.name, *why, str(ref))
+                    entries[recipe.bug_id].add(entry, whole)
+                    probed += 1
+                decided[recipe.bug_id][str(ref)] = entry
+            runner.discard(target.name, ref)
+    commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in releases]
+    tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
+    selected = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
+    documents = (records.record(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
+    return Account(records.kept(store.folder, documents), probed)

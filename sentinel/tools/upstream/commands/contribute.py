@@ -1,0 +1,200 @@
+"""``sentinel contribute``: a bug as a pull request: a branch with the fix, a page, a comment, evidence, a runner."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sentinel.commands.console import Commands, command, counted, progress, say
+from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.deciding.outcomes import UNDECIDED
+from sentinel.deciding.runner import opener, options_of
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, find_fixes, fix_of
+from sentinel.records.ledger import Ledger
+from sentinel.reports.summary import causes
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore
+from sentinel.targets.refs import Ref
+from sentinel.tools.upstream.branch import Branch, contribute
+from sentinel.tools.upstream.commands.fix import tests_options
+from sentinel.tools.upstream.contribution import Contribution, contribution, documented, related
+from sentinel.tools.upstream.exporting import Bundle, Exporter
+from sentinel.tools.upstream.page import title, write
+from sentinel.tools.upstream.trying import opening, try_fix
+
+GROUP = "publish"
+SUMMARY = "turn a bug into a pull request: branch, page, runner"
+
+_EXAMPLE = """\
+  sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
+  sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           the pages alone
+  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl before, and with the fix in a working tree
+  sentinel contribute --all --no-check --out export                         every shipped recipe
+
+Where recipes/<target>/<BUG>.fix.yaml is, the fix is tried as by `sentinel fix check`, and the heads of pull requests in
+the mirror that change the same function are run. Else base and head are the recipe's first pins with the bug and
+without. The runner is tried in a process that holds torch, numpy and what it says it needs. Nothing is pushed.
+exit status: 0; 1 if something speaks against the fix, or a bug is not there at the base or still there at the head;
+2 it could not be run
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "contribute", _contribute, SUMMARY, _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
+    parser.add_argument("--all", action="store_true", help="every recipe")
+    parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream that gets the branch")
+    parser.add_argument("--base", metavar="REF", help="where the bug is (default: as the fix, or the first pin, says)")
+    parser.add_argument("--head", metavar="REF", help="where it is not (default: the fix, or the first pin without it)")
+    parser.add_argument("--repo", metavar="DIR", help="a working tree that has the fix, in the place of --head")
+    parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
+    parser.add_argument("--no-check", action="store_true", help="try neither the fix nor the runner")
+    tests_options(parser)
+    settings_options(parser)
+
+
+def _contribute(arguments: argparse.Namespace) -> int:
+    if bool(arguments.bug) == arguments.all:
+        raise SentinelError("say which bug, or --all")
+    if arguments.repo and arguments.head:
+        raise SentinelError("--repo is the working tree that has the fix; it cannot be given with --head")
+    catalog, settings = catalog_and_settings(arguments)
+    recipes = find_recipes(catalog, (), arguments.bug)
+    base = Ref.parse(arguments.base) if arguments.base else None
+    head = Ref.parse(arguments.head) if arguments.head else None
+    if arguments.repo:
+        head = Ref("path", str(Path(arguments.repo).expanduser().absolute()))
+    fixes = {recipe.bug_id: fix_of(catalog, recipe.target, recipe.bug_id) for recipe in recipes if not (base or head)}
+    if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
+        raise SentinelError("--into makes a branch of a fix, and not each of these bugs has one that could be tried")
+    left = incomplete = 0
+    with progress() as tell, _Maker(arguments, catalog, settings, tell) as maker:
+        for recipe in recipes:
+            fix = fixes.get(recipe.bug_id)
+            if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
+                if not arguments.all:
+                    continue  # one root, one pull request
+                fix = None
+            left += 1
+            made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
+            undecided = [side.decision for side in bundles[0].sides if side.decision.verdict.name in UNDECIDED]
+            if len(undecided) == len(bundles[0].sides):
+                why = "; ".join(causes(decision.verdict.reason for decision in undecided))
+                if len(recipes) == 1:
+                    raise NothingExamined(f"{recipe.bug_id} could not be decided at any revision ({why})")
+                say(f"{recipe.bug_id}: not decided, nothing written: {why}")
+                incomplete += 1
+                continue
+            folder = write(arguments.out, made, bundles)
+            branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
+            against = (made.document["tried"] or {"problems": []})["problems"]
+            bad = bool(against) or not bundles[0].decided
+            incomplete += bad
+            if len(recipes) > 1:
+                say(f"{made.recipe.bug_id}: {_state(bundles[0], against)}")
+            else:
+                _tell(made, bundles[0], folder, branch, against, arguments)
+    if len(recipes) > 1:
+        say(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
+    return 1 if incomplete else 0
+
+
+class _Maker:
+    """Makes contributions with one worker a target."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Callable[[str], None]
+    ) -> None:
+        self._arguments, self._catalog, self._settings, self._tell = arguments, catalog, settings, tell
+        fixes = [fix for target in catalog.targets for fix in find_fixes(catalog, target)]
+        self._store = MirrorStore()
+        self._opened = opening(fixes, opener(settings, tell, self._store), self._store)
+        self._exporters: dict[str, Exporter] = {}
+
+    def __enter__(self) -> _Maker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for exporter in self._exporters.values():
+            exporter.close()
+
+    def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
+        """Make that of a bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
+            expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
+            raise SentinelError(
+                f"{recipe.bug_id}: no pin has the bug ({expected}), so there is nothing to report upstream; name a "
+                "revision that has it with --base git:<sha>"
+            )
+        bundle = self._exporter(recipe.target).export(
+            recipe, *recipe.revisions(base, head), check=not self._arguments.no_check
+        )
+        side = bundle.sides[0]
+        if side.decision.verdict.name == "fixed":
+            raise SentinelError(
+                f"{recipe.bug_id} is fixed at {side.decision.ref.short}, so there is nothing to report upstream; name "
+                "a revision that has the bug with --base git:<sha>"
+            )
+        document = documented([bundle], None, None, ())
+        return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
+
+    def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
+        """Make that of a root whose fix is tried."""
+        check = not self._arguments.no_check
+        recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
+        exporter = self._exporter(fix.target)
+        bundles = [
+            exporter.export(recipes[bug], fix.base, fix.patched, check=check and bug == fix.bugs[0]) for bug in fix.bugs
+        ]
+        tried, others = None, []
+        if check:
+            how = (not self._arguments.no_tests, self._arguments.tests_python)
+            tried = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
+            self._tell(f"{fix.bugs[0]} at the heads of pull requests")
+            ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
+            others = related(ledger, recipes[fix.bugs[0]], fix)
+        return contribution(documented(bundles, fix, tried, others), self._catalog, self._store), bundles
+
+    def _exporter(self, target: str) -> Exporter:
+        if target not in self._exporters:
+            options = options_of(self._settings, target)
+            self._exporters[target] = Exporter(self._catalog, self._opened, options, self._tell)
+        return self._exporters[target]
+
+
+def _tell(
+    made: Contribution,
+    bundle: Bundle,
+    folder: Path,
+    branch: Branch | None,
+    against: Sequence[str],
+    arguments: argparse.Namespace,
+) -> None:
+    verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
+    say(f"{folder}: {verdicts}")
+    for problem in against:
+        say(f"against it: {problem}")
+    if not bundle.runner:
+        say(_state(bundle, ()))
+    elif arguments.no_check:
+        say("the runner was not tried")
+    if branch is not None:
+        where = "the clone's main" if branch.ahead else "the commit at which the fix was tried"
+        say(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
+        say(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
+    repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
+    body, text = (shlex.quote(str(folder / name)) for name in ("PULL_REQUEST.md", "COMMENT.md"))
+    if not (made.fix and made.fix.head):
+        say(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
+    say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {text}")
+
+
+def _state(bundle: Bundle, against: Sequence[str]) -> str:
+    if against:
+        return against[0]
+    return "complete" if bundle.runner else f"no runner: {bundle.reason}"

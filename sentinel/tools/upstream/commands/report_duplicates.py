@@ -1,0 +1,122 @@
+"""``sentinel report duplicates``: whether somebody has a bug already."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from sentinel.commands.console import (
+    Commands,
+    command,
+    counted,
+    json_option,
+    nothing_examined,
+    progress,
+    say,
+    say_json,
+    say_table,
+)
+from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
+from sentinel.errors import SentinelError
+from sentinel.recipes import find_recipes
+from sentinel.records.ledger import Ledger
+from sentinel.reports.summary import causes
+from sentinel.sources import MirrorStore
+from sentinel.tools.upstream.duplicates import duplicates
+from sentinel.tools.upstream.heads import Head, heads
+
+_EXAMPLE = """\
+  sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
+  sentinel report duplicates MY-BUG --recipes . --fork ~/src/verl      and the branches of your clone
+  sentinel report duplicates 'VERL-*' --run              run each bug that is called unreported at the head of each pull
+                                                         request that changes its function: does one mend it?
+  GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
+
+Every source is listed, with why it was not searched where it was not. What is found is to be read, not a verdict.
+exit status: 0; 2 if no source could be searched but the recipes; with --run, 1 if a pull request mends one
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "duplicates", _duplicates, "look whether somebody has a bug already", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", help="a bug id; with --run also a pattern, of bugs called unreported")
+    parser.add_argument(
+        "--run", dest="at_heads", action="store_true", help="run the recipe at the heads of pull requests"
+    )
+    parser.add_argument("--fork", metavar="DIR", type=Path, help="your clone of the framework")
+    settings_options(parser, "recipes")
+    json_option(parser)
+
+
+def _duplicates(arguments: argparse.Namespace) -> int:
+    if arguments.at_heads:
+        return _run(arguments)
+    catalog, _ = catalog_and_settings(arguments)
+    recipe = recipe_named(catalog, arguments.bug)
+    with progress() as tell:
+        tell(f"looking for {recipe.bug_id}")
+        fork = arguments.fork.expanduser() if arguments.fork else None
+        if fork is not None and not fork.is_dir():
+            raise SentinelError(f"--fork {arguments.fork}: no such folder; name your clone of the framework")
+        sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], MirrorStore(), fork)
+    if arguments.json:
+        say_json([asdict(source) for source in sources])
+    else:
+        for source in sources:
+            say(f"{source.name}: {'searched' if source.searched else 'not searched'}: {source.note}")
+            if source.found:
+                say_table(("found", "why"), [(f"  {item.what}", item.why) for item in source.found])
+            elif source.searched:
+                say("  nothing found")
+            if source.more:
+                say(f"  and {source.more} more")
+    if any(source.searched for source in sources[1:]):
+        return 0
+    return nothing_examined(
+        "of all sources only the recipes here could be searched; run `sentinel mirror add TARGET`, name your clone "
+        "with --fork DIR, or set GITHUB_TOKEN"
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    catalog, settings = catalog_and_settings(arguments)
+    matches = find_recipes(catalog, (), [arguments.bug])
+    recipes = (
+        matches if len(matches) == 1 else [item for item in matches if item.upstream.get("status") == "unreported"]
+    )
+    results: list[Head] = []
+    with progress() as tell:
+        for name in sorted({recipe.target for recipe in recipes}):
+            ledger = Ledger(catalog, settings, catalog.targets[name])
+            for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
+                results.append(head)
+                tell(f"{name}: #{head.pull}")
+    if not results:
+        return nothing_examined(
+            f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
+            "TARGET` fetches what is new"
+        )
+    mend = [head for head in results if head.verdict == "mends"]
+    undecided = [head for head in results if head.undecided]
+    if len(undecided) == len(results):
+        reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
+        return nothing_examined(f"no head could be decided ({reasons}); `sentinel mirror update TARGET` may help")
+    if arguments.json:
+        say_json([asdict(head) for head in results])
+    else:
+        if mend:
+            rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in mend]
+            say_table(("bug", "mended by", "", "head", "subject"), rows)
+        why = Counter((head.bug_id, "open" if head.open else "", head.verdict, head.reason) for head in undecided)
+        if why:
+            rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
+            say_table(("bug", "heads", "", "verdict", "why it could not be decided"), rows)
+        heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
+        absent = sum(head.verdict == "absent" for head in results)
+        say(
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {absent} began without it, "
+            f"{len(undecided)} could not be decided"
+        )
+    return 1 if mend else 0

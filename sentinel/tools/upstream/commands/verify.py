@@ -1,0 +1,277 @@
+"""``sentinel verify``: run the recipe of evidence again, from scratch, and set the two side by side."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, Runner, opener, runner_of
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import find_fixes, fix_of
+from sentinel.reports.baseline import Verification, verify_report
+from sentinel.reports.evidence import evidence
+from sentinel.reports.store import RUN, below, load
+from sentinel.reports.summary import causes
+from sentinel.sources import MirrorStore
+from sentinel.targets.refs import Ref
+from sentinel.tools.upstream.consistency import contradictions
+from sentinel.tools.upstream.contribution import load_contribution
+from sentinel.tools.upstream.trying import opening
+
+GROUP = "check"
+SUMMARY = "decide evidence again from upstream, and compare every number"
+
+_EXAMPLE = """\
+  sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
+  sentinel verify reports/                      every evidence below a folder
+  sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
+  sentinel verify contribution/BUG/evidence.json    each verdict that a pull request page was made from
+
+Sentinel calls upstream's code again, in the sandbox and on the device of your own options, whatever the file says, and
+runs nothing that lies next to the file. It takes the recipe from its own catalog if the digest is the same, and the
+copy inside the file if not.
+exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
+"""
+
+#: Kinds of reason that lie in this machine, not in the code that was to be measured.
+_OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one file.
+
+    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided``: neither then nor now.
+    """
+
+    evidence: Path
+    outcome: str
+    subject: str
+    conclusion: str
+    recipe: str = ""
+    verification: Verification | None = None
+
+    @classmethod
+    def could_not(cls, file: Path, subject: str, reason: str, recipe: str = "") -> Outcome:
+        return cls(file, "could not", subject, f"could not be verified: {reason}", recipe)
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "verify", _verify, SUMMARY, _EXAMPLE)
+    parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
+    parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
+    settings_options(parser)
+    json_option(parser)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    outcomes: list[Outcome] = []
+    documents = [(file, document) for file in _files(arguments.files) for document in _load(file)]
+    targets = {document["target"] for _, document in documents if isinstance(document, dict)}
+    with progress() as tell, _Verifier(arguments, sorted(targets), tell) as verifier:
+        for file, document in documents:
+            tell(f"verifying {file}")
+            outcomes.append(verifier.verify(file, document))
+    if arguments.json:
+        say_json([_plain(outcome) for outcome in outcomes])
+    else:
+        for one in outcomes:
+            say(f"{one.evidence}: {one.subject or 'evidence'}" + (f"\n  recipe: {one.recipe}" if one.recipe else ""))
+            say(str(one.verification or one.conclusion))
+    # What could not be checked must not hide that something else is different.
+    results = {outcome.outcome for outcome in outcomes}
+    if results <= {"could not", "undecided"}:
+        why = "; ".join(causes(outcome.conclusion for outcome in outcomes))
+        return nothing_examined(f"{why}; name evidence that a run wrote, and run `sentinel doctor`")
+    return 1 if "different" in results else 2 if "could not" in results else 0
+
+
+def _files(paths: list[Path]) -> list[Path]:
+    files: list[Path] = []
+    for path in paths:  # of a folder every JSON file but ``run.json``, whoever laid them out
+        there = below(path) if path.is_dir() else [path]
+        files += [f for f in there if f is path or not (f.name == RUN or f.name.startswith("."))]
+    if not files:
+        raise NothingExamined(
+            f"{', '.join(map(str, paths))}: no evidence there; name a file or folder that a run wrote"
+        )
+    return files
+
+
+def _load(file: Path) -> Iterator[dict[str, Any] | str]:
+    """Yield the evidence in a file, one document or those of a contribution; or what is wrong with the file."""
+    try:
+        made = load_contribution(file)
+        if made is None:
+            yield load(file)
+        else:
+            yield from (side for sides in made["bugs"].values() for side in sides.values())
+    except SentinelError as error:
+        yield str(error)
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    details = asdict(outcome.verification or Verification((), (), ()))
+    shown = {name: getattr(outcome, name) for name in ("outcome", "subject", "recipe", "conclusion")}
+    return {"evidence": str(outcome.evidence), **shown, **details}
+
+
+class _Verifier:
+    """Verifies one document after another with one worker."""
+
+    def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
+        self._repo, self._tell = arguments.repo, tell
+        self._catalog, self._settings = catalog_and_settings(arguments)
+        self._targets = [name for name in targets if name in self._catalog.adapters]
+        self._store = MirrorStore()
+        fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
+        self._opened = opening(fixes, opener(self._settings, tell, self._store), self._store)
+
+    def __enter__(self) -> _Verifier:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if "_runner" in vars(self):
+            self._runner.close()
+
+    def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
+        """Check one document; what is wrong with it or with this machine is an outcome too."""
+        if isinstance(recorded, str):
+            return Outcome.could_not(file, "", recorded)
+        subject, origin = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
+        try:
+            ref = self._patched(recorded) or ref_of(recorded, self._repo)
+            subject += f" at {ref.short}"
+            recipe, origin = recipe_of(recorded, self._catalog)
+            verification = self._again(recorded, recipe, ref)
+        except SentinelError as error:
+            return Outcome.could_not(file, subject, str(error), origin)
+        outcome = "same" if verification.same else "different"
+        if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
+            outcome = "undecided"  # then and now, for a reason that lies in a machine
+        return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
+
+    def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
+        decision: Decision = self._runner.decide(Job(recipe, ref, recorded["expect"]))
+        verdict = decision.verdict
+        before = (recorded["verdict"], recorded["kind"])
+        if verdict.kind in _OF_THIS_MACHINE and (verdict.name, verdict.kind) != before:
+            raise SentinelError(f"{verdict.name} here: {verdict.reason}")
+        if ref.kind in ("path", "installed") and decision.checkout and recorded["checkout"]:
+            tree = recorded["checkout"]["tree"]
+            if decision.checkout.tree != tree:
+                raise SentinelError(
+                    f"the evidence is about code with tree hash {tree[:12]}, and the {ref.kind} code here has "
+                    f"{decision.checkout.tree[:12]}: other files"
+                )
+        return compared(recorded, decision)
+
+    def _patched(self, recorded: dict[str, Any]) -> Ref | None:
+        """Give the ref of code that a fix was applied to; None for any other."""
+        digest = (recorded["checkout"] or {}).get("patched")
+        if digest is None:
+            return None
+        fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
+        if fix is None or fix.digest != digest:
+            raise SentinelError(f"the fix that was applied, {digest[:19]}, is not here")
+        return fix.patched
+
+    @cached_property
+    def _runner(self) -> Runner:
+        """The runner of the user's settings. What evidence says about its environment is compared and never used."""
+        runner = runner_of(self._catalog, self._settings, self._tell, self._store, self._opened)
+        # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
+        runner.start(self._targets)
+        return runner
+
+
+def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
+    """Name the same code again: a moving name by its commit then, a working tree by its commit where it was clean."""
+    text, checkout = recorded["ref"], recorded["checkout"] or {}
+    if text == "path":
+        if repo is not None:
+            return Ref("path", str(Path(repo).absolute()))
+        if checkout.get("commit") and not checkout.get("dirty"):
+            return Ref.parse(f"git:{checkout['commit']}")
+        raise SentinelError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
+    ref = Ref.parse(text)
+    if ref.kind == "path":
+        raise SentinelError("the evidence names a folder, which a run never writes; give the folder with --repo DIR")
+    if ref.kind == "git" and not ref.immutable and checkout.get("commit"):
+        return Ref.parse(f"git:{checkout['commit']}")
+    if ref.kind == "pypi" and not ref.immutable and checkout.get("version"):
+        return Ref.parse(f"pypi:{checkout['version']}")
+    return ref
+
+
+def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
+    """Give the recipe that the evidence was made from, and where it was found."""
+    if recorded["target"] not in catalog.targets:
+        raise SentinelError(f"no adapter of target {recorded['target']!r} is here")
+    digest = recorded["recipe"]["digest"]
+    if not recorded["bug_id"]:
+        return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence"
+    same = [item for item in find_recipes(catalog, [recorded["target"]]) if item.bug_id == recorded["bug_id"]]
+    for recipe in same:
+        if recipe.digest == digest:
+            return recipe, f"{recipe.path.name}, {digest[:19]}, as it is here"
+    other = "; the one here is another" if same else ""
+    recipe = _embedded(recorded, catalog)
+    if recipe.published:  # its pull request, under which commits are looked for, is in the bundled one
+        recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
+    return replace(recipe, digest=digest), f"the copy inside the evidence{other}"
+
+
+def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
+    """Make a recipe of a search's scenario, which the law alone decides."""
+    law = catalog.laws.get(str(recorded["law"]))
+    if law is None:
+        raise SentinelError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
+    if "declared dialect" in recorded["reason"]:
+        raise SentinelError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
+    if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
+        raise SentinelError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
+    recipe = _embedded(recorded, catalog)
+    return replace(
+        recipe,
+        bug_id="",
+        title=law.statement,
+        path=Path(f"{law.name}.yaml"),
+        digest=recorded["recipe"]["digest"],
+        expected_unpatched={},
+        expected_fixed={},
+        upstream={},
+    )
+
+
+def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
+    try:
+        recipe = load_copy(recorded["recipe"]["document"], catalog)
+    except SentinelError as error:
+        raise SentinelError(f"the recipe inside the evidence does not load here:\n{error}") from None
+    if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
+        raise SentinelError(
+            f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"
+        )
+    return recipe
+
+
+def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
+    """As :func:`~sentinel.reports.baseline.verify_report`, and that the rest of the document follows from it too."""
+    now = evidence(decision)
+    verification = verify_report(recorded, now)
+    if verification.differences:
+        return verification
+    wrong = contradictions(recorded, now)
+    subjects = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
+    rest = tuple(line for line in verification.circumstances if line.partition(":")[0] not in subjects)
+    return replace(verification, differences=tuple(wrong), circumstances=rest)

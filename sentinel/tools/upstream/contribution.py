@@ -1,0 +1,174 @@
+"""All that is sent upstream of one root: what was measured, as one document from which its pages are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import SentinelError
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, fix_of
+from sentinel.recipes.json_schema import JsonSchema
+from sentinel.records.ledger import Ledger
+from sentinel.reports.escaping import message, visible
+from sentinel.reports.evidence import evidence, validate
+from sentinel.reports.store import parse
+from sentinel.sources import MirrorStore, git_objects
+from sentinel.targets import Target
+from sentinel.tools.upstream.exporting import Bundle
+from sentinel.tools.upstream.heads import heads
+from sentinel.tools.upstream.trying import FixTrial, diff_of
+
+VERSION = 1
+
+#: The shape of ``evidence.json``; each side is also checked against the schema of evidence.
+_SCHEMA = JsonSchema({
+    "type": "object",
+    "required": ["contribution_version", "target", "bugs", "fix", "tried", "runner", "reason", "related"],
+    "properties": {
+        "contribution_version": {"const": VERSION},
+        "target": {"type": "string"},
+        "bugs": {
+            "type": "object",
+            "minProperties": 1,
+            "additionalProperties": {
+                "type": "object", "minProperties": 1, "additionalProperties": {"type": "object"}
+            },
+        },
+        "fix": {
+            "type": ["object", "null"],
+            "required": ["file", "digest"],
+            "properties": {"file": {"type": "string"}, "digest": {"type": "string"}},
+        },
+        "tried": {"type": ["object", "null"]},
+        "runner": {
+            "type": ["object", "null"],
+            "required": ["sides", "packages"],
+            "properties": {
+                "sides": {"type": "object", "additionalProperties": {"type": "string"}},
+                "packages": {"type": "array", "items": {"type": "string"}},
+            },
+        },
+        "reason": {"type": "string"},
+        "related": {"type": "array", "items": {"type": "object"}},
+    },
+})  # fmt: skip
+
+#: Heads of pull requests at which a recipe is run, the newest first.
+MOST_HEADS = 6
+
+#: What is said of a pull request that began where the bug was not.
+ABSENT = "not there where it began"
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What the pages are made of.
+
+    :ivar recipes: those of the root; the first gives the page its name.
+    :ivar document: what ``evidence.json`` holds.
+    :ivar diff: the patch but for its tests, with as many lines around it as the page shows.
+    :ivar guilty: the lines with the bug: file, first line, last line, text.
+    """
+
+    recipes: tuple[Recipe, ...]
+    target: Target
+    fix: Fix | None
+    document: Mapping[str, Any]
+    diff: str = ""
+    guilty: tuple[tuple[str, int, int, str], ...] = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.recipes[0]
+
+
+def documented(
+    bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Make the document of ``evidence.json``: each decision's whole evidence, and what was tried beside it."""
+    first = bundles[0]
+    runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
+    return {
+        "contribution_version": VERSION,
+        "target": first.recipe.target,
+        "bugs": {
+            bundle.recipe.bug_id: {side.name: evidence(side.decision) for side in bundle.sides} for bundle in bundles
+        },
+        "fix": {"file": fix.path.name, "digest": fix.digest} if fix else None,
+        "tried": tried,
+        "runner": {"sides": runner, "packages": list(first.packages)} if first.runner else None,
+        "reason": first.reason,
+        "related": [dict(item) for item in others],
+    }
+
+
+def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
+    """Give the contribution that a document describes, as the recipes and fixes of today have its prose."""
+    target = str(document["target"])
+    if target not in catalog.targets:
+        raise SentinelError(f"no adapter of target {target!r} is here")
+    by_id = {recipe.bug_id: recipe for recipe in find_recipes(catalog, [target])}
+    if absent := document["bugs"].keys() - by_id.keys():
+        raise SentinelError(f"there is no recipe of {', '.join(sorted(absent))} here")
+    recipes = tuple(by_id[bug] for bug in document["bugs"])
+    fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
+    if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
+        raise SentinelError(f"{document['fix']['file']} is another one here than the one that was tried")
+    if fix is None:
+        return Contribution(recipes, catalog.targets[target], fix, document)
+    # The first of a root names it, in whatever order the file has them.
+    recipes = tuple(by_id[bug] for bug in fix.bugs)
+    document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
+    code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
+    shown = diff_of(fix, store, 1, code or {file for file, _, _ in fix.guilty})
+    return Contribution(recipes, catalog.targets[target], fix, document, shown, _guilty(fix, store))
+
+
+def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:
+    mirror = store.path(fix.target)
+    listed, _ = git_objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
+    blobs = {entry.path: entry.blob for entry in listed}
+    passages = []
+    for file, first, last in fix.guilty:
+        if file not in blobs:
+            raise SentinelError(f"{fix.path}: {file} is not there at {fix.commit[:12]}")
+        text = next(git_objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
+        passages.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
+    return tuple(passages)
+
+
+def load_contribution(file: Path) -> dict[str, Any] | None:
+    """Read the document of a contribution; None if the file is something else.
+
+    :raises SentinelError: if the file cannot be read, or is a contribution that :func:`documented` cannot have written.
+    """
+    document = parse(file)
+    if not isinstance(document, dict) or "contribution_version" not in document:
+        return None
+    for error in _SCHEMA.errors(document):
+        place = ".".join(map(str, ("$", *error.instance_path)))
+        raise SentinelError(f"{visible(str(file))}: not a contribution: at {place}: {message(error.message)[:300]}")
+    for bug, sides in document["bugs"].items():
+        for name, side in sides.items():
+            try:
+                validate(side)
+            except SentinelError as error:
+                raise SentinelError(f"{visible(str(file))}: {message(bug)}, {message(name)}: {error}") from None
+    return document
+
+
+def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
+    """Run a recipe at the newest heads of others' pull requests that change lines of its boundary's function.
+
+    A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
+    """
+    verdicts = {"mends": "fixed", "absent": ABSENT}
+    return [
+        {"pull": head.pull, "commit": head.commit, "verdict": verdicts.get(head.verdict, head.verdict)}
+        for head in heads(ledger, [recipe], MOST_HEADS)
+        if head.commit not in ("", fix.head)
+    ]

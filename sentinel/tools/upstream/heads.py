@@ -1,0 +1,85 @@
+"""Whether a pull request mends a bug, whatever its words: the recipe is run at each head that changes the boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.errors import Unavailable
+from sentinel.recipes import Recipe
+from sentinel.records.closure_verdicts import ClosureVerdict
+from sentinel.records.ledger import Ledger
+from sentinel.reports.escaping import message
+from sentinel.sources import gitbinary
+from sentinel.sources.commits import merge_base
+from sentinel.targets import Target
+from sentinel.tools.upstream.history import touching
+
+
+@dataclass(frozen=True)
+class Head:
+    """A recipe at the head of a pull request that changes lines of its function, or of another's of the same search.
+
+    :ivar verdict: what the recipe says there. Where it is not ``reproduced`` the commit is asked that the pull request
+        began from: ``mends`` where it is ``fixed`` at the head and was ``reproduced`` there, ``absent`` where the bug,
+        or the function, was not there.
+    :ivar open: whether the mirror has the merge that GitHub keeps ready for pull requests that are open.
+    :ivar reason: why it could not be decided.
+    """
+
+    bug_id: str
+    pull: int
+    commit: str
+    subject: str
+    verdict: str
+    open: bool
+    reason: str = ""
+
+    @property
+    def undecided(self) -> bool:
+        return self.verdict not in ("reproduced", "mends", "absent")
+
+
+def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
+    """The numbers of the pull requests of which own commits change lines of the boundary's function, newest first."""
+    outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
+    touches = touching(mirror, target, recipe, outside)
+    return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
+
+
+def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
+    """Run recipes of one target at the head of each pull request that changes a function of one of them."""
+    numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
+    with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
+        for number in sorted(numbers, reverse=True)[:most]:
+            try:
+                head = ledger.commit(f"pull/{number}/head")
+                verdicts = decide(head)
+                before: Mapping[str, ClosureVerdict] = {}
+                if any(entry.verdict != "reproduced" for entry in verdicts.values()):
+                    began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
+                    if began is None:
+                        raise Unavailable(f"the head has nothing in common with {ledger.target.branch}")
+                    before = decide(ledger.commit(began))
+            except (Unavailable, gitbinary.GitError) as error:  # the mirror has not all of it
+                problem = message(str(error))
+                yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, problem) for recipe in recipes)
+                continue
+            merge = f"refs/pull/{number}/merge"
+            ready = not gitbinary.run(ledger.mirror, "rev-parse", "--quiet", "--verify", merge).status
+            for bug, entry in verdicts.items():
+                verdict, reason = verdict_at(entry, before.get(bug))
+                yield Head(bug, number, head.sha, message(head.subject), verdict, ready, reason)
+
+
+def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
+    """Give a head's verdict on a bug, and the reason where there is none."""
+    if before is None or entry.verdict == "reproduced":
+        return entry.verdict, entry.reason
+    if before.verdict == "reproduced":
+        return ("mends", "") if entry.verdict == "fixed" else (entry.verdict, message(entry.reason))
+    absent = before.kind == "not-in-this-version" or (before.kind == "drift" and not before.boundary)
+    if before.verdict == "fixed" or absent:
+        return "absent", ""
+    return before.verdict, f"where it began: {message(before.reason)}"

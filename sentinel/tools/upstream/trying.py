@@ -1,0 +1,369 @@
+"""A fix tried: what the recipes, the laws, drawn scenarios and upstream's own tests say with it and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable
+from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.runner import Job, OpenCheckout, Runner, opener, options_of
+from sentinel.errors import SentinelError
+from sentinel.laws.agreement import gap_between
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.fixes import Fix, diff, edited
+from sentinel.reports.numbers import flat
+from sentinel.search.boundary_search import Drawn, drawn_scenarios
+from sentinel.search.checks import subjects
+from sentinel.settings import Settings
+from sentinel.sources import MirrorStore, checkouts, git_objects
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.targets.refs import Ref
+from sentinel.tools.upstream.upstream_tests import UpstreamTests
+from sentinel.values.literals import Tensor, plain
+
+#: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
+OWN, OTHERS = 100, 6
+
+Files = Mapping[str, tuple[bytes, bytes]]
+
+#: What was decided without a fix, and with it.
+Pair = tuple[Decision, Decision]
+
+
+def files_of(fix: Fix, store: MirrorStore) -> Files:
+    """Give each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none."""
+    if not fix.edits:
+        return {}
+    mirror = store.path(fix.target)
+    listed, _ = git_objects.listing(mirror, fix.commit, fix.files)
+    there = {entry.path: entry.blob for entry in listed}
+
+    def content(blob: str) -> bytes:
+        return next(git_objects.contents(mirror, [blob]))[1]
+
+    return edited(fix, lambda file: there.get(file, ""), content)
+
+
+def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
+    """Give the fix as an ordinary diff.
+
+    :param files: these alone: a mirror may have no others.
+    """
+    chosen = set(files)
+    if fix.edits:
+        edits = tuple(edit for edit in fix.edits if not chosen or edit.file in chosen)
+        return diff(files_of(replace(fix, edits=edits), store), context)
+    from sentinel.sources.gitbinary import run_checked
+
+    wanted = "diff", f"-U{context}", "--no-ext-diff", fix.commit, fix.head, "--", *sorted(chosen)
+    return run_checked(store.path(fix.target), *wanted).decode()
+
+
+def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
+    """Open checkouts, those of fixes' patched refs too."""
+    by_ref = {fix.patched: fix for fix in fixes if fix.edits}
+
+    def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
+        fix = by_ref.get(ref)
+        if fix is None:
+            return opened(target, ref, pull)
+        base = opened(target, fix.base, pull)
+        # Of the package roots alone: a mirror that has no tests has a fix's code all the same.
+        inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
+        blobs = checkouts.files(base)
+
+        def content(blob: str) -> bytes:
+            return next((base.path / path).read_bytes() for path, there in blobs.items() if there == blob)
+
+        made = edited(inside, lambda file: blobs.get(file, ""), content)
+        changed = {file: after for file, (_, after) in made.items()}
+        return replace(checkouts.edited(store.home, target, ref, base, changed), patched=fix.digest)
+
+    return patched
+
+
+#: What came of trying a fix, as ``evidence.json`` has it.
+#:
+#: * ``bugs``, ``others``: bug id -> its verdicts without the fix and with it; the fix's own, and the target's others
+#: * ``boundaries``, ``elsewhere``: boundary -> what drawn scenarios said, of the bugs' own and of every other one
+#: * ``tests``: file of upstream's tests -> what it gave, or why it cannot run here; ``regression``: the fix's own tests
+#: * ``problems``: what speaks against the fix; empty where nothing does
+FixTrial = dict[str, Any]
+
+
+def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Give (scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
+    results = tried["elsewhere"].values()
+    largest = max((float(one["largest_difference"]) for one in results), default=0.0)
+    return sum(one["scenarios"] for one in results), len(results), largest
+
+
+def try_fix(
+    catalog: Catalog,
+    settings: Settings,
+    fix: Fix,
+    store: MirrorStore,
+    tell: Callable[[str], None],
+    tests: bool = True,
+    tests_python: str | None = None,
+) -> FixTrial:
+    """Try a fix: recipes, laws, drawn scenarios, upstream's own tests."""
+    tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
+    tried["problems"] = []
+    recipes = find_recipes(catalog, [fix.target])
+    if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
+        raise SentinelError(f"{fix.path}: there is no recipe of {', '.join(sorted(absent))}")
+    opened = opening([fix], opener(settings, tell, store), store)
+    with closing(Runner(catalog, opened, options_of(settings, fix.target))) as runner:
+        tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
+        decided = _decide(fix, recipes, runner, tried)
+        chosen, _ = subjects(catalog, fix.target)
+        tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
+        _draw(fix, chosen, decided, recipes, runner, tried)
+    if tests:
+        with UpstreamTests(store.path(fix.target), fix, files_of(fix, store), tests_python) as upstream:
+            tell(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
+            _test(fix, upstream, tried)
+    return tried
+
+
+def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity, which is how far apart two answers of unlike form are."""
+    return {name: "inf" if value == np.inf else value for name, value in result.items()}
+
+
+def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
+    """Decide every recipe of the target on both sides.
+
+    :returns: what was decided of the fix's own bugs.
+    """
+    own: list[Pair] = []
+    jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
+    runner.plan([*jobs[0], *jobs[1]])
+    for pair in zip(*jobs):
+        before, after = map(runner.decide, pair)
+        bug, names = before.recipe.bug_id, (before.verdict.name, after.verdict.name)
+        if bug in fix.bugs:
+            own.append((before, after))
+            tried["bugs"][bug] = list(names)
+            for side, wanted, decision in zip(("without", "with"), ("reproduced", "fixed"), (before, after)):
+                if decision.verdict.name != wanted:
+                    reason = f": {decision.verdict.reason}" if decision.verdict.reason else ""
+                    tried["problems"].append(f"{bug} is {decision.verdict.name} {side} the fix{reason}")
+            continue
+        tried["others"][bug] = list(names)
+        if names == ("unavailable", "reproduced"):
+            tried["problems"].append(f"its new code has the bug {bug}: {before.recipe.title}")
+        elif names[0] != names[1] and names not in (("reproduced", "fixed"), ("unavailable", "fixed")):
+            tried["problems"].append(f"{bug} was {names[0]} and is {names[1]}: {after.verdict.reason}")
+    return own
+
+
+def _draw(
+    fix: Fix,
+    chosen: Sequence[Subject],
+    decided: Sequence[Pair],
+    recipes: Sequence[Recipe],
+    runner: Runner,
+    tried: FixTrial,
+) -> None:
+    """Draw scenarios of every boundary, and measure both sides."""
+    bindings = [subject.binding for subject in chosen]
+    opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
+    for subject in chosen:
+        about = [pair for pair in decided if pair[0].recipe.boundary in subject.binding.paths]
+        sessions = [place.law_session.fresh() for place in opened]
+        try:
+            comparison = _compared(subject, sessions, about, OWN if about else OTHERS, _own(subject, recipes, tried))
+        except Undecidable:
+            continue  # the boundary is not in this version
+        finally:
+            for session in sessions:
+                session.close()
+        if about:
+            tried["boundaries"][subject.name] = _finite(
+                {name: value for name, value in comparison.items() if name != "keys"}
+            )
+        else:
+            tried["elsewhere"][subject.name] = _finite(
+                {key: comparison[key] for key in ("scenarios", "largest_difference")}
+            )
+        if comparison["worse"]:
+            tried["problems"].append(f"{subject.name}: with the fix {'; '.join(comparison['worse'])}")
+        if comparison["changed"]:
+            by = comparison["otherwise"] or f"by up to {comparison['largest_difference']:g}"
+            tried["problems"].append(
+                f"{subject.name}: other values of {', '.join(comparison['keys'])} on {comparison['changed']} drawn "
+                f"{'scenario' if comparison['changed'] == 1 else 'scenarios'} outside of the bug, {by}"
+            )
+
+
+def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
+    """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix."""
+    boundaries = {*subject.binding.paths, *subject.binding.twins}
+    return {
+        law: recipe.bug_id
+        for recipe in recipes
+        if recipe.boundary in boundaries and tried["others"].get(recipe.bug_id, [])[1:] == ["reproduced"]
+        for law in recipe.laws
+    }
+
+
+def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
+    """Upstream's own tests on both sides, and those that come with the fix."""
+    tried["tests"] = upstream.compared()
+    for result in tried["tests"].values():
+        tried["problems"] += [f"{name} passed, and fails with the fix" for name in result.get("worse", ())]
+    if fix.regression:
+        tried["regression"] = upstream.regression()
+        for test, result in tried["regression"].items():
+            sides = result["without"], result["with"]
+            if sides not in (("failed", "passed"), ("did not run", "did not run")):
+                tried["problems"].append(f"the test {test} {sides[0]} without the fix and {sides[1]} with it")
+
+
+def _compared(
+    subject: Subject,
+    sessions: Sequence[LawSession],
+    about: Sequence[Pair],
+    count: int,
+    own: Mapping[str, str],
+) -> dict[str, Any]:
+    """Compare a boundary without a fix and with it on drawn scenarios.
+
+    Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
+    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (on the
+    recipe's own scenario, or where it shows, they do), and where one is broken all the same, any; both are counted.
+
+    :param about: what was decided of the bugs at this boundary, without the fix and with it.
+    :param own: law -> a bug of its own that breaks it here. Where a fix uncovers it, that is told apart.
+    """
+    measured = [(one.measurement, two.measurement) for one, two in about]
+    spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
+    counts = dict.fromkeys(("scenarios", "outside", "mended", "unjudged", "changed", "refused"), 0)
+    worse: dict[str, str] = {}
+    uncovered: dict[str, str] = {}
+    mended: dict[str, None] = {}
+    largest = 0.0
+    quiet: list[tuple[bool, dict[str, float]]] = []
+    changed: set[str] = set()
+    otherwise = ""
+    for drawn in _drawn(subject, count):
+        plans = _plans(drawn)
+        if not plans:
+            continue
+        before, after = (session.try_(subject, plans) for session in sessions)
+        counts["scenarios"] += 1
+        if all(trial.refused for trial in (*before, *after)):
+            counts["refused"] += 1
+            continue
+        broken, still = _broken(plans, before), _broken(plans, after)
+        new = {each[:2] for each in still} - {each[:2] for each in broken}
+        for name, symptom, detail in sorted(each for each in still if each[:2] in new):
+            if symptom == "refused":  # whichever laws asked
+                worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
+            elif name in own:
+                uncovered[name] = own[name]
+            else:
+                worse[f"{name}, {symptom}"] = f"{name} is broken ({symptom})"
+        pairs = [
+            (one.case.observation, two.case.observation) for one, two in zip(before, after) if one.case and two.case
+        ]
+        apart = _differences(pairs)
+        otherwise = otherwise or next(filter(None, (_otherwise(*pair) for pair in pairs)), "")
+        if broken != still:
+            counts["mended"] += 1
+            mended |= dict.fromkeys(sorted({name for name, _, _ in broken - still}))
+            spoiled |= apart.keys()
+        else:
+            quiet.append((bool(broken), apart))
+    for already_broken, apart in quiet:
+        if apart and (already_broken or apart.keys() <= spoiled):
+            counts["unjudged"] += 1
+            continue
+        counts["outside"] += 1
+        counts["changed"] += bool(apart)
+        changed |= apart.keys()
+        largest = max(largest, *apart.values(), 0.0)
+    return {
+        **counts,
+        "largest_difference": largest,
+        "mended_laws": list(mended),
+        "uncovered": uncovered,
+        "worse": list(worse.values()),
+        "keys": sorted(changed),
+        "otherwise": otherwise if largest == np.inf else "",
+    }
+
+
+def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
+    """Observation key -> the largest difference there, of those that differ."""
+    largest: dict[str, float] = {}
+    for one, two in pairs:
+        for variant in one:
+            for key in {*one[variant], *two.get(variant, {})}:
+                difference = _difference(one[variant].get(key), two.get(variant, {}).get(key))
+                if difference > largest.get(key, 0.0):
+                    largest[key] = difference
+    return largest
+
+
+def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Give the first words of two observations that are not the same."""
+    before, after = (dict(flat(observation, "")) for observation in (one, other))
+    for place, value in before.items():
+        now = after.get(place)
+        if isinstance(value, str) and isinstance(now, str) and now != value:
+            return f"{place.lstrip('.')} was {value!r} and is {now!r}"
+    return ""
+
+
+def _drawn(subject: Subject, count: int) -> Iterator[Drawn]:
+    rounds = 0
+    while count > 0 and rounds < 10:
+        batch = drawn_scenarios(subject, 0, rounds, min(count, 100))
+        yield from batch
+        count, rounds = count - len(batch), rounds + 1
+        if not batch:
+            return
+
+
+def _plans(drawn: Drawn) -> list[Plan]:
+    plans: list[Plan] = []
+    for law in drawn.subject.laws:
+        variants = drawn.variants(law)
+        if not isinstance(variants, str):
+            plans.append((law, variants))
+    return plans
+
+
+def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
+    """Give (law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
+    violations = set()
+    for (law, _), trial in zip(plans, trials):
+        if trial.refused and not law.twin:  # a twin that raises says so where it is asked itself
+            violations.add((law.name, "refused", trial.refused))
+        violations |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
+    return violations
+
+
+def _difference(one: Any, two: Any) -> float:
+    """Give the largest difference between two observations; infinite where they have not the same form."""
+    if isinstance(one, Tensor) and isinstance(two, Tensor):
+        if (one.shape, one.dtype) != (two.shape, two.dtype):
+            return np.inf
+        return float(gap_between(np.asarray(one.array(), float), np.asarray(two.array(), float)).max(initial=0.0))
+    if isinstance(one, Mapping) and isinstance(two, Mapping) and one.keys() == two.keys():
+        return max((_difference(one[key], two[key]) for key in one), default=0.0)
+    if isinstance(one, float) and isinstance(two, float):
+        return float(gap_between(np.asarray(one), np.asarray(two)).max(initial=0.0))
+    if isinstance(one, (list, tuple)) and isinstance(two, (list, tuple)) and len(one) == len(two):
+        return max((_difference(left, right) for left, right in zip(one, two)), default=0.0)
+    return 0.0 if plain(one) == plain(two) else np.inf

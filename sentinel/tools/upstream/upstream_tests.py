@@ -1,0 +1,211 @@
+"""Upstream's own tests, in a scratch tree of a commit without a fix and in one with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from sentinel.recipes.fixes import Fix
+from sentinel.reports.escaping import portable
+from sentinel.sources import git_objects
+from sentinel.sources.trees import LINK, too_large
+from sentinel.tools.upstream.checking import output_of
+
+#: Seconds for one file of tests.
+TIMEOUT = 240.0
+
+#: Files of tests that are run, of those that import an edited module.
+MOST = 6
+
+_TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
+_OUTCOME = re.compile(
+    r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?"
+    r"(\S+?\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)(?:(?: - |:\d+: )(.*))?",  # what is in brackets may have spaces
+    re.MULTILINE,
+)
+
+
+class UpstreamTests:
+    """Two scratch trees, removed at the end. Tests are strangers' code: they run strictly contained.
+
+    :param changes: path -> (before, after) of what the fix edits.
+    """
+
+    def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:
+        self._git_dir, self._fix, self._changes = git_dir, fix, changes
+        self._python = python or sys.executable
+        self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
+        self._option = ""  # set where a conftest.py was seen to wait for ever
+
+    def __enter__(self) -> UpstreamTests:
+        os.chmod(self._folder.name, 0o755)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._folder.cleanup()
+
+    @cached_property
+    def files(self) -> list[str]:
+        """The files of tests that are edited or import an edited module, those first whose paths are most like its own;
+        last those whose paths say that they want what is not here."""
+        listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
+        tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
+        here = git_objects.sizes(self._git_dir, tests.values())
+        modules = [_import_of(file) for file in self._changed if not _TEST.search(file) and file.endswith(".py")]
+        matches = []
+        texts = dict(git_objects.contents(self._git_dir, {blob for blob in tests.values() if here[blob] is not None}))
+        for file, blob in tests.items():
+            text = texts.get(blob, b"").decode("utf-8", "replace")
+            about_it = file in self._changed or any(pattern.search(text) for pattern in modules)
+            if about_it and re.search(r"(?m)^\s*(async )?def test", text):
+                matches.append(file)
+        about = {word for path in self._changed for word in _words(path)}
+        matches.sort(key=lambda file: ("gpu" in _words(file), -len(about & _words(file)) / len(_words(file)), file))
+        return matches[:MOST]
+
+    @cached_property
+    def _changed(self) -> list[str]:
+        if self._fix.edits:
+            return list(self._fix.files)
+        from sentinel.sources.gitbinary import run_checked
+
+        out = run_checked(self._git_dir, "diff", "--name-only", "--no-renames", self._fix.commit, self._fix.head, "--")
+        return out.decode().split("\n")[:-1]
+
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """Of each file how many tests passed, failed and so on without the fix and with it; or why none ran."""
+        without = self._run("without", self.files)
+        # What fails without the fix tells nothing of it.
+        ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
+        results: dict[str, dict[str, Any]] = {
+            file: {"not_runnable": reason} for file, (_, reason, _) in without.items() if file not in ran
+        }
+        for file, (after, _, option) in self._run("with", ran).items():
+            before, counts = without[file][0], dict[str, list[int]]()
+            for side, outcomes in enumerate((before, after)):
+                for outcome in outcomes.values():
+                    counts.setdefault(outcome, [0, 0])[side] += 1
+            worse = sorted(name for name, outcome in before.items() if outcome == "passed" != after.get(name, "error"))
+            results[file] = {"outcomes": counts, "worse": worse} | ({"option": option} if option else {})
+        return results
+
+    def regression(self) -> dict[str, dict[str, Any]]:
+        """Run the fix's own tests in both trees; without the fix, with these tests laid into the tree."""
+        results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
+        for side in ("without", "with"):
+            for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
+                distinct = set(outcomes.values())
+                sides = results[test]
+                sides[side] = (
+                    "passed" if distinct == {"passed"} else "failed" if "failed" in distinct else "did not run"
+                )
+                if option:
+                    sides["option"] = option
+                if sides[side] == "did not run":
+                    sides["reason"] = reason
+        return results
+
+    def _run(
+        self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
+    ) -> dict[str, tuple[dict[str, str], str, str]]:
+        """For each file or test the outcome of all in it, where there is none the line that says why, and pytest's
+        option that it took: what a ``conftest.py`` starts for all tests, a cluster or a logger, may not start here."""
+        if not tests:
+            return {}
+        option = option or self._option
+        tree = self._tree(side, own_tests)
+        projects = [tree, *(file.parent for depth in ("*", "*/*") for file in tree.glob(f"{depth}/pyproject.toml"))]
+        roots = [place for project in projects for place in (project, project / "src") if place.is_dir()]
+        quiet = "-q -rA --tb=line --color=no -p no:cacheprovider -p no:sentinel -o addopts= -o log_cli=false -W ignore"
+        quiet += f" --continue-on-collection-errors {option}"
+        command = [self._python, "-m", "pytest", *quiet.split(), f"--rootdir={tree}", *(f"{tree}/{t}" for t in tests)]
+        flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
+        with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+            out = output_of(command, Path(folder), [tree], flags, TIMEOUT)
+        if out is None and not option:  # what a conftest.py starts does not start, or a test waits for what is not here
+            alone = self._run(side, tests, own_tests, "--noconftest")
+            if any(map(_ran, alone.values())):
+                self._option = "--noconftest"
+                return alone
+        if out is None and len(tests) > 1:
+            return {test: self._run(side, [test], own_tests, option)[test] for test in tests}
+        out = f"no end within {TIMEOUT:g} s" if out is None else out
+        out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
+        out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
+        lines = _OUTCOME.findall(out)
+        results = {}
+        for test in tests:
+            own = [
+                (outcome.lower(), name, reason)
+                for outcome, name, reason in lines
+                if re.match(rf"{re.escape(test)}\b", name)
+            ]
+            whole = sorted(
+                own, key=lambda line: "::" in line[1]
+            )  # that a file does not import, before that a test fails
+            reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
+            ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
+            results[test] = ran, portable(reason)[:200], option
+        if not option and not any(map(_ran, results.values())):
+            alone = self._run(side, tests, own_tests, "--noconftest")
+            return {test: alone[test] if _ran(alone[test]) else results[test] for test in tests}
+        return results
+
+    def _tree(self, side: str, own_tests: bool) -> Path:
+        """Make a scratch tree, once."""
+        tree = Path(self._folder.name, side + ("-tested" if own_tests and side == "without" else ""))
+        if tree.exists():
+            return tree
+        commit = self._fix.head if self._fix.head and side == "with" else self._fix.commit
+        listed, _ = git_objects.entries(self._git_dir, commit, [])
+        kept = {
+            e.path: e.blob for e in listed if e.mode != LINK and e.size is not None and not too_large(e.path, e.size)
+        }
+        blobs: dict[str, list[str]] = {}
+        for path, blob in kept.items():
+            blobs.setdefault(blob, []).append(path)
+        for blob, content in git_objects.contents(self._git_dir, blobs):
+            for path in blobs[blob]:
+                place = tree / path
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_bytes(content)
+        changes = {path: after for path, (_, after) in self._changes.items()}
+        if self._fix.head and own_tests:
+            there, _ = git_objects.listing(self._git_dir, self._fix.head, self._changed)
+            changes = {e.path: next(git_objects.contents(self._git_dir, [e.blob]))[1] for e in there}
+        if side == "without":
+            changes = {path: after for path, after in changes.items() if own_tests and _TEST.search(path)}
+        for path, content in changes.items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(content)
+        for place in (tree, *tree.rglob("*")):
+            place.chmod(0o755 if place.is_dir() else 0o644)
+        return tree
+
+
+def _ran(result: tuple[Mapping[str, str], str, str]) -> bool:
+    return not {"passed", "failed"}.isdisjoint(result[0].values())
+
+
+def _words(path: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", path.lower())) - {"py", "test", "tests"}
+
+
+def _import_of(file: str) -> re.Pattern[str]:
+    """Say how a module is imported: by its dotted path, or from its package."""
+    parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
+    package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
+    return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")
+
+
+def _why(out: str) -> str:
+    """Give the line of pytest's output that says why nothing ran."""
+    lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
+    last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
+    return (lines or [last or "it said nothing"])[-1][:200]

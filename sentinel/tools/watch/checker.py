@@ -1,0 +1,653 @@
+"""The process beside a watched run: reads the calls of its processes as scenarios, and lets the laws look at them.
+
+It has the run's own copy of the framework, imports what the run has imported, and touches no accelerator. What it finds
+goes to the events' file and to standard error; that it ends, hangs or fails costs its checks and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import itertools
+import json
+import math
+import os
+import resource
+import socket
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sentinel.binding.drift import AbsentError, DriftError
+from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
+from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
+from sentinel.laws.law import Law, Violation
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.search.boundary_search import BoundarySearch, Example
+from sentinel.search.checks import subjects
+from sentinel.search.scenarios import cut_to, sizes_of
+from sentinel.targets import Target
+from sentinel.tools.watch import meeting
+from sentinel.tools.watch.invariants import Invariant, Memory, mismatch
+from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_of
+from sentinel.tools.watch.values import unpacked
+from sentinel.tools.watch.wrapping import ENDED, Call
+from sentinel.values.literals import Tensor, typed
+from sentinel.worker import answers, calling, ghosts, probe
+from sentinel.worker.answers import Failed, Replies
+from sentinel.worker.serving import Server
+
+#: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
+MOST_ROWS, MOST_TOKENS = 8, 12
+#: Calls of one boundary that the laws vary; of the others the result alone is looked at.
+_VARIED = 20
+#: Numbers of the largest tensor of a scenario that is written.
+_MOST_WRITTEN = 4096
+#: Bytes of the events' file before it begins again, and files that are put aside.
+_LARGEST = 16 << 20
+_PUT_ASIDE = 3
+#: What takes much memory, and no function needs that is given numbers: data sets, and models beside the run's.
+_INERT = (
+    *("datasets", "pandas", "pyarrow"),
+    *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
+    "transformers.image_processing_utils",
+)
+#: Bytes that it may ask for: a function that fills memory fails in it.
+_MEMORY = 4 << 30
+#: Seconds that one look or one function may take; then the checker ends, and the run goes on without.
+_LONGEST = 600.0
+#: Causes that are printed of what was not examined; the events' file has all of them.
+_CAUSES = 5
+
+
+class OwnSession(LawSession):
+    """Calls the run's own copy of the boundary, in this process."""
+
+    def __init__(self, roots: tuple[str, ...]) -> None:
+        self._roots = roots
+        self._target_side, self._oracle_side = Server(roots, None), Server((), None)
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def fresh(self) -> OwnSession:
+        return OwnSession(self._roots)
+
+    def _exchange(
+        self, request: Mapping[str, Any], calls: Mapping[str, Any], consultations: Mapping[str, Any]
+    ) -> tuple[Replies, Replies]:
+        on_cpu = {**request, "device": "cpu"}
+        answer = answers.of_session(self._target_side.answer({**on_cpu, "calls": calls}), calls)
+        reference = answers.of_session(self._oracle_side.answer({**on_cpu, "calls": consultations}), consultations)
+        for each in (answer, reference):
+            if isinstance(each, Failed):
+                raise Undecidable(each)
+        return answer, reference  # type: ignore[return-value]
+
+
+@dataclass
+class Process:
+    """A process of the run.
+
+    :ivar rank: in the training, where it has one.
+    :ivar planned: the numbers of the boundaries that it was told to watch.
+    :ivar waits: whether it was not yet told that all of its functions are read.
+    """
+
+    connection: Connection
+    memory: Memory
+    pid: int = 0
+    rank: int | None = None
+    modules: set[str] = field(default_factory=set)
+    planned: set[int] = field(default_factory=set)
+    waits: bool = False
+
+    def send(self, *message: Any) -> None:
+        with contextlib.suppress(OSError):  # one that is gone is heard of soon
+            self.connection.send(message)
+
+
+class Checker:
+    """:param whole: whether calls are written however large they are."""
+
+    def __init__(
+        self, catalog: Catalog, target: str, events: Path, whole: bool = False, without: Sequence[str] = ()
+    ) -> None:
+        self.events, self._whole, self._without = events, whole, without
+        self._target = catalog.targets[target]
+        self._subjects = subjects(catalog, target)[0]
+        self._roots = tuple(meeting.roots(self._target.packages))
+        self._version = _version(self._target)
+        self._session = OwnSession(self._roots)
+        self._modules = [
+            {calling.module_of(path, self._roots) for path in subject.binding.paths} for subject in self._subjects
+        ]
+        self._bugs = [
+            (_named(recipe), {recipe.boundary, *(binding.paths if binding else ())}, recipe.laws)
+            for recipe in find_recipes(catalog, (target,), ())
+            for binding in [self._target.binding(recipe.boundary)]
+        ]
+        self._processes: dict[Connection, Process] = {}
+        self._ranks: dict[int, int | None] = {}
+        self._readings: dict[int, Reading] = {}
+        self._waiting: list[tuple[int, Subject]] = []
+        #: The numbers of the readings of which a process has said whether it watches them, and of those it does.
+        self._answered: set[int] = set()
+        self._watched: set[int] = set()
+        self._names: set[str] = set()
+        self._loaded: set[str | None] = set()
+        self._varied: Counter[int] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._not: dict[str, Counter[str]] = {name: Counter() for name in ("watched", "read", "checked", "copied")}
+        self._failed: dict[str, list[str]] = {}
+        self._printed: set[str] = set()
+        self._together: dict[str, Any] = {}
+        self._invariants: Counter[str] = Counter()
+        self._called: Counter[str] = Counter()
+        self._looks: Counter[tuple[str, str]] = Counter()
+        self._kinds: Counter[tuple[str, str, str]] = Counter()
+        self._where: dict[tuple[str, str, str], set[int]] = {}
+        self._numbers, self._numbers_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
+        self._configured: Path | None = None
+        self._rate, self._begun = "", False
+
+    def prepare(self, modules: Sequence[str]) -> None:
+        """Read the functions of these modules before there is a run."""
+        self._await(modules)
+        while self._waiting:
+            self._plan(*self._waiting.pop(0))
+
+    @property
+    def readings(self) -> list[Reading]:
+        return list(self._readings.values())
+
+    def attach(self, connection: Connection) -> None:
+        """Listen to a process of the run."""
+        memory = Memory(self._without, self._together, self._invariants)
+        self._processes[connection] = Process(connection, memory)
+
+    def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
+        """Answer the run's processes until the last of them has gone."""
+        while True:
+            faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
+            sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
+            ready = wait(sources, 0.0 if self._waiting else None)
+            for one in ready:
+                if isinstance(one, socket.socket):
+                    self.attach(meeting.accepted(one))
+                else:
+                    self._hear(one)  # type: ignore[arg-type]
+            if self._processes:
+                self._tell_numbers()
+                if not ready:
+                    self._plan(*self._waiting.pop(0))
+                self._offer()
+                continue
+            later = meeting.last_call(listening, place) if listening is not None and place is not None else None
+            if later is None:
+                break
+            self.attach(later)
+        faulthandler.cancel_dump_traceback_later()
+
+    def _hear(self, connection: Connection) -> None:
+        process = self._processes[connection]
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            message = ("end", {})
+        if message[0] == "end":
+            self._end(process, message[1])
+        else:
+            self._take(process, message)
+
+    def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
+        """Let a process go, with what is known by now; after the last one that is written."""
+        del self._processes[process.connection]
+        if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
+            self._not["watched"][ENDED] += late
+        self._counts["calls"] += sum(totals.get("calls", {}).values())
+        self._not["copied"].update(totals.get("failed", {}))
+        for name in ("held_back", "seconds"):
+            self._counts[name] += totals.get(name, 0)
+        if totals.get("lost"):
+            self._not["copied"]["no room"] += totals["lost"]
+        counts = self._summary()
+        if not self._processes:
+            self._tell_summary(counts)
+            self._write({"event": "end", "processes": {str(pid): rank for pid, rank in self._ranks.items()}, **counts})
+        process.send("end", counts)
+        process.connection.close()
+
+    def _await(self, modules: Sequence[str]) -> None:
+        self._loaded.update(modules)
+        for number, subject in enumerate(self._subjects):
+            if subject.name not in self._names and self._modules[number] & set(modules):
+                self._names.add(subject.name)
+                self._waiting.append((number, subject))
+
+    def _offer(self) -> None:
+        """Have processes copy the calls of what was read by now, and tell those of which all was."""
+        for process in self._processes.values():
+            if not process.waits:
+                continue
+            for number, reading in self._readings.items():
+                if number not in process.planned and reading.plan.function[0] in process.modules:
+                    process.planned.add(number)
+                    process.send("plan", reading.plan)
+            if not self._waiting:
+                process.waits = False
+                if self._readings and not self._begun:
+                    self._begun = True
+                    _say(f"{len(self._readings)} boundaries watched: {self._rate}")
+                self._print_failures()
+                process.send("ready", self._producers(process.modules))
+
+    def _take(self, process: Process, message: Sequence[Any]) -> None:
+        if message[0] == "process":
+            process.pid, process.rank, self._rate = message[1:]
+            self._ranks[process.pid] = process.rank
+        elif message[0] == "modules":
+            process.modules |= set(message[1])
+            process.waits = True
+            self._await(message[1])
+        elif message[0] == "watched":
+            self._answered.add(message[1])
+            if not message[2]:
+                self._watched.add(message[1])
+            else:
+                self._not["watched"][message[2]] += 1
+                if message[2] != ENDED:
+                    self._failed.setdefault(message[2], []).append(self._subjects[message[1]].name)
+                    self._print_failures()
+        elif message[0] == "event" and message[1].kind == "configuration":
+            self._configured = self.events.with_suffix(".config.json")
+            with contextlib.suppress(OSError):
+                self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
+        elif message[0] == "event":
+            self._look(
+                process, message[1].kind, message[1].step, {**unpacked(message[1].values), "moment": message[1].moment}
+            )
+        else:
+            self._check(process, *message[1:])
+
+    def _tell_numbers(self) -> None:
+        """Have the run's logger told, at most once a second, of what is new."""
+        numbers = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
+        if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
+            self._numbers, self._numbers_at = numbers, time.monotonic()
+            for process in self._processes.values():
+                process.send("numbers", numbers)
+
+    def _print_failures(self) -> None:
+        """Print which functions cannot be watched because setting that up failed, each cause once."""
+        new = [reason for reason in self._failed if reason not in self._printed]
+        self._printed.update(new)
+        for line in _causes({f"cannot watch {_names(self._failed[reason])}: {reason}": 0 for reason in new}):
+            _say(line)
+
+    def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
+        """Give the functions that give rows their advantages."""
+        functions = []
+        for subject in self._subjects:
+            makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
+            for path in subject.binding.paths if makes else ():
+                module = calling.module_of(path, self._roots)
+                if module in modules:
+                    functions.append((module, path.removeprefix(f"{module}.")))
+        return tuple(functions)
+
+    def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Let invariants of the training look."""
+        try:
+            for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
+                self._tell_of(process, one, how, step)
+        except Exception as error:
+            self._not["checked"][f"{kind}: {type(error).__name__}: {error}"[:200]] += 1
+
+    def _tell_of(self, process: Process, one: Invariant, how: str, step: int) -> None:
+        if not self._first(process, ("", one.name, "training")):
+            return
+        _say(f"{one.name} does not hold, step {step}{_rank_of(process)}: {how} ({one.reason})")
+        self._write(
+            {
+                "event": "violation", "target": self._target.name, "version": self._version, "law": one.name,
+                "rank": 2, "statement": one.reason, "boundary": "", "symptom": "training", "step": step,
+                "seen": "run", "key": "", "detail": how, "known": [], "variants": None,
+            },
+            process,
+        )  # fmt: skip
+
+    def _first(self, process: Process, kind: tuple[str, str, str]) -> bool:
+        """Count a violation; whether it is the first of its kind in this run."""
+        self._kinds[kind] += 1
+        self._where.setdefault(kind, set()).add(process.pid)
+        return self._kinds[kind] == 1
+
+    def _plan(self, number: int, subject: Subject) -> None:
+        """Find out how a boundary's calls are read, and have the run copy them."""
+        boundary = None
+        try:
+            boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
+            ghosts.state().probing = True
+            reading = reading_of(number, subject, boundary)
+        except BaseException as error:  # the run's modules may do anything when they are called
+            known = isinstance(error, (Unreadable, AbsentError))
+            reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
+            self._not["watched"][reason] += 1
+            # A binding may be of other versions, or also name a module that the run has not imported.
+            elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
+            if not known and (boundary is not None or not elsewhere):
+                self._failed.setdefault(reason, []).append(subject.name)
+            return
+        finally:
+            ghosts.state().probing = False
+            ghosts.state().used.clear()
+        self._readings[number] = reading
+
+    def _check(self, process: Process, call: Call) -> None:
+        reading = self._readings.get(call.number)
+        if reading is None:
+            return
+        self._counts["copied"] += 1
+        try:
+            parts = {path: unpacked(part) for path, part in call.parts.items()}
+            inputs = reading.read(parts)
+            gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}
+            observed = reading.observe(inputs, unpacked(call.result), gradients)
+            observed = reading.unscaled(observed, reading.scale(inputs, parts))
+        except Unreadable as error:
+            self._not["read"][f"{reading.subject.name}: {error}"] += 1
+            return
+        except Exception as error:
+            self._not["read"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
+            return
+        self._counts["read"] += 1
+        self._called[reading.boundary.path] += 1
+        self._look_at_log_probs(process, reading, call)
+        try:
+            reported: set[tuple[str, str]] = set()
+            for law, violation, variants, where in self._violations(call.number, reading, inputs, observed):
+                if (law.name, violation.symptom) in reported:
+                    continue
+                reported.add((law.name, violation.symptom))
+                self._tell(process, reading, law, violation, call, variants, where)
+        except Exception as error:
+            self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
+
+    def _look_at_log_probs(self, process: Process, reading: Reading, call: Call) -> None:
+        names = ("log_probs", "old_log_probs", "response_mask")
+        names_shown = [name for name in names if reading.sources.get(name, ("", ""))[1] == "same"]
+        if not {"log_probs", "response_mask"} <= set(names_shown):
+            return
+        parts = {path: unpacked(part) for path, part in call.parts.items()}
+        read = {name: parts.get(reading.sources[name][0]) for name in names_shown}
+        now, mask, old = (read.get(name) for name in ("log_probs", "response_mask", "old_log_probs"))
+        if not isinstance(now, torch.Tensor) or not isinstance(mask, torch.Tensor) or now.dim() != 2:
+            return
+        if call.moment:
+            self._look(process, "call", call.step, {**read, "moment": call.moment})
+        if call.fresh and isinstance(old, torch.Tensor) and old.shape == now.shape:
+            self._look(process, "fresh", call.step, read)
+
+    def _violations(
+        self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
+    ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
+        """Check the run's own result, then that of the run's own copy of the function on a few of its rows."""
+        subject = reading.subject
+        search = BoundarySearch(self._session, subject, 0)
+        yield from self._of_the_result(reading, search, inputs, observed)
+        self._varied[number] += 1
+        small = cut(subject.contract, inputs) if self._varied[number] <= _VARIED else None
+        if small is None:
+            return
+        search.begin([Example({"": small})])
+        for law, outcome in search.outcomes.items():
+            self._counts["laws"] += outcome.spoken or bool(outcome.findings)
+            self._looks[reading.boundary.path, law.name] += outcome.spoken or bool(outcome.findings)
+            for finding in outcome.findings:
+                yield law, finding.violations[0], finding.trial.variants, "copy"
+
+    def _of_the_result(
+        self, reading: Reading, search: BoundarySearch, inputs: Mapping[str, Any], observed: Mapping[str, Any]
+    ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
+        alone = [law for law in reading.subject.laws if law.vary is None and not law.watches]
+        if not alone or not observed:
+            return
+        try:
+            case = case_of(reading, inputs, observed)
+        except DoesNotApply:  # the reference has nothing to say of this scenario
+            return
+        for law in alone:
+            with contextlib.suppress(DoesNotApply):
+                trial = Trial({"": inputs}, case, tuple(law.violations(case)))
+                yield from ((law, item, {"": inputs}, "run") for item in search.unmeant(law, trial))
+                self._counts["laws"] += 1
+                self._looks[reading.boundary.path, law.name] += 1
+
+    def _tell(
+        self,
+        process: Process,
+        reading: Reading,
+        law: Law,
+        violation: Violation,
+        call: Call,
+        variants: Mapping[str, Inputs],
+        where: str,
+    ) -> None:
+        boundary = reading.boundary.path
+        if not self._first(process, (boundary, law.name, violation.symptom)):
+            return
+        names = [bug for bug, paths, laws in self._bugs if law.name in laws and boundary in paths]
+        hint = f" (compare {', '.join(names[:3])})" if names else ""
+        how = "" if where == "run" else ", the run's own function on a few rows of it"
+        _say(
+            f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
+            f"{violation.key}: {violation.detail}{hint}"
+        )
+        small = self._whole or all(_elements(inputs) <= _MOST_WRITTEN for inputs in variants.values())
+        self._write(
+            {
+                "event": "violation", "target": self._target.name, "version": self._version, "law": law.name,
+                "rank": law.rank, "statement": law.statement, "boundary": boundary, "subject": reading.subject.name,
+                "contract": reading.subject.contract.name, "symptom": violation.symptom, "call": call.call,
+                "step": call.step, "place": call.place, "seen": where, "key": violation.key,
+                "detail": violation.detail, "known": names, "variants": typed(variants) if small else None,
+            },
+            process,
+        )  # fmt: skip
+
+    def _checked(self) -> int:
+        return self._counts["laws"] + sum(self._invariants.values())
+
+    def _summary(self) -> dict[str, Any]:
+        kinds = [
+            {
+                "boundary": b, "law": law, "symptom": s, "count": n, "of": self._looks[b, law],
+                "processes": sorted(self._where[b, law, s]),
+            }
+            for (b, law, s), n in self._kinds.items()
+        ]  # fmt: skip
+        return {
+            "violations": kinds,
+            "invariants": dict(self._invariants),
+            "mismatch": mismatch(self._together.get("the_first_ratio_is_one", {})),
+            "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
+            "called": dict(self._called),
+            **{name: self._counts[name] for name in ("calls", "copied", "read", "held_back")},
+            "laws": self._checked(),
+            **{f"not_{name}": dict(why.most_common()) for name, why in self._not.items()},
+            "seconds": round(self._counts["seconds"], 3),
+            **({"nothing_examined": nothing} if (nothing := self._nothing()) else {}),
+        }
+
+    def _nothing(self) -> str:
+        """Return why this run says nothing about its calls; empty if it does.
+
+        Invariants alone are an examination only if no call was copied and no function failed to be set up.
+        """
+        missed = self._counts["copied"] or self._failed or self._not["watched"][ENDED]
+        if self._kinds or (self._checked() and (self._counts["read"] or not missed)):
+            return ""
+        why: Mapping[str, int]
+        if not self._watched:
+            why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
+            what = "no function of the run could be watched" if why else "the run imported no function that is bound"
+        elif not self._counts["copied"]:
+            what, why = "no call of a watched function was copied", self._not["copied"]
+        elif not self._counts["read"]:
+            what, why = "no copied call could be read", self._not["read"]
+        else:
+            what, why = "no law could check the calls that were read", self._not["checked"]
+        first = max(why, key=lambda reason: why[reason], default="")
+        return f"{what}: {first}" if first else what
+
+    def _tell_summary(self, counts: Mapping[str, Any]) -> None:
+        several = f" in {len(self._ranks)} processes" if len(self._ranks) > 1 else ""
+        kinds = counts["violations"]
+        if "nothing_examined" in counts:
+            _say(f"nothing was examined: {counts['nothing_examined']}")
+        _say(
+            f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
+            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws: {len(kinds)} "
+            f"kinds of violation; {self.events}"
+        )
+        for name, noun in (("watched", "function"), ("copied", "call"), ("read", "call"), ("checked", "call")):
+            why = counts[f"not_{name}"]
+            for line in _causes({f"not {name}: {reason}": count for reason, count in why.items()}, noun):
+                _say(line)
+        if kinds:
+            what = (
+                "whole calls, and what their groups are called"
+                if self._whole
+                else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
+            )
+            _say(f"written there: {what}")
+        if self._configured is not None:
+            _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
+
+    def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
+        """Write a line at once, whoever else writes; a disk that is full ends the writing."""
+        where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
+        record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
+        line = json.dumps(record).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            if self.events.exists() and self.events.stat().st_size > _LARGEST:
+                for number in range(_PUT_ASIDE, 0, -1):
+                    newer = self.events.with_suffix(f".{number - 1}") if number > 1 else self.events
+                    if newer.exists():
+                        newer.replace(self.events.with_suffix(f".{number}"))
+            with self.events.open("ab", buffering=0) as file:
+                before = file.seek(0, os.SEEK_END)
+                if file.write(line) != len(line):
+                    file.truncate(before)  # whoever reads it meets whole lines
+
+
+def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Choose a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
+    choose."""
+    labels = inputs.get(contract.group)
+    by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
+    sizes = sizes_of(contract, inputs)
+    if _elements(inputs) <= MOST_ROWS * MOST_TOKENS:
+        return dict(inputs)
+    if by_row or "batch" not in sizes:
+        return dict(inputs) if _elements(inputs) <= _MOST_WRITTEN else None
+    rows = list(range(min(sizes["batch"], MOST_ROWS)))
+    if isinstance(labels, list):
+        groups = set(labels[:MOST_ROWS])
+        first = [row for row, label in enumerate(labels) if label in groups]
+        whole = [row for row in first if labels[row] == labels[0]]
+        rows = (first if len(first) <= 2 * MOST_ROWS else whole)[: 2 * MOST_ROWS]
+    return cut_to(contract, inputs, {"batch": rows, "tokens": _spread(sizes.get("tokens", 0))})
+
+
+def _spread(size: int) -> list[int]:
+    """Give places spread over a dimension, the first and the last among them."""
+    if size <= MOST_TOKENS:
+        return list(range(size))
+    return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
+
+
+def _elements(inputs: Mapping[str, Any]) -> int:
+    return max((math.prod(value.shape) for value in inputs.values() if isinstance(value, Tensor)), default=0)
+
+
+def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
+    """Yield a line for each of the first few causes, with how often it applies if there is a noun for that."""
+    for cause in itertools.islice(causes, _CAUSES):
+        yield f"{cause} ({_counted(causes[cause], noun)})" if noun else cause
+    if len(causes) > _CAUSES:
+        yield f"and {_counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
+
+
+def _names(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {_counted(len(names) - 1, 'other')}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _named(recipe: Recipe) -> str:
+    """Give a known bug, with the settings that avoid it."""
+    until = recipe.document.get("until") or {}
+    avoided = ", ".join(f"{name}={value}" for name, value in until.items())
+    return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
+
+
+def _version(target: Target) -> str:
+    """Give the release of the run's copy; empty where it does not say."""
+    try:
+        return metadata.version(target.pypi or target.name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _say(text: str) -> None:
+    from sentinel.reports.escaping import visible
+
+    print(f"sentinel watch: {visible(text)}", file=sys.stderr, flush=True)
+
+
+def _rank_of(process: Process) -> str:
+    return "" if process.rank is None else f", rank {process.rank}"
+
+
+def _stand_back() -> None:
+    """Leave the machine to the run: where cores or memory are short, the checker is the one that goes without."""
+    with contextlib.suppress(OSError):
+        os.nice(10)
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Check one run.
+
+    :param arguments: the number of the open socket, its place, the target, the events' file, what is written,
+        and the invariants that are not looked at.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    sys.meta_path.insert(0, ghosts.InertModules(_INERT))
+    _stand_back()
+    number, place, target, events, capture, *without = arguments
+    with contextlib.suppress(OSError, KeyboardInterrupt), socket.socket(fileno=int(number)) as listening:
+        checker = Checker(bundled_catalog(), target, Path(events), capture == "full", without)
+        checker.attach(meeting.accepted(listening))
+        checker.serve(listening, Path(place))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

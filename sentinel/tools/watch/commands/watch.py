@@ -1,0 +1,217 @@
+"""``sentinel watch``: the laws inside a training run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sentinel.commands.console import command, complain, counted, nothing_examined, progress, say
+from sentinel.commands.options import settings_options
+from sentinel.tools.watch import meeting
+
+if TYPE_CHECKING:
+    from sentinel.commands.console import Commands
+
+GROUP = "check"
+SUMMARY = "check the calls of a training run while it runs"
+
+_EXAMPLE = """\
+  sentinel watch --target trl -- python train.py
+  sentinel watch --target verl --fail-after 1 -- torchrun --nproc-per-node 8 train.py
+  SENTINEL_WATCH=verl:events.jsonl python -m verl.trainer.main_ppo …   where the command is not yours to change
+  sentinel watch replay sentinel-events.jsonl --save recipes/mine
+
+The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
+many is copied, and checked in one process beside them; none is changed. What breaks a law is said at once, and goes to
+the events' file: a line of JSON each, and one that counts at the end.
+exit status: that of the command; 1 if --fail-after stopped it; 2 if it could not be watched, or nothing was examined,
+whatever the command's own is
+"""
+
+
+_REPLAY = """\
+  sentinel watch replay sentinel-events.jsonl                    at the copy that is installed here
+  sentinel watch replay sentinel-events.jsonl --ref pypi:1.16.0 --save recipes/mine
+  sentinel watch replay sentinel-events.jsonl --ref path:~/src/trl
+
+exit status: 0 nothing shows outside of the run, 1 something does, 2 it could not be measured
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "watch", _watch, SUMMARY, _EXAMPLE, takes_words=True)
+    parser.add_argument("--target", metavar="TARGET", help="the framework that the run trains with")
+    parser.add_argument("--events", metavar="FILE", type=Path, default=Path("sentinel-events.jsonl"),
+                        help="default: sentinel-events.jsonl; what is there already stays")  # fmt: skip
+    parser.add_argument("--every", metavar="N", type=int, default=100,
+                        help="copy at most one call in N of each function (default: 100)")  # fmt: skip
+    parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
+                        help="what is written of a call that breaks a law: its numbers where they are few (default), "
+                        "or whole calls with the names of their groups")  # fmt: skip
+    parser.add_argument("--without", metavar="NAME", action="append", default=[],
+                        help="an invariant of the training that is not looked at (may be repeated)")  # fmt: skip
+    parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
+    parser.usage = (
+        "sentinel watch --target TARGET [options] -- COMMAND ...\n       sentinel watch replay EVENTS [options]"
+    )
+    replay = command(
+        parser.add_subparsers(metavar="replay", required=False), "replay", _replay,
+        "measure again, outside of the run, what it has shown, and shrink it", _REPLAY,
+    )  # fmt: skip
+    replay.add_argument("events", metavar="EVENTS", type=Path, help="the file of a run that was watched")
+    replay.add_argument("--ref", metavar="REF", help="the framework's code (default: installed)")
+    replay.add_argument("--save", metavar="DIR", nargs="?", const=Path("."), type=Path,
+                        help="write each violation that shows as a recipe (default: .)")  # fmt: skip
+    settings_options(replay)
+
+
+def _watch(arguments: argparse.Namespace) -> int:
+    from sentinel.commands.options import catalog_and_settings, target_named
+    from sentinel.errors import SentinelError
+
+    if not arguments.target or not arguments.own_command:
+        raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
+    target = target_named(catalog_and_settings()[0], arguments.target)
+    if arguments.every < 1:
+        raise SentinelError("--every is a count of calls, 1 or more")
+    if not (Path(sysconfig.get_path("purelib")) / "sentinel_watch.pth").exists():
+        raise SentinelError(
+            "this installation lacks sentinel_watch.pth, with which a run begins; install Sentinel again"
+        )
+    events = arguments.events.absolute()
+    if events.is_dir() or not events.parent.is_dir() or not os.access(events.parent, os.W_OK):
+        raise SentinelError(f"--events {arguments.events}: no file can be written there; name one in a folder that is")
+    if arguments.without:
+        from sentinel.tools.watch.invariants import INVARIANTS  # torch is imported with it
+
+        names = [one.name for one in INVARIANTS]
+        for name in arguments.without:
+            if name not in names:
+                raise SentinelError(f"--without {name}: no invariant is called so; there are {', '.join(names)}")
+    begin = events.stat().st_size if events.exists() else 0
+    environment = {
+        **os.environ,
+        "SENTINEL_WATCH": f"{target.name}:{events}",
+        "SENTINEL_WATCH_RUN": str(os.getpid()),
+        "SENTINEL_WATCH_EVERY": str(arguments.every),
+        "SENTINEL_WATCH_CAPTURE": arguments.capture,
+        "SENTINEL_WATCH_WITHOUT": " ".join(arguments.without),
+    }
+    print(f"sentinel watch: nothing is watched before a process of this command imports {target.name}", file=sys.stderr)
+    try:
+        run = subprocess.Popen(arguments.own_command, env=environment)
+    except OSError as error:
+        raise SentinelError(f"{arguments.own_command[0]}: {error.strerror}") from None
+    stopped = False
+    while True:
+        try:
+            status = run.wait(1.0 if arguments.fail_after else None)
+            break
+        except subprocess.TimeoutExpired:
+            found = [event for event in _written(events, begin) if event["event"] == "violation"]
+            if not stopped and len(found) >= arguments.fail_after:
+                complain(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
+                stopped = True
+                run.terminate()
+        except KeyboardInterrupt:  # the run has it too, and ends as it likes
+            continue
+    status = status if status >= 0 else 128 - status
+    died = _wait_for_checkers(str(os.getpid()))
+    written = _written(events, begin)
+    ends = [event for event in written if event["event"] == "end"]
+    kinds = sum(event["event"] == "violation" for event in written)
+    if not kinds and all("nothing_examined" in end for end in ends):
+        own = f"; the command itself ended with status {status}" if status else ""
+        return nothing_examined(_why(ends, died, target.name) + own)
+    if died:
+        complain("a checker ended before it had written its last line: the calls that it held were not examined")
+    read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
+    say(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
+    return 1 if stopped else status
+
+
+def _wait_for_checkers(number: str) -> bool:
+    """Wait for the checkers of this run to end. Return True if one has not reported its end in time."""
+    until = time.monotonic() + meeting.PATIENCE
+    while left := meeting.sockets(number):
+        if time.monotonic() > until:
+            for socket in left:
+                socket.unlink(missing_ok=True)
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def _why(ends: Sequence[Mapping[str, Any]], died: bool, target: str) -> str:
+    if ends:
+        return str(ends[0]["nothing_examined"])
+    if died:
+        return "the checker ended before it had written its last line; was it killed, or short of memory?"
+    return (
+        f"no process of this command imported {target} in a Python that has Sentinel; install Sentinel in the "
+        "environment of the run, and see above for what could not start"
+    )
+
+
+def _written(events: Path, begin: int) -> list[dict[str, Any]]:
+    """Return the lines that checkers have written since this command began."""
+    if not events.exists():
+        return []
+    with events.open(encoding="utf-8", errors="replace") as file:
+        file.seek(begin if events.stat().st_size >= begin else 0)  # a large file is put aside, and begins again
+        return [event for line in file if line.endswith("\n") and (event := _event(line))]
+
+
+def _event(line: str) -> dict[str, Any]:
+    """Return what a line of an events' file says; nothing for a line that no checker wrote."""
+    with contextlib.suppress(ValueError, RecursionError):
+        event = json.loads(line)
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            return event
+    return {}
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from sentinel.commands.options import catalog_and_settings
+    from sentinel.deciding.runner import runner_of
+    from sentinel.errors import NothingExamined
+    from sentinel.search.saving import Untried, save
+    from sentinel.targets.refs import Ref
+    from sentinel.tools.watch.replay import document_of, replayed, violations
+
+    catalog, settings = catalog_and_settings(arguments)
+    ref = Ref.parse(arguments.ref) if arguments.ref else None
+    events, shown, undecided = violations(arguments.events), 0, 0
+    if not events:
+        raise NothingExamined(
+            f"{arguments.events} holds no violation to measure again; name the file of a run with one"
+        )
+    with progress() as tell, contextlib.closing(runner_of(catalog, settings, tell)) as runner:
+        for one in replayed(runner, catalog, events, ref):
+            say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
+            undecided += one.open_target is None
+            if one.finding is None:
+                say(f"  not shown again: {one.reason}")
+                continue
+            shown += 1
+            for violation in one.finding.violations[:1]:
+                say(f"  shown again, and shrunk: {violation.key}: {violation.detail}")
+            if arguments.save is not None:
+                try:
+                    document = document_of(one, runner, catalog)
+                    say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
+                except Untried as error:
+                    say(f"  not saved: {error}")
+    say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
+    if undecided == len(events):
+        return nothing_examined("no violation could be measured again; the lines above say why; name another --ref")
+    return 1 if shown else 2 if undecided else 0

@@ -1,0 +1,815 @@
+"""How a call of a running training reads as a scenario of the contract: found out by calling, and proved at every call.
+
+An adapter says how a scenario becomes a call. The way back is found by looking at such calls: the part that equals an
+input in every one of them is where that input is read. A call of the run is a scenario if the adapter makes the very
+same call of that; if not, nothing is said of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import hashlib
+import inspect
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from sentinel.contracts.choices import Choices
+from sentinel.contracts.contract import TOKENS, DoesNotApply, Input
+from sentinel.deciding.law_session import Subject
+from sentinel.laws.law import Case
+from sentinel.search.scenarios import accepts, draw, with_dialects
+from sentinel.tools.watch.values import Path, at
+from sentinel.tools.watch.wrapping import Plan, gradients_of, members
+from sentinel.values.literals import HALVES, Tensor, from_array
+from sentinel.worker import ghosts, probe, tensors
+from sentinel.worker.calling import Boundary
+
+#: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
+_CALLS, _DRAWN = 24, 400
+#: Of these, the ones in which other values are put, to find out what makes no difference.
+_TURNED = 18
+#: The roles of what a call's result shows, and its gradients.
+_OF_RESULTS = ("output", "gradient", "metric", "decision")
+#: Stands for what the part of a call shows, where an input may also be left out.
+_SHOWN = object()
+#: Stands for whatever another value there may be.
+_ANOTHER = object()
+#: The roles of what is multiplied where a loss is.
+_SCALED = ("output", "gradient")
+#: Combinations of choices that nothing in a call shows, which are tried at most.
+_COMBINATIONS = 256
+_DEEPEST = 3
+
+
+class Unreadable(Exception):
+    """Why calls of a boundary, or this call, cannot be read as scenarios."""
+
+
+class _Heard(BaseException):
+    """Ends a call whose arguments were heard."""
+
+
+class Listener:
+    """Stands in the place of a boundary's function, and keeps the arguments of its last call by name.
+
+    Adapters may look at the function itself: ``inspect.signature``, ``getsource`` and ``unwrap`` see the real one.
+
+    :param answers: is called with them, and then as the function; None: the call ends with :class:`_Heard`.
+    """
+
+    def __init__(self, function: Any, answers: Any = None) -> None:
+        self._function, self._answers = function, answers
+        self.__signature__ = inspect.signature(function)
+        self.__wrapped__ = function
+        self.arguments: dict[str, Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._function, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self.__signature__.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self.arguments = dict(bound.arguments)
+        if self._answers is None:
+            raise _Heard
+        return self._answers(self.arguments, *args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """:ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; one number a response
+        where the contract has one a token (``row``), or the sum of a response's (``sum``); where half of the
+        adapter's calls have it (``mostly``). Of two inputs of which a call has the difference, one is read as that
+        (``difference``), and the other as 0 (``zero``).
+    :ivar open: inputs that no part shows, each with what it may be.
+    :ivar keys: what is observed of a result; empty while that is tried out.
+    :ivar idle: parts that are not copied, as they made no difference to the adapter's calls.
+    :ivar scaling: parts by which a loss and its gradients are multiplied, whatever the scenario: how many micro-batches
+        a step has, say. They may be others than those of the adapter's call.
+    """
+
+    subject: Subject
+    boundary: Boundary
+    sources: Mapping[str, tuple[Path, str]]
+    open: Mapping[str, tuple[Any, ...]]
+    plan: Plan
+    keys: frozenset[str] = frozenset()
+    scaling: frozenset[Path] = frozenset()
+    idle: tuple[Path, ...] = ()
+
+    def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
+        """Find the scenario of which the adapter makes a call with these parts, as literals.
+
+        :raises Unreadable: where there is none.
+        """
+        for path in self._required():
+            if parts[path] is None:
+                return self._read_without(path, parts)
+        fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
+        closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
+        contract, binding = self.subject.contract, self.subject.binding
+        for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
+            inputs = self._inputs(parts, dict(zip(self.open, choice)))
+            try:
+                made = self._made(inputs)
+            except Exception as error:  # no scenario of this version
+                why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
+                continue
+            if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
+                why = "its adapter takes no such mask"
+                continue
+            other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
+            if not other:
+                return inputs
+            if len(other) < fewest:
+                fewest, closest = len(other), (inputs, {path: parts[path] for path in other})
+                why = "; ".join(f"{written(p)} is {_brief(parts[p])}, not {_brief(made[p])}" for p in other[:3])
+        if closest is not None and self._same_with(*closest):
+            return closest[0]
+        raise Unreadable(why)
+
+    def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
+        """Say whether the function does the same with these parts of a call in the place of the adapter's: what a
+        batch has of the prompt, or what an option that is off would read. And whatever stands in those that are not
+        copied: of these it was seen beside the adapter's parts alone that they make no difference."""
+        usual = _with(self, inputs, {})
+        if usual is None:
+            return False
+        alone = [{path: _ANOTHER} for path in self.idle]
+        together = [dict.fromkeys(self.idle, _ANOTHER)] if len(alone) > 1 else []
+        for more in ({}, *alone, *together):
+            other = _with(self, inputs, {**parts, **more})
+            if other is None or usual.keys() != other.keys():
+                return False
+            if not all(_same_value(_flat(usual[key]), _flat(other[key]), near=1e-6, least=0.0) for key in usual):
+                return False
+        return True
+
+    def _required(self) -> list[Path]:
+        """Give the parts that show tensors which no scenario leaves out."""
+        return [
+            self.sources[item.name][0]
+            for item in self.subject.contract.inputs
+            if item.kind == "tensor" and item.default is not None and item.name not in self.open
+            if self.sources.get(item.name, ("", ""))[1] == "same"
+        ]
+
+    def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
+        """Find the scenario of a call that leaves out what every scenario has, where the function itself shows that
+        it has another part in that place: log-probs of now for those of the rollout, say."""
+        for other in self._required():
+            if parts[other] is not None:
+                with contextlib.suppress(Unreadable):
+                    inputs = self.read({**parts, path: parts[other]})
+                    if self._same_with(inputs, {path: None}):
+                        return inputs
+        raise Unreadable(f"{written(path)} is left out")
+
+    def reads(self, parts: Mapping[Path, Any]) -> bool:
+        try:
+            return bool(self.read(parts))
+        except Unreadable:
+            return False
+
+    def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
+        """Give what the contract observes of a call that had this result, and these gradients."""
+
+        def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
+            methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
+            parts = {path: (at(arguments, path, methods), gradient) for path, gradient in gradients.items()}
+            return _with_gradients(result, parts)
+
+        observed = self._observed(inputs, answers)
+        observed = {key: _as_rows(value, inputs.get(self.subject.contract.mask)) for key, value in observed.items()}
+        of_gradients = {item.key for item in self.subject.contract.observes if item.role == "gradient"}
+        return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
+
+    def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
+        """Give what is observed where something else answers in the place of the function."""
+        boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
+        return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
+
+    def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
+        """Give what the run's loss is multiplied by, beside the adapter's of the same scenario.
+
+        :raises Unreadable: where the function does not say.
+        """
+        if not self.scaling:
+            return 1.0
+        made = self._made(inputs)
+        others = {path: parts[path] for path in made if not _alike(parts[path], made[path])}
+        usual, ratios = _with(self, inputs, {}), list[float | None]()
+        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # what stands in parts that are not copied is not known
+            scaled = _with(self, inputs, {**others, **more})
+            ratios.append(None if usual is None or scaled is None else _ratio(self, usual, scaled))
+        ratio = ratios[0]
+        if not ratio or ratios[1] is None or not math.isclose(ratio, ratios[1], rel_tol=1e-6):
+            raise Unreadable(f"{', '.join(map(written, self.scaling))} do not multiply it")
+        return ratio
+
+    def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
+        """Give what is observed without that."""
+        roles = {item.key: item.role for item in self.subject.contract.observes}
+        return {
+            key: from_array(value.array() / scale, value.dtype)
+            if isinstance(value, Tensor) and scale != 1.0 and roles[key] in _SCALED
+            else value
+            for key, value in observed.items()
+        }
+
+    def of_results(self, observed: Mapping[str, Any]) -> dict[str, Any]:
+        keys = [item.key for item in self.subject.contract.observes if item.role in _OF_RESULTS]
+        return {key: observed[key] for key in keys if key in observed and key in (self.keys or keys)}
+
+    def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
+        """Give the parts of the call that the adapter makes of a scenario."""
+        arguments, answers = _heard(self.boundary, inputs)
+        return {path: at(arguments, path, answers) for path in self.plan.paths}
+
+    def _inputs(self, parts: Mapping[Path, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
+        contract, binding = self.subject.contract, self.subject.binding
+        read = {name: parts[path] for name, (path, _) in self.sources.items()}
+        for item in contract.inputs:  # the tokens of all responses, one behind the other, are read as one response's
+            if item.shape == TOKENS and self.sources.get(item.name, ("", "row"))[1] not in ("row", "sum"):
+                packed = read[item.name]
+                read[item.name] = packed[None] if isinstance(packed, torch.Tensor) and packed.dim() == 1 else packed
+        wide = next((value for value in read.values() if isinstance(value, torch.Tensor) and value.dim() == 2), None)
+        inputs: dict[str, Any] = {}
+        for item in contract.inputs:
+            if item.name in read and choice.get(item.name, _SHOWN) is _SHOWN:
+                value = read[item.name]
+                if self.sources[item.name][1] == "zero" and wide is not None:
+                    value = torch.zeros_like(wide)
+                elif self.sources[item.name][1] in ("row", "sum") and wide is not None:
+                    lengths = (read.get(contract.mask, wide) != 0).sum(-1).clamp(min=1)
+                    value = value / lengths if self.sources[item.name][1] == "sum" else value
+                    value = value[:, None].expand(-1, wide.shape[1])
+                inputs[item.name] = _literal(item, value)
+            elif item.name in choice:
+                inputs[item.name] = choice[item.name]
+            elif item.name == contract.mask and item.kind == "tensor" and wide is not None:
+                inputs[item.name] = tensors.from_torch(torch.ones(wide.shape, dtype=torch.int64))
+            else:
+                inputs[item.name] = item.default(inputs) if callable(item.default) else item.default
+        return with_dialects(contract, binding, inputs)
+
+
+def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
+    """Find how calls of a boundary are read, and try it out on the function that the run has.
+
+    :raises Unreadable: if it cannot be found, or does not give back what is observed.
+    :raises Exception: whatever the adapter raised most often, if it called the function for fewer than two scenarios.
+    """
+    errors: list[Exception] = []
+    calls = list(itertools.islice(_calls(subject, boundary, errors), _CALLS))
+    if len(calls) < 2:
+        often = Counter(map(str, errors))
+        raise max(errors, key=lambda error: often[str(error)], default=Unreadable("no scenario could be drawn for it"))
+    names = _names(boundary.function)
+    parts_of_calls = [dict(_parts(arguments, answers, names)) for _, arguments, answers in calls]
+    paths = tuple(
+        sorted({path for parts in parts_of_calls for path in parts}, key=lambda path: (len(path), repr(path)))
+    )
+    sources: dict[str, tuple[Path, str]] = {}
+    open_: dict[str, tuple[Any, ...]] = {}
+    per_token: list[str] = []
+    for item in subject.contract.inputs:
+        if item.dialect or item.name in subject.binding.fixed:
+            continue
+        values = [live[item.name] for live, _, _ in calls]
+        if all(_alike(values[0], value) for value in values[1:]):
+            continue
+        source = _source(values, parts_of_calls, paths)
+        if source is not None:
+            sources[item.name] = source, "same"
+        elif (where_present := _source_where_present(values, parts_of_calls, paths)) is not None:
+            sources[item.name] = where_present, "same"
+            open_[item.name] = (_SHOWN, None)
+        elif (mostly := _source(values, parts_of_calls, _others(paths, sources), len(values) // 2)) is not None:
+            sources[item.name] = mostly, "mostly"  # some algorithm has no use for it, and its adapter gives none
+        elif item.choices and not item.domain:
+            open_[item.name] = item.choices
+        elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
+            if item.shape != TOKENS:
+                raise Unreadable(f"no part of a call shows {item.name}")
+            per_token.append(item.name)
+    for one, other in itertools.permutations(per_token, 2) if len(per_token) == 2 else ():
+        between = _source([live[one] - live[other] for live, _, _ in calls], parts_of_calls, paths)
+        if between is not None:
+            sources |= {one: (between, "difference"), other: (between, "zero")}
+            per_token = []
+            break
+    shown = {path for path, _ in sources.values()}
+    paths = tuple(path for path in paths if path[-1][0] != "[:]" or path in shown)
+    owner, name = boundary.module.__name__, boundary.path.removeprefix(f"{boundary.module.__name__}.")
+    methods = {step[1] for path in paths for step in path[1:] if step[0] == "()"}
+    answering = {method: (owner, f"{name.rpartition('.')[0]}.{method}") for method in sorted(methods)}
+    plan = Plan(number, boundary.path, (owner, name), paths, answering)
+    reading = Reading(subject, boundary, sources, open_, plan)
+    every = [{path: at(arguments, path, answers) for path in paths} for _, arguments, answers in calls]
+    reading = _by_row(reading, per_token, every) if per_token else reading
+    differentiable = tuple(
+        sources[item.name][0]
+        for item in subject.contract.inputs
+        if item.differentiable and item.name in sources and sources[item.name][1] in ("same", "mostly")
+    )
+    reading = replace(reading, plan=replace(reading.plan, differentiable=differentiable))
+    reading = replace(reading, keys=_tried_out(reading, calls))
+    idle, scaling = _idle(reading, calls)
+    plan = replace(reading.plan, paths=tuple(path for path in paths if path not in idle))
+    return replace(reading, plan=plan, scaling=frozenset(scaling), idle=tuple(path for path in paths if path in idle))
+
+
+def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
+    """Give parts of a call that make no difference to what is observed: token ids that only a stand-in is given,
+    say. They are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a
+    loss."""
+    shown = {path for path, _ in reading.sources.values()}
+    idle = {path for path in reading.plan.paths if path not in shown}
+    of_adapter = [{path: at(arguments, path, answers) for path in idle} for _, arguments, answers in calls]
+    scaling = {path for path in idle if all(_alike(of_adapter[0][path], parts[path]) for parts in of_adapter)}
+    differences, count = Counter[Path](), 0
+    for live in _of_every_kind(reading, [live for live, _, _ in calls]):
+        inputs = {name: tensors.observe(value) for name, value in live.items()}
+        usual = _with(reading, inputs, {})
+        if usual is None or count == _TURNED:
+            continue
+        count += 1
+        for path in sorted(idle | scaling, key=repr):
+            other = _with(reading, inputs, {path: _ANOTHER})
+            if other is None or not all(_same_value(usual[key], other[key]) for key in reading.keys):
+                idle.discard(path)
+                ratio = None if other is None else _ratio(reading, usual, other)
+                if not ratio:
+                    scaling.discard(path)
+                differences[path] += 1
+        together: dict[Path, Any] = {}
+        for path in sorted(idle, key=repr):  # options that are off each alone, as a coefficient and what it multiplies
+            other = _with(reading, inputs, {**together, path: _ANOTHER})
+            if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
+                together[path] = _ANOTHER
+        idle &= together.keys()
+    return (idle, {path for path in scaling - idle if differences[path]}) if count else (set(), set())
+
+
+def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
+    """Give what all losses and gradients of one observation have to be multiplied by to be those of another; None
+    where there is no such number."""
+    roles = {item.key: item.role for item in reading.subject.contract.observes}
+    ratios: list[float] = []
+    for key in reading.keys:
+        values = one.get(key), other.get(key)
+        if roles[key] not in _SCALED or not all(isinstance(value, Tensor) for value in values):
+            if not _same_value(*values):
+                return None
+            continue
+        before, after = (value.array().astype(np.float64).reshape(-1) for value in values if isinstance(value, Tensor))
+        moved = np.isfinite(before) & (np.abs(before) > 1e-7)
+        if before.shape != after.shape or not np.allclose(after[~moved], before[~moved], atol=1e-6, equal_nan=True):
+            return None
+        ratios += (after[moved] / before[moved]).tolist()
+    return 1.0 if not ratios else ratios[0] if np.allclose(ratios, ratios[0], rtol=2e-2) else None
+
+
+def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Give those first that choose what none before them has chosen."""
+    first: dict[Any, Mapping[str, Any]] = {}
+    for live in scenarios:
+        choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
+        first.setdefault(repr(choice), live)
+    return [*first.values(), *(live for live in scenarios if all(live is not other for other in first.values()))]
+
+
+def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
+    """Give what is observed where parts of the call are others; None where the call refuses it, or nothing else can
+    be put there."""
+    function = reading.boundary.function
+
+    def called(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
+        for path, value in changed.items():
+            _put(arguments, path, _laid_out(at(arguments, path, {}), value))
+        bound = inspect.signature(function).bind_partial()
+        bound.arguments.update(arguments)
+        return function(*bound.args, **bound.kwargs)
+
+    try:
+        return reading._observed(inputs, called)
+    except Exception:
+        return None
+
+
+def _laid_out(of_adapter: Any, of_run: Any) -> Any:
+    """Give what a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
+    tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
+    if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
+        return of_adapter.reshape(of_run.shape)
+    return of_run
+
+
+def _flat(value: Any) -> Any:
+    return from_array(value.array().reshape(-1), value.dtype) if isinstance(value, Tensor) else value
+
+
+def _as_rows(value: Any, mask: Any) -> Any:
+    """Give what is observed of packed tokens, as of the one response that they are read as."""
+    packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
+    return from_array(value.array()[None], value.dtype) if packed else value
+
+
+def _another(value: Any) -> Any:
+    """Make another value of the same kind."""
+    if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
+        return torch.cat([value, 1 - value], 1)
+    if isinstance(value, (torch.Tensor, float)):
+        return value + 1
+    if isinstance(value, int):
+        return not value if isinstance(value, bool) else value + 1
+    raise Unreadable("nothing else is known to go there")
+
+
+def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
+    """Put a value in the place of a part of a call, or another one into what a stand-in's method answers."""
+    method = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
+    if method is not None:
+        owner = at(arguments, path[:method], {})
+        answer = getattr(owner, path[method][1])()
+        answer = list(answer) if isinstance(answer, tuple) else answer
+        if len(path) > method + 1:
+            answer[path[-1][1]] = _another(answer[path[-1][1]])
+        else:
+            answer = _another(answer)
+        answer = tuple(answer) if isinstance(answer, list) else answer
+        object.__setattr__(owner, path[method][1], lambda *_, **__: answer)
+        return
+    value = _another(at(arguments, path, {})) if replacement is _ANOTHER else replacement
+    if path[-1][0] == "[:]":
+        first = at(arguments, path[:-1], {})[:, : path[-1][1]]
+        _put(arguments, path[:-1], torch.cat([first, value.to(first)], 1))
+        return
+    if len(path) == 1:
+        arguments[path[0]] = value
+        return
+    owner = at(arguments, path[:-1], {})
+    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # one that is frozen, or is read like a mapping
+        object.__setattr__(owner, path[-1][1], value)
+    else:
+        owner[path[-1][1]] = value
+
+
+def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
+    """Give the reading with inputs that a call has as one number a response.
+
+    :raises Unreadable: where no parts of a call are these numbers.
+    """
+    rows = [
+        path
+        for path in reading.plan.paths
+        if all(isinstance(parts[path], torch.Tensor) and parts[path].dim() == 1 for parts in calls)
+    ]
+    ways = itertools.product(itertools.product(rows, ("row", "sum")), repeat=len(names))
+    for way in itertools.islice(ways, _COMBINATIONS):
+        attempt = replace(reading, sources={**reading.sources, **dict(zip(names, way))})
+        if attempt.reads(calls[0]) + attempt.reads(calls[1]) and sum(map(attempt.reads, calls)) * 2 > len(calls):
+            return attempt
+    raise Unreadable(f"no part of a call shows {' and '.join(names)}")
+
+
+def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
+    """Read scenarios off their calls; the keys of which a result alone says what the boundary does.
+
+    :raises Unreadable: where there is none, or what is read means something else.
+    """
+    keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
+    contract, read, another = reading.subject.contract, 0, False
+    refused = "no scenario is read off its own call"
+    for live, call, answers in calls:
+        parts = {path: at(call, path, answers) for path in reading.plan.paths}
+        try:
+            inputs = reading.read(parts)
+        except Unreadable:
+            continue
+        written_ = {name: tensors.observe(value) for name, value in live.items()}
+        results: list[tuple[Any, dict[Path, Any]]] = []
+
+        def answering(arguments: dict[str, Any], *args: Any, results: Any = results, **kwargs: Any) -> Any:
+            result = reading.boundary.function(*args, **kwargs)
+            methods = {name: answer for _, name, answer in _answered(reading.boundary, arguments)}
+            parts = {path: at(arguments, path, methods) for path in reading.plan.differentiable}
+            results.append((result, gradients_of(result, parts)))
+            return result
+
+        try:
+            real = reading._observed(inputs, answering)
+        except Exception as error:  # it refuses this scenario
+            refused = f"it cannot be called here: {type(error).__name__}: {error}"
+            continue
+        replayed = reading.observe(inputs, *results[-1]) if results else {}
+        keys = {key for key in keys & replayed.keys() if _same_value(real[key], replayed[key])}
+        if contract.oracle is not None:
+            meaning = _of_same_meaning(reading, written_, inputs)
+            keys, another = keys & meaning, another or not keys <= meaning
+        read += 1
+    if not read:
+        raise Unreadable(refused)
+    if not any(item.role != "metric" for item in contract.observes if item.key in keys):
+        many = "two scenarios with another meaning make one call"
+        raise Unreadable(many if another else "what it does is more than what it returns")
+    return frozenset(keys)
+
+
+def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
+    """Give the keys of which the contract says the same for a scenario and for what was read off its call."""
+    contract = reading.subject.contract
+    every = {item.key for item in contract.observes}
+    if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
+        return every  # a call may have a mean in the place of its terms, rounded; scenarios in float32 tell
+    try:
+        literals = ({each.name: item[each.name] for each in contract.inputs} for item in (drawn, inputs))
+        one, two = (reading.of_results(probe.consult(contract, each)) for each in literals)
+    except DoesNotApply:
+        return every
+    mask = drawn.get(contract.mask)
+    return {key for key in every if (key in one) == (key in two) and _same_value(one.get(key), two.get(key), mask)}
+
+
+def _calls(
+    subject: Subject, boundary: Boundary, errors: list[Exception]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
+    """Yield scenarios, each with the call that the adapter makes of it; append what other scenarios raise to
+    ``errors``."""
+    for place in range(_DRAWN):
+        data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
+        try:
+            inputs = draw(subject.contract, subject.binding, Choices(data))
+            arguments, answers = _heard(boundary, inputs)
+        except Unreadable:
+            raise
+        except Exception as error:  # the scenario is not one of this version's, or makes no sense
+            if ghosts.state().used:
+                raise Unreadable(f"{ghosts.state().used[0]} cannot be called while watching") from None
+            errors.append(error)
+            continue
+        yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers
+
+
+def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Give the arguments that an adapter calls with, and what the methods of its stand-ins answer."""
+    listener = Listener(boundary.function)
+    with contextlib.suppress(_Heard):
+        replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
+    if listener.arguments is None:
+        raise Unreadable("its adapter does not call the function itself")
+    return listener.arguments, {name: answer for _, name, answer in _answered(boundary, listener.arguments)}
+
+
+def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Give what the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
+    for stand_in in boundary.binding.stand_ins:
+        for owner, value in arguments.items():
+            method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
+            if callable(method) and not isinstance(method, type):
+                with contextlib.suppress(Exception):  # it wants to be asked something
+                    yield owner, stand_in.name, method()
+
+
+def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
+    """Make a result whose loss has these gradients with respect to these parts, as it had in the run."""
+    loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
+    if loss is None or not parts:
+        return result
+    moved = loss
+    for part, gradient in parts.values():
+        if isinstance(part, torch.Tensor) and part.numel() == gradient.numel():
+            moved = _LossWithGradient.apply(moved, part, gradient.reshape(part.shape))  # type: ignore[no-untyped-call]
+    if isinstance(result, dict):
+        return {name: moved if one is loss else one for name, one in result.items()}
+    return type(result)(moved if one is loss else one for one in result) if result is not loss else moved
+
+
+class _LossWithGradient(torch.autograd.Function):
+    """A loss that has a gradient which was seen elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
+        ctx.gradient = gradient.to(part)
+        return loss.clone()
+
+    @staticmethod
+    def backward(ctx: Any, outer: Any) -> Any:
+        return outer, outer * ctx.gradient, None
+
+
+def _no_object(path: str) -> Any:
+    raise Unreadable(f"a scenario names {path}")
+
+
+# -- parts of a call ---------------------------------------------------------------------------------------------------
+
+
+def _parts(
+    arguments: Mapping[str, Any], answers: Mapping[str, Any], names: frozenset[str]
+) -> Iterator[tuple[Path, Any]]:
+    for name, value in arguments.items():
+        yield from _leaves((name,), value, names)
+    for name, value in answers.items():
+        owner = next(key for key, item in arguments.items() if name in getattr(item, "__dict__", {}))
+        yield from _leaves((owner, ("()", name)), value, names)
+
+
+def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
+    """Give the plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
+        yield path, value
+        if isinstance(value, torch.Tensor) and value.dim() == 2:
+            yield (*path, ("[:]", 1)), value[:, 1:]  # a column for the token before the first that is asked of
+    elif isinstance(value, enum.Enum):
+        yield (*path, (".", "name")), value.name
+    elif isinstance(value, (tuple, dict)) and not value and len(path) == 1:
+        yield path, value  # where further arguments would be
+    elif isinstance(value, (list, tuple)):
+        if all(item is None or isinstance(item, (bool, int, float, str, torch.Tensor)) for item in value):
+            if path[-1][0] == "()":
+                for place, item in enumerate(value):
+                    yield (*path, ("[]", place)), item
+            else:
+                yield path, value
+    elif len(path) <= _DEEPEST:
+        for step, item in _inside(value):
+            if step[1] in names:
+                yield from _leaves((*path, step), item, names)
+
+
+def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
+    kind = type(value)
+    if isinstance(value, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
+        yield from ((("[]", key), value[key]) for key in list(value.keys()) if isinstance(key, str))
+    elif isinstance(value, (type, ModuleType, FunctionType)):
+        return
+    elif dataclasses.is_dataclass(value):
+        fields = [field.name for field in dataclasses.fields(value)]
+        yield from (((".", name), getattr(value, name, None)) for name in fields)
+    else:
+        yield from (((".", name), item) for name, item in getattr(value, "__dict__", {}).items())
+
+
+def _names(function: Any) -> frozenset[str]:
+    """Give the names and short strings in a function's code, and in that of functions of its package that it calls."""
+    words: set[str] = set()
+    functions: set[int] = set()
+    waiting = [(inspect.unwrap(function), 0)]
+    package = str(getattr(function, "__module__", "")).partition(".")[0]
+    while waiting:
+        one, depth = waiting.pop()
+        one = getattr(one, "__func__", one)
+        if not isinstance(one, FunctionType) or id(one) in functions:
+            continue
+        functions.add(id(one))
+        names = set(_of_code(one.__code__))
+        words |= names
+        called = (one.__globals__.get(name) for name in names) if depth < _DEEPEST else ()
+        waiting += [
+            (inspect.unwrap(other), depth + 1)
+            for other in called
+            if isinstance(other, FunctionType) and str(other.__module__).partition(".")[0] == package
+        ]
+    return frozenset(words)
+
+
+def _of_code(code: CodeType) -> Iterator[str]:
+    yield from (*code.co_names, *code.co_varnames, *code.co_freevars)
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, tuple):
+            yield from (item for item in constant if isinstance(item, str))
+        elif isinstance(constant, CodeType):
+            yield from _of_code(constant)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+
+def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
+    """Give the parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned
+    since."""
+    shown = {path for path, _ in sources.values()}
+    return tuple(path for path in paths if path not in shown)
+
+
+def _source(
+    values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
+) -> Path | None:
+    """Give the part of a call that equals an input in all of them, or in at least so many of other values."""
+    for path in paths:
+        parts = [of_call.get(path) for of_call in parts_of_calls]
+        equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
+        if least is None and equal and all(map(_alike, values, parts)):
+            return path
+        if least is not None and len(equal) >= least and isinstance(equal[0], torch.Tensor) and equal[0].dim() == 2:
+            return path
+    return None
+
+
+def _source_where_present(
+    values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
+) -> Path | None:
+    """Give the part of a call that equals an input wherever that is not left out: at its default it may be another
+    thing."""
+    calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
+    present = [value for value, _ in calls]
+    if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
+        return None
+    return _source(present, [parts for _, parts in calls], paths)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.allclose(
+            one.detach().double(), other.detach().double(), rtol=1e-6, atol=0.0, equal_nan=True
+        )
+    if isinstance(one, (np.ndarray, list, tuple)) and isinstance(other, (np.ndarray, list, tuple)):
+        if len(one) != len(other):
+            return False
+        if all(isinstance(item, str) for item in (*one, *other)):
+            return _as_labels(one) == _as_labels(other)
+        return all(_alike(x, y) for x, y in zip(one, other))
+    if isinstance(one, torch.Tensor) and one.numel() == 1 and isinstance(other, (int, float)):
+        return float(one) == other
+    if isinstance(other, torch.Tensor) and other.numel() == 1 and isinstance(one, (int, float)):
+        return float(other) == one
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, bool) != isinstance(other, bool):
+        return False
+    numbers = isinstance(one, (int, float, np.generic)) and isinstance(other, (int, float, np.generic))
+    plain = numbers or (type(one) is type(other) and isinstance(one, (str, bool, type(None))))
+    return one is other or bool(plain and one == other)
+
+
+def _as_labels(values: Any) -> list[int]:
+    """Say which rows belong together, whatever the groups are called."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, least: float = 1e-6) -> bool:
+    """Say whether two values are the same but for rounding.
+
+    :param mask: what else stands in a tensor of its shape means nothing.
+    :param near: how far apart they may be, relative; ``least``: absolute, which is all that is asked near 0.
+    """
+
+    def live(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        array = value.array().astype(np.float64)
+        masked = isinstance(mask, Tensor) and value.shape == mask.shape
+        return torch.from_numpy(array[mask.array() != 0] if masked else array)
+
+    left, right = live(one), live(other)
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor) and left.shape == right.shape:
+        return torch.allclose(left, right, rtol=near, atol=least, equal_nan=True) or _alike(left, right)
+    numbers = isinstance(left, float) and isinstance(right, float)
+    return (numbers and math.isclose(left, right, rel_tol=near, abs_tol=least)) or _alike(left, right)
+
+
+def _literal(item: Input, value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and item.kind in ("number", "integer", "boolean"):
+        value = value.item()
+    if isinstance(value, torch.Tensor):
+        return tensors.from_torch(value)
+    if item.kind == "labels":
+        return [str(label) for label in value]
+    return tensors.observe(value)
+
+
+def written(path: Path) -> str:
+    """Give a path as one would write it in Python."""
+    return str(path[0]) + "".join(
+        {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
+        for kind, name in path[1:]
+    )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {list(value.shape)}"
+    return repr(value)[:60]
+
+
+def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
+    """Give what laws of a single call look at: the call of the run itself."""
+    oracle = None
+    if reading.subject.contract.oracle is not None:
+        oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}
+    return Case({"": inputs}, {"": observed}, oracle, reading.subject.contract)

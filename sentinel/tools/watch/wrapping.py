@@ -1,0 +1,350 @@
+"""Watches functions of a running training: a call in so many is copied for the checker, and no call is changed.
+
+The code of a watched function is replaced in place. Whoever holds the function already (a registry, another module that
+imported its name, a bound method) calls the watched one then, and the object stays the same.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType, FunctionType
+from typing import Any, NamedTuple
+
+from sentinel.tools.watch.values import Copier, NotCopied, Path, at
+
+Made = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+#: Of wrapped functions, so that two watchers of one have a name each.
+_NUMBERS = itertools.count()
+#: Why a function is not watched that was read too late, or not at all.
+ENDED = "the run ended before it was read"
+#: Seconds in a step that nobody notices.
+_UNNOTICED = 0.02
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to copy of the calls of one boundary.
+
+    :ivar methods: methods whose answers are parts of a call: name -> module and qualified name.
+    :ivar differentiable: the parts with respect to which a loss has gradients that matter.
+    """
+
+    number: int
+    boundary: str
+    function: tuple[str, str]
+    paths: tuple[Path, ...]
+    methods: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    differentiable: tuple[Path, ...] = ()
+
+
+class Call(NamedTuple):
+    """A copied call of the boundary of a number: its parts, its result, and the gradients of its loss.
+
+    :ivar step: how often an optimiser had stepped before.
+    :ivar moment: the number of the call of a trainer's loss that it is part of.
+    :ivar fresh: whether no optimiser has stepped since the tokens were generated.
+    """
+
+    number: int
+    call: int
+    parts: dict[Path, Any]
+    result: Any
+    gradients: dict[Path, Any]
+    step: int
+    place: str
+    moment: int = 0
+    fresh: bool = False
+
+
+@dataclass
+class Budget:
+    """How much of a run's time goes into copies.
+
+    :ivar share: of the time since the start; of one step five times as much, or what nobody notices.
+    :ivar every: of so many calls of a boundary one is copied, at most.
+    :ivar beside: what the thread that sends them has taken.
+    """
+
+    share: float = 0.01
+    every: int = 100
+    spent: float = 0.0
+    beside: float = 0.0
+    began: float = field(default_factory=time.perf_counter)
+    held_back: int = 0
+
+    def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
+        """Say whether there is time for a copy of so many seconds, in a step of so many."""
+        within = self.spent + self.beside <= self.share * (time.perf_counter() - self.began)
+        allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
+        self.held_back += not allowed
+        return allowed
+
+
+class Watcher:
+    """The watched functions of this process, and the queue that copies of their calls go to.
+
+    :ivar on: whether calls are looked at: not in a process that this one forked.
+    :ivar numbers: the numbers that a logger is told.
+    :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
+    :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
+    :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
+    :param names: whether groups keep their names in copies.
+    """
+
+    def __init__(self, budget: Budget, names: bool = False) -> None:
+        self.on = True
+        self._names = names
+        self.budget = budget
+        self.copies: queue.Queue[Call] = queue.Queue(maxsize=8)
+        self.events: queue.Queue[Any] = queue.Queue(maxsize=64)
+        self.steps = self.moment = 0
+        self.generated = -1
+        self.numbers: dict[str, float] = {}
+        self.forced = False
+        self.calls: dict[int, int] = {}
+        self.lost = 0
+        self.failed: dict[str, int] = {}
+        self._local = threading.local()
+        self._changed: list[tuple[FunctionType, Any]] = []
+        self._listened: list[FunctionType] = []
+        os.register_at_fork(after_in_child=self.stop)
+
+    def stop(self) -> None:
+        self.on = False
+
+    def watch(self, plan: Plan) -> str:
+        """Watch a boundary; why it is not watched, where it cannot be."""
+        function = _function(*plan.function)
+        if function is None:
+            return f"{plan.boundary} is no plain function here"
+        signature = inspect.signature(function)
+        self.replace_function(function, partial(self._sampling, plan, signature))
+        for name, place in plan.methods.items():
+            method = _function(*place)
+            if method is None:
+                return f"{'.'.join(place)} is no plain function here"
+            if method not in self._listened:
+                self._listened.append(method)
+                self.replace_function(method, partial(self._listening, name))
+        return ""
+
+    def replace(self, module: str, name: str, wrapper: Made) -> bool:
+        """Put what is made of a function in its place; whether it is there, and a plain one."""
+        function = _function(module, name)
+        if function is not None:
+            self.replace_function(function, wrapper)
+        return function is not None
+
+    def restore(self) -> None:
+        """Give every function its own code back."""
+        self.stop()
+        while self._changed:
+            function, code = self._changed.pop()
+            function.__code__ = code
+
+    def replace_function(self, function: FunctionType, wrapper: Made) -> None:
+        code = function.__code__
+        original = FunctionType(
+            code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        name = f"__sentinel_watches_{code.co_name}_{next(_NUMBERS)}__"
+        name = name.replace("<", "").replace(">", "")
+        function.__globals__[name] = _Jump(wrapper(original), original)
+        if not hasattr(function, "__signature__"):
+            function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        self._changed.append((function, code))
+        function.__code__ = _code(name, code)
+
+    def _sampling(self, plan: Plan, signature: inspect.Signature, original: Callable[..., Any]) -> Callable[..., Any]:
+        compiling = _compiling()
+        counted, due = 0, 1
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            nonlocal counted, due
+            if compiling():
+                return original(*args, **kwargs)
+            counted += 1
+            if (counted < due and not self.forced) or not self.on:
+                return original(*args, **kwargs)
+            due = counted + self.budget.every
+            self.calls[plan.number] = counted
+            if counted > 1 and not self.forced and not self.budget.allows():
+                return original(*args, **kwargs)
+            return self._copied(plan, counted, signature, original, args, kwargs)
+
+        return called
+
+    def _copied(
+        self,
+        plan: Plan,
+        number: int,
+        signature: inspect.Signature,
+        original: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Call the original between two copies. Whatever goes wrong with these is no concern of the caller."""
+        began = time.perf_counter()
+        copier, parts, bound, place = Copier(names=self._names), None, {}, ""
+        try:
+            if not _capturing():
+                signed = signature.bind(*args, **kwargs)
+                signed.apply_defaults()
+                bound, place = signed.arguments, _place(sys._getframe(3))
+                parts = {
+                    path: copier.copy(at(bound, path, {})) for path in plan.paths if all(s[0] != "()" for s in path[1:])
+                }
+        except Exception as error:
+            self.note(error)
+        answers: dict[str, Any] = {}
+        stack = self._local.__dict__.setdefault("stack", [])
+        live: dict[str, Any] = {}
+        stack.append((copier, answers, live))
+        self.budget.spent += time.perf_counter() - began
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            stack.pop()
+        if parts is None:
+            return result
+        began = time.perf_counter()
+        try:
+            for path in plan.paths:
+                if path not in parts:
+                    parts[path] = at(bound, path, answers)
+            differentiable = {path: at(bound, path, live) for path in plan.differentiable}
+            gradients = {path: copier.copy(value) for path, value in gradients_of(result, differentiable).items()}
+            fresh = self.steps == max(self.generated, 0)
+            result_copy = copier.copy(result)
+            self.copies.put_nowait(
+                Call(plan.number, number, parts, result_copy, gradients, self.steps, place, self.moment, fresh)
+            )
+        except queue.Full:
+            self.lost += 1
+        except Exception as error:
+            self.note(error)
+        self.budget.spent += time.perf_counter() - began
+        return result
+
+    def _listening(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        compiling = _compiling()
+
+        def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            result = original(*args, **kwargs)
+            if compiling():
+                return result
+            stack = getattr(self._local, "stack", None)
+            if stack and self.on:
+                copier, answers, live = stack[-1]
+                began = time.perf_counter()
+                try:
+                    if name not in answers:
+                        answers[name], live[name] = copier.copy(result), result
+                except Exception as error:
+                    self.note(error)
+                self.budget.spent += time.perf_counter() - began
+            return result
+
+        return called
+
+    def note(self, error: Exception) -> None:
+        reason = str(error) if isinstance(error, NotCopied) else f"{type(error).__name__}: {error}"[:200]
+        self.failed[reason] = self.failed.get(reason, 0) + 1
+
+
+class _Jump:
+    """What the code of a watched function calls. Pickled by value, as Ray does with a script's, it watches nothing."""
+
+    __slots__ = ("_called", "_original")
+
+    def __init__(self, called: Callable[[tuple[Any, ...], dict[str, Any]], Any], original: FunctionType) -> None:
+        self._called, self._original = called, original
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._called(args, kwargs)
+
+    def __reduce__(self) -> Any:
+        return _plain, (self._original,)
+
+
+def _plain(original: FunctionType) -> _Jump:
+    return _Jump(lambda args, kwargs: original(*args, **kwargs), original)
+
+
+def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
+    """Compute the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
+    leave the graph as it is."""
+    torch = sys.modules.get("torch")
+    loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
+    live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
+    if torch is None or loss is None or not live:
+        return {}
+    gradients = torch.autograd.grad(loss, list(live.values()), retain_graph=True, allow_unused=True)
+    return {path: gradient for path, gradient in zip(live, gradients) if gradient is not None}
+
+
+def members(result: Any) -> list[Any]:
+    """Give what a function has returned, one by one."""
+    inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
+    return [*inside]
+
+
+def _place(frame: FrameType | None) -> str:
+    """Give the line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
+    caller = frame.f_back if frame is not None else None
+    if caller is None:
+        return ""
+    return f"{caller.f_globals.get('__name__', '').replace('.', '/')}.py:{caller.f_lineno}"
+
+
+def _compiling() -> Callable[[], bool]:
+    """Give what tells that a compiler reads the code: it has to find a plain call."""
+    torch = sys.modules.get("torch")
+    return torch.compiler.is_compiling if torch is not None else bool
+
+
+def _capturing() -> bool:
+    """Say whether a CUDA graph is recorded, into which no copy must go."""
+    torch = sys.modules.get("torch")
+    return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
+def _function(module: str, name: str) -> FunctionType | None:
+    """Give the function of that name in a loaded module, out of its static or class method; None for what has no
+    code of its own, or answers later."""
+    current: Any = sys.modules.get(module)
+    for part in name.split("."):
+        try:
+            current = inspect.getattr_static(current, part)
+        except AttributeError:
+            return None
+    current = getattr(current, "__func__", current)
+    return current if isinstance(current, FunctionType) and not current.__code__.co_flags & _GENERATORS else None
+
+
+def _code(name: str, like: Any) -> Any:
+    """Make code that hands its arguments on to a global of that name, with free variables and place of other code."""
+    free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
+    lines = [
+        f"def outer({', '.join(free)}):",
+        "    def inner(*args, **kwargs):",
+        *[f"        if 0: {variable}" for variable in free],
+        f"        return {name}(args, kwargs)",
+        "    return inner",
+    ]
+    scope: dict[str, Any] = {}
+    exec("\n".join(lines), scope)
+    code = scope["outer"](*free).__code__
+    return code.replace(co_name=like.co_name, co_filename=like.co_filename, co_firstlineno=like.co_firstlineno)

@@ -1,0 +1,55 @@
+"""What is kept of parsed files says what parsing them says; what is not ours is parsed again."""
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.comparing import reached
+from sentinel.comparing.reached import Module, Modules
+
+#: Modules with all that a unit may be.
+SOURCES = [file.read_bytes() for file in sorted(Path(reached.__file__).parent.parent.rglob("*.py"))[::9]]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SENTINEL_HOME", str(tmp_path))
+    return tmp_path
+
+
+def kept(home: Path) -> Path:
+    [file] = home.rglob("*.lines")
+    return file
+
+
+def test_what_was_parsed_is_read_as_it_was(home):
+    modules = Modules("some")
+    modules.update({f"{number}": reached._module(source) for number, source in enumerate(SOURCES)})
+    modules.update(empty=Module(), broken=reached._module(b"def ("))
+    modules.save()
+    again = Modules("some")
+    assert {blob: again[blob] for blob in modules if blob in again} == dict(modules)
+    assert any(unit.kind == "class" for module in again.values() for unit in module.units.values())
+    assert Modules("other") == {}
+    stamp = kept(home).stat().st_mtime_ns
+    again.save()
+    assert kept(home).stat().st_mtime_ns == stamp
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a ", "a []", 'a [[], {"x": 1}, {}, []]', "a [[[1]], {}, {}, []]", "\x00 \n"]
+)
+def test_what_is_something_else_is_forgotten(home, text):
+    modules = Modules("some")
+    modules["a"] = Module()
+    modules.save()
+    kept(home).write_text(text)
+    assert "a" not in Modules("some")
+
+
+def test_a_home_that_cannot_be_written_is_done_without(home):
+    (home / "history").write_text("no folder")
+    modules = Modules("some")
+    modules["a"] = Module()
+    modules.save()
+    assert "a" not in Modules("some")

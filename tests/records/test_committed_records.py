@@ -1,0 +1,115 @@
+"""The histories that are committed under ``reports/history``: what they say agrees with the recipes, and is shown."""
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attribution
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.recipes import find_recipes
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.records import record as records
+from sentinel.records import timelines
+from sentinel.tools.site.lifetimes import life_of
+from sentinel.tools.site.material import Bug
+from sentinel.tools.site.rendering import Pages
+
+FOLDER = Path(__file__).parents[2] / "reports" / "history"
+RECORDS = [records.load(file) for file in records.files(FOLDER)]
+
+
+def test_each_lies_where_it_belongs_and_is_about_a_shipped_recipe():
+    catalog = bundled_catalog()
+    shipped = {recipe.bug_id for recipe in find_recipes(catalog, tuple(catalog.targets))}
+    for file, record in zip(records.files(FOLDER), RECORDS, strict=True):
+        assert records.place(FOLDER, record) == file
+        assert file.read_text(encoding="utf-8") == records.dumps(record)
+        assert record["bug_id"] in shipped
+
+
+def test_none_names_the_machine_that_made_it():
+    for file in records.files(FOLDER):
+        assert not re.search(r"(/tmp|/home|/root|/work|site-packages)/", file.read_text(encoding="utf-8")), file
+
+
+def test_pins_say_the_same_as_sweeps():
+    """A pin was decided by itself; where a run begins or ends with its commit, the sweep came to the same."""
+    catalog = bundled_catalog()
+    compared = 0
+    for recipe in find_recipes(catalog, tuple(catalog.targets)):
+        swept: dict[str, Any] = {}
+        for record in RECORDS:
+            if record["bug_id"] == recipe.bug_id and record["source"]["kind"] == "git":
+                for run in record["runs"]:
+                    swept[run["first"]["sha"]] = swept[run["last"]["sha"]] = run["verdict"]
+        for pin in recipe.pins:
+            if pin.ref.kind == "git" and pin.ref.name in swept:
+                assert swept[pin.ref.name] == pin.expect, (recipe.bug_id, str(pin.ref))
+                compared += 1
+    assert compared >= 50
+
+
+@pytest.mark.parametrize(("key", "told"), [("introduced_by", 60), ("fixed_by", 20)])
+def test_recipes_name_the_commits_that_sweeps_found(key, told):
+    """Where a sweep does not know, a recipe may know more."""
+    catalog = bundled_catalog()
+    said = {r.bug_id: r.document.get(key) for r in find_recipes(catalog, tuple(catalog.targets))}
+    of_git = (r for r in RECORDS if r["source"]["kind"] == "git" and r["source"]["walk"] != "tags")
+    found = {record["bug_id"]: getattr(attribution, key)(record) for record in of_git}
+    known = {bug: commits for bug, commits in found.items() if commits}
+    assert {bug: said[bug] for bug in known} == known
+    assert len(known) >= told
+
+
+@pytest.mark.parametrize("line", ["seen", "came with their code", "ended"])
+def test_the_committed_table_is_that_of_the_records(line):
+    headings, rows = timelines.overview(RECORDS)
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert timelines.markdown(headings, rows) in text
+    assert any(line in said and said in text for said in timelines.counts(RECORDS))
+
+
+WRONG = ("", "x", "2026-13-45T00:00:00Z", "0001-01-01T00:00:00Z", "9999-12-31T00:00:00Z", "2026-08-21", 0, 2.0, 10**40)
+
+
+def changed(document: Any, within: Any) -> Iterator[Any]:
+    """The document with one leaf or one list in it changed to something of a wrong kind, size or time."""
+    for key in list(within) if isinstance(within, dict) else range(len(within)):
+        value = within[key]
+        wrong = [[]] if isinstance(value, list) else [None] if isinstance(value, dict) else WRONG
+        for within[key] in wrong:
+            yield copy.deepcopy(document)
+        within[key] = value
+        if isinstance(value, (dict, list)):
+            yield from changed(document, value)
+
+
+@pytest.mark.parametrize(
+    "source", ["roll/ROLL-PAD-TO-LENGTH-BOOL-TO-INT/git-main", "verl/VERL-MASKED-MEAN-EMPTY-NAN/pypi"]
+)
+def test_a_record_of_a_stranger_is_refused_or_shown(source, tmp_path):
+    """A date of no calendar, a count that is none, an empty list: what :func:`load` lets through can be read."""
+    place = tmp_path / "git-main.json"
+    whole = json.loads((FOLDER / f"{source}.json").read_text())
+    draw = Pages()._environment.get_template("macros.html").module.timeline  # type: ignore[attr-defined]
+    refused = 0
+    for document in changed(whole, whole):
+        place.write_text(json.dumps(document))
+        try:
+            document = records.load(place)
+        except SentinelError:
+            refused += 1
+            continue
+        timelines.story(document), timelines.heading(document), timelines.row(document)
+        timelines.overview([document]), timelines.counts([document])
+        if document["releases"]:
+            timelines.releases(document)
+        life = life_of(Bug("roll", "X", None, histories=(document,)))
+        assert life is not None
+        assert str(draw([life], "life") if life["until"] else "").count("<svg") == bool(life["until"])
+    assert refused > 100

@@ -1,0 +1,212 @@
+"""What goes wrong around a sweep: each with a clear result, and nothing lost."""
+
+import errno
+import json
+import os
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from history_kit import BUGGY, FIXED, History
+
+from sentinel.errors import SentinelError, Unavailable
+from sentinel.recipes import find_recipes
+from sentinel.records import timelines
+from sentinel.records.closure_verdicts import ClosureVerdictStore
+from sentinel.records.executors import Local, ProbeResult, Work
+from sentinel.records.ledger import Ledger
+from sentinel.records.record import Selection
+from sentinel.sources import Home
+from sentinel.sources.gittrees import GitTrees, MissingObjectError
+
+
+def write(history: History, *texts: str) -> None:
+    for number, text in enumerate(texts):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text, "README": str(number)})
+
+
+def verdicts(record: dict[str, Any]) -> list[tuple[str, str, int]]:
+    return [(run["verdict"], run["kind"], run["commits"]) for run in record["runs"]]
+
+
+def test_a_force_pushed_main_is_swept_anew_and_what_is_the_same_code_is_not_probed_again(history, swept):
+    write(history, BUGGY, BUGGY, FIXED)
+    assert verdicts(swept()) == [("reproduced", "", 2), ("fixed", "", 1)]
+    history.git("reset", "-q", "--hard", history.commits[0])
+    history.commit({"README": "another history"})
+    after = swept()
+    assert verdicts(after) == [("reproduced", "", 2)]
+    assert (after["probed"], after["source"]["head"]) == (0, history.commits[-1])
+
+
+def test_a_ref_that_was_deleted_upstream_is_still_here_and_one_that_never_was_is_named(history, swept):
+    write(history, BUGGY)
+    history.git("branch", "release")
+    assert verdicts(swept(ref="release")) == [("reproduced", "", 1)]
+    history.git("branch", "-D", "release")
+    assert verdicts(swept(ref="release")) == [("reproduced", "", 1)]
+    with pytest.raises(Unavailable, match="nonsense"):
+        swept(ref="nonsense")
+
+
+def test_a_shallow_mirror_says_where_its_history_begins(history, tiny_catalog, store, swept, ledger, tmp_path):
+    write(history, FIXED, BUGGY, BUGGY)
+    shallow = tmp_path / "shallow"
+    subprocess.run(
+        ["git", "clone", "-q", "--depth=2", f"file://{history.path}", str(shallow)], check=True, capture_output=True
+    )
+    store.add(tiny_catalog.targets["tiny"], str(shallow))
+    book = Ledger(tiny_catalog, ledger_settings(), tiny_catalog.targets["tiny"], store)
+    account = book.sweep(find_recipes(tiny_catalog, ("tiny",)), Selection("main"))
+    record = account.records[0]
+    assert verdicts(record) == [("reproduced", "", 2)]
+    assert record["source"]["begins"] == [history.commits[1]]
+    assert "shallow" in "\n".join(timelines.story(record))
+
+
+def ledger_settings() -> Any:
+    from sentinel.settings import Settings
+
+    return Settings(timeout=30)
+
+
+def test_a_commit_whose_files_are_not_in_the_mirror_is_unavailable_until_they_are(history, swept, monkeypatch):
+    write(history, BUGGY, FIXED)
+    whole = GitTrees.blob
+    absent = history.git("rev-parse", f"{history.commits[1]}:tiny/losses.py")
+
+    def blob(self: GitTrees, name: str) -> bytes:
+        if name == absent:
+            raise MissingObjectError("absent")
+        return whole(self, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GitTrees, "blob", blob)
+        record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("unavailable", "ref", 1)]
+    assert "mirror update tiny" in record["runs"][1]["reason"]
+    assert verdicts(swept()) == [("reproduced", "", 1), ("fixed", "", 1)]
+
+
+def test_code_that_writes_into_its_own_copy_harms_no_other_commit(history, swept):
+    vandal = "import os\nos.chmod(__file__, 0o644)\nopen(__file__, 'a').write('#')\nos.mkdir(__file__[:-9] + 'more')\n"
+    write(history, BUGGY + vandal)
+    history.commit({"tiny/losses.py": FIXED, "tiny/more": "now a file"})
+    history.commit({"tiny/losses.py": BUGGY, "tiny/__init__.py": "x = 1"})
+    assert verdicts(swept())[-2:] == [("fixed", "", 1), ("reproduced", "", 1)]
+
+
+def test_code_that_crashes_hides_what_it_asked_for_so_each_tree_is_probed(history, swept):
+    crash = BUGGY.replace("return", "import os; os.abort(); return")
+    write(history, crash)
+    history.commit({"tiny/other.py": "x = 1"})
+    history.commit({"README": "nothing of the package"})
+    record = swept()
+    assert verdicts(record) == [("inconclusive", "crash", 3)]
+    assert record["closures"] == 2
+
+
+def test_a_full_disk_ends_the_sweep_with_a_sentence_and_keeps_what_was_decided(history, swept, monkeypatch):
+    write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
+    written: list[int] = []
+    usual = os.write
+
+    def full(handle: int, data: bytes) -> int:
+        if data.lstrip().startswith(b"{") and b'"verdict"' in data:
+            written.append(handle)
+            if len(written) == 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+        return usual(handle, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(SentinelError, match="no space left"):
+            swept()
+    record = swept()
+    assert verdicts(record) == [("reproduced", "", 1), ("fixed", "", 1), ("reproduced", "", 1), ("fixed", "", 1)]
+    assert record["probed"] == 2
+
+
+def test_an_interrupt_keeps_what_was_decided(history, ledger, tiny_catalog, monkeypatch):
+    write(history, BUGGY, FIXED, BUGGY + "\n", FIXED + "\n")
+    book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
+    done: list[Work] = []
+    usual = Local._perform
+
+    def perform(self: Local, lane: int, work: Work) -> tuple[ProbeResult, ...]:
+        done.append(work)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return usual(self, lane, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Local, "_perform", perform)
+        with pytest.raises(KeyboardInterrupt):
+            book.sweep(recipes, Selection("main"), lambda: book.local(1))
+    assert not list((book.entries.folder / "copies").iterdir())
+    account = book.sweep(recipes, Selection("main"), lambda: book.local(1))
+    assert (account.probed, len(account.records[0]["runs"])) == (2, 4)
+
+
+def test_what_a_killed_sweep_has_left_is_removed_and_half_a_line_is_none(history, swept, store):
+    write(history, BUGGY)
+    swept()
+    folder = store.home.path / "history"
+    (folder / "copies" / "killed").mkdir(parents=True)
+    (folder / "copies" / "killed.lock").touch()
+    for file in folder.glob("tiny/TINY-MEAN/*.jsonl"):
+        with file.open("a") as stream:
+            stream.write('{"closure": "cut off in the mid')
+    write(history, FIXED)
+    record = swept()
+    assert (verdicts(record), record["probed"]) == ([("reproduced", "", 1), ("fixed", "", 1)], 1)
+    assert not list((folder / "copies").iterdir())
+
+
+@pytest.mark.parametrize("left", ["", "x" * 10_000, '{"basis": {}}\n', '{"basis": {}}\n' + "x" * 10_000])
+def test_what_is_left_of_a_line_goes_where_the_next_is_written(left, tmp_path):
+    file = tmp_path / "history" / "entries.jsonl"
+    file.parent.mkdir()
+    file.write_text(left)
+    store = ClosureVerdictStore(Home(tmp_path))
+    for number in range(2):
+        store.append(file, {"basis": {}}, {"number": number})
+    assert [json.loads(line) for line in file.read_text().splitlines()] == [{"basis": {}}, {"number": 0}, {"number": 1}]
+
+
+def test_two_sweeps_on_one_store_come_to_the_same_and_spoil_nothing(history, ledger, tiny_catalog, swept):
+    write(history, *(text + "\n" * number for number in range(4) for text in (BUGGY, FIXED)))
+    book, recipes = ledger(), find_recipes(tiny_catalog, ("tiny",))
+
+    def sweep(_: int) -> list[dict[str, Any]]:
+        return book.sweep(recipes, Selection("main"), lambda: book.local(1)).records
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(sweep, range(2))
+    assert one == other
+    assert len(one[0]["runs"]) == 8
+    for file in book.entries.folder.glob("tiny/TINY-MEAN/*.jsonl"):
+        assert all(json.loads(line) for line in file.read_text().splitlines())
+    assert swept()["probed"] == 0
+
+
+def test_a_clock_that_goes_backwards_changes_no_order(history, swept):
+    for text, day in ((FIXED, 9), (BUGGY, 20), (BUGGY, 3), (FIXED, 5)):
+        history.commit({"tiny/__init__.py": "", "tiny/losses.py": text}, day=day)
+    record = swept()
+    assert verdicts(record) == [("fixed", "", 1), ("reproduced", "", 2), ("fixed", "", 1)]
+    assert (record["spells"][0]["days"], record["spells"][0]["clock_went_backwards"]) == (0, True)
+    assert swept(since=history.commits[1])["commits"] == 3
+    assert swept(since="2026-01-15")["commits"] == 3  # from the first commit of that day or later on, all of them
+    assert swept(until="2026-01-10")["commits"] == 4
+
+
+def test_a_damaged_closure_or_line_is_as_good_as_none(history, swept, store):
+    write(history, BUGGY)
+    swept()
+    folder = store.home.path / "history"
+    (folder / "tiny" / "TINY-MEAN" / "git-main.json").unlink()
+    for file in folder.glob("tiny/closures/*.json"):
+        file.write_text("{}")
+    assert (swept()["probed"], swept()["probed"]) == (1, 0)

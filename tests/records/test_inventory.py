@@ -1,0 +1,190 @@
+"""Which functions carry training signal, by their text alone; and what becomes of each over a history."""
+
+import ast
+import os
+import runpy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from history_kit import History
+
+from sentinel.errors import SentinelError
+from sentinel.recipes.catalog import Catalog
+from sentinel.search import inventory
+from sentinel.search.coverage import Coverage, coverage
+from sentinel.search.inventory import Source, read, signal_functions
+from sentinel.sources.gittrees import GitTrees
+
+AGGREGATE = "def agg_loss(loss_mat, loss_mask):\n    return (loss_mat * loss_mask).sum()\n"
+
+
+def carriers(text: str, module: str = "tiny.algos") -> list[str]:
+    return [function.name for function in signal_functions(ast.parse(text).body, module)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        AGGREGATE,
+        "async def grade(sample):\n    return sample['answer'] == sample['ground_truth']",
+        # Its class says what it holds, and its annotation what it takes.
+        "class Sample:\n    @classmethod\n    def from_dict(cls, data):\n        return cls(data['status'])",
+        "def check(x: DataProto, group_index: int):\n    return x[group_index]",
+        # Rows that are given out one by one.
+        "def cycle_dataloader(dataloader):\n    while True:\n        for x in dataloader:\n            yield x",
+        # Names say nothing; keys do.
+        "def prepare(x):\n    x['advantages'] = x['rewards'].sum() - x['values']\n    x['labels'] = x['loss_mask'] * 2",
+        # A closure's body is its function's.
+        "def make_schedule(optimizer):\n    def factor(step):\n        return lr * step\n    return wrapped(factor)",
+        "if True:\n    def masked_mean(x, mask):\n        return (x * mask).sum() / mask.sum()",
+    ],
+)
+def test_what_carries_signal(text):
+    assert len(carriers(text)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def free_port(host):\n    return host + 1",
+        "def launch_server(args, url):\n    return args[url]",
+        # It computes nothing: declared for others, or handed on.
+        "def agg_loss(loss_mat, loss_mask):\n    ...",
+        "def agg_loss(loss_mat, loss_mask):\n    '''The loss.'''\n    raise NotImplementedError",
+        "def agg_loss(loss_mat, loss_mask):\n    return other(loss_mat, loss_mask)",
+        # Words within words: a mask is not a task, a loss no blossom.
+        "def blossom(tasks, unique_lossless):\n    return tasks[0] + 1",
+        # What runs on a GPU alone: whoever launches it is counted.
+        "@triton.autotune([])\n@triton.jit\ndef agg_loss(loss_mat, loss_mask):\n    return loss_mat * loss_mask",
+        # A layer of a model, whatever it is called with.
+        "class AttentionLayer:\n    def forward(self, hidden_states, x):\n        return hidden_states * x",
+    ],
+)
+def test_what_carries_none(text):
+    assert carriers(text) == []
+
+
+def test_methods_have_the_names_of_their_classes_and_the_lines_of_their_decorators():
+    text = "class A:\n    class B:\n        @property\n        def advantages(rewards):\n            return x[0]\n"
+    [found] = signal_functions(ast.parse(text).body, "tiny.norm")
+    assert (found.name, found.span) == ("A.B.advantages", (3, 5))
+    assert found.subjects == ("advantage", "reward")
+
+
+def test_of_two_definitions_the_last_counts():
+    [found] = signal_functions(ast.parse(AGGREGATE + AGGREGATE).body, "tiny.algos")
+    assert found.span == (3, 4)
+
+
+@pytest.mark.parametrize("module", ["tiny.tests.test_loss", "tiny.test_loss"])
+def test_tests_train_nothing(module):
+    assert carriers(AGGREGATE, module) == []
+    assert carriers(AGGREGATE, "tiny._test_helpers") == ["agg_loss"]  # that one trains, whatever it is called
+
+
+def test_every_pattern_matches_whole_words_and_could_matter():
+    assert inventory._spoken("oldLogProbs") == ((0, "log-probability"),)
+    assert inventory._spoken("catalog_problem") == ()
+    for subject, levels in inventory.WORDS.items():
+        assert any(levels), subject
+    assert all(of_itself > beside >= 0 for of_itself, beside in inventory.SITES.values())
+
+
+HOSTILE = {
+    "syntax": b"def agg_loss(:\n",
+    "null": b"x = '\0'",
+    "coding": b"# coding: nowhere\n",
+    "nested": b"(" * 100_000,
+    "operators": b"x = " + b"-" * 100_000 + b"1",
+    "long": b"#" * (inventory.LARGEST_SOURCE + 1),
+}
+
+
+def test_what_does_not_parse_is_said_and_the_rest_is_read():
+    files = {name: ("tiny.x", content) for name, content in HOSTILE.items()} | {"good": ("tiny.x", AGGREGATE.encode())}
+    found = read(files)
+    assert {name for name, source in found.items() if source.unread} == set(HOSTILE)
+    assert [function.name for function in found["good"].functions] == ["agg_loss"]
+    assert "MiB" in found["long"].unread
+
+
+def _ending(work: tuple[str, bytes]) -> Source:
+    os._exit(1)
+
+
+def test_a_file_that_ends_the_process_ends_the_command(monkeypatch):
+    monkeypatch.setattr(inventory, "_read", _ending)
+    with pytest.raises(SentinelError, match="seconds or 2 GiB to parse"):
+        read({"x": ("tiny.x", b"")})
+
+
+FILES = {
+    "tiny/__init__.py": "from tiny.losses import agg_loss\n",
+    "tiny/losses.py": AGGREGATE + "def masked_mean(x, mask):\n    return (x * mask).mean()\n",
+    "tiny/rows.py": "def pack(input_ids, seqlens):\n    return input_ids[seqlens]\n\ndef port():\n    return 1 + 1\n",
+}
+
+
+def seen(history: History, catalog: Catalog) -> list[Coverage]:
+    moved = replace(catalog.targets["tiny"], unbound={"*.rows.p*": "it moves rows"}, moved={"tiny": ("old",)})
+    target = replace(moved, roots=(*moved.roots, replace(moved.roots[0], path="old")))
+    trees = GitTrees(history.path / ".git")
+    try:
+        return [coverage(target, trees, history.git("rev-parse", f"{sha}^{{tree}}")) for sha in history.commits]
+    finally:
+        trees.close()
+
+
+def test_the_states_of_functions_over_a_history(history, tiny_catalog):
+    history.commit({name.replace("tiny/", "old/"): text for name, text in FILES.items()})
+    history.commit({**{name.replace("tiny/", "old/"): None for name in FILES}, **FILES})
+    history.commit({"tiny/losses.py": "def agg_loss(x, y):\n    return (x * y).sum()\n", "tiny/rows.py": "def ("})
+    before, now, broken = seen(history, tiny_catalog)
+    for package, found in (("old", before), ("tiny", now)):
+        assert {function.path: (function.state, function.by) for function in found.functions} == {
+            f"{package}.losses.agg_loss": ("by contract", ("loss_aggregation",)),
+            f"{package}.losses.masked_mean": ("never looked at", ()),
+            f"{package}.rows.pack": ("left out", ("it moves rows",)),
+        }
+    assert now.modules["tiny.rows"] == {
+        "by contract": 0,
+        "left out": 1,
+        "never looked at": 0,
+    }
+    assert sum(now.totals.values()) == 3
+    assert (now.outside, dict(now.unread)) == ((), {})
+    # What is bound and speaks of nothing is not counted, and what cannot be read is not passed over in silence.
+    assert broken.outside == ()
+    assert [*broken.unread] == ["tiny/rows.py"]
+
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+MEAN = "def masked_mean(x, mask):\n    return (x * mask).mean()\n"
+PORT = "def port():\n    return 1 + 1\n"
+
+
+def test_fixes_are_mined_that_nobody_has_shown(history, tiny_catalog, store, tmp_path, monkeypatch):
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": AGGREGATE + MEAN, "tiny/net.py": PORT})
+    found = AGGREGATE.replace(".sum()", ".sum() / loss_mask.sum()")
+    for subject, files in {
+        "Fix the denominator (#1)": {"tiny/losses.py": found + MEAN},
+        "feat: another mean": {"tiny/losses.py": found + MEAN.replace("mean()", "sum()")},
+        "fix typo": {"tiny/losses.py": found + MEAN},
+        "fix a comment": {"tiny/losses.py": found + MEAN.replace("\n    r", "\n    'It says more.'\n    # why\n    r")},
+        "wrong mean (#4)": {"tiny/losses.py": found + MEAN.replace("mean()", "sum()")},
+        "bugfix": {"tiny/net.py": PORT.replace("1 + 1", "2 + 2")},
+        "fix the mean, as shown (#7)": {"tiny/losses.py": found + MEAN},
+    }.items():
+        history.commit(files, subject)
+    store.add(tiny_catalog.targets["tiny"], str(history.path))
+    (tmp_path / "known.jsonl").write_text('{"target": "tiny", "pull": 7}\n{"target": "other", "pull": 4}\n')
+    unseen = runpy.run_path(str(BENCHMARKS / "unseen.py"))
+    known = unseen["Known"]("tiny", [tmp_path / "known.jsonl"])
+    mined = list(unseen["Miner"](tiny_catalog.targets["tiny"], store).candidates(known))
+    assert {one.subject: (one.state, [function.path for function in one.functions]) for one in mined} == {
+        "Fix the denominator (#1)": ("by contract", ["tiny.losses.agg_loss"]),
+        "fix a comment": ("outside the inventory", []),
+        "wrong mean (#4)": ("never looked at", ["tiny.losses.masked_mean"]),
+        "bugfix": ("outside the inventory", []),
+    }

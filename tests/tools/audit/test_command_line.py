@@ -1,0 +1,147 @@
+"""What a command, or a launch script, sets: nothing of it is executed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.tools.audit.command_line import of_script, of_words
+
+SCRIPT = """\
+#!/bin/bash
+set -ex
+python tools/convert.py --format torch
+HERE="$(cd "$(dirname "$0")" && pwd)"
+source "${HERE}/models/small.sh"
+STEPS=${STEPS:-300}
+ARGS=(
+   --kl-loss-coef 0.00
+   # --lr 1
+   --stop "a b" 'c'
+)
+ARGS+=(--colocate)
+if [ "$GPUS" -gt 1 ]; then
+    TP=2
+    EXTRA=(--sequence-parallel)
+fi
+FLAGS="--eps-clip 0.2"
+ray job submit --address=http://x --runtime-env-json="{\\"a\\": \\"$HOME\\"}" \\
+   -- python3 train.py --steps ${STEPS} "${ARGS[@]}" $FLAGS --tp $TP ${EXTRA[@]} ${MODEL_ARGS[@]} \\
+   +algorithm.kl_penalty="low_var_kl" --data $(ls data) "$@"
+touch /nowhere/executed
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "small.sh").write_text("MODEL_ARGS=(--num-layers 2)\n")
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        ("python -m a.main_ppo algorithm.adv_estimator=grpo +a.b=1", ["algorithm.adv_estimator=grpo", "+a.b=1"]),
+        ("torchrun --nproc-per-node 8 train.py --lr 1e-6 --shift -2", ["lr=1e-6", "shift=-2"]),
+        ("ray job submit --address x -- python3 train.py --use-kl --kl-coef=0", ["use-kl=true", "kl-coef=0"]),
+        ("A=1 python train.py --stop a b --config-name x y.z=1", ["stop=[a, b]", "config-name=x", "y.z=1"]),
+        ("algorithm.gamma=1", ["algorithm.gamma=1"]),
+    ],
+)
+def test_what_is_typed(words, settings):
+    assert list(of_words(words.split()).settings) == settings
+
+
+@pytest.mark.parametrize(
+    ("words", "program", "settings"),
+    [
+        ("accelerate launch --config_file zero3.yaml --num_processes 8 train.py --beta 0.1", "train.py", ["beta=0.1"]),
+        ("torchrun --nproc-per-node 8 -m trl.scripts.grpo --beta 0.1", "trl.scripts.grpo", ["beta=0.1"]),
+        ("deepspeed --include localhost:0,1 train.py --deepspeed ds.json", "train.py", ["deepspeed=ds.json"]),
+        ("deepspeed --module openrlhf.cli.train_dpo --beta 0.1", "openrlhf.cli.train_dpo", ["beta=0.1"]),
+        ("python -m torch.distributed.run --nproc_per_node 8 train.py --lr 1", "train.py", ["lr=1"]),
+        ("python -m areal.launcher.local gsm8k.py --config x.yaml a.b=1", "gsm8k.py", ["config=x.yaml", "a.b=1"]),
+        ("ray job submit --address x --runtime-env-json={} -- python3 -m a.b c.d=1", "a.b", ["c.d=1"]),
+        ("env A=1 B=2 srun --ntasks 8 uv run --with x python -u train.py --lr 1", "train.py", ["lr=1"]),
+        ("uv run examples/run_grpo.py --config g.yaml grpo.n=4", "examples/run_grpo.py", ["config=g.yaml", "grpo.n=4"]),
+        ("uv run rl --max-steps 4", "rl", ["max-steps=4"]),
+        ("python train.py --reward-functions rewards.py --lr 1", "train.py", ["reward-functions=rewards.py", "lr=1"]),
+        ("python -m a.b --plugin mine.py --lr 1", "a.b", ["plugin=mine.py", "lr=1"]),
+        ("ls --all", "", ["all=true"]),
+    ],
+)
+def test_launchers_are_looked_through(words, program, settings):
+    line = of_words(words.split())
+    assert (line.program, list(line.settings)) == (program, settings)
+
+
+def test_a_launch_script(script):
+    """Its variables and arrays, what it sources, and what only a shell knows."""
+    line = of_script(script)
+    assert line.where == f"{script}:18"
+    assert line.settings == (
+        "steps=300",
+        "kl-loss-coef=0.00",
+        "stop=[a b, c]",
+        "colocate=true",
+        "eps-clip=0.2",
+        "tp=${?}",
+        "num-layers=2",
+        "+algorithm.kl_penalty=low_var_kl",
+        "data=${?}",
+    )
+    assert line.unknown == ("tp", "…", "data", "…")
+    assert line.others == (f"{script}:3 (tools/convert.py)",)
+
+
+def test_a_script_that_sources_itself_ends(script):
+    (script.parent / "models" / "small.sh").write_text(
+        'source "${HERE}/models/small.sh"\nMODEL_ARGS=(--num-layers 3)\n'
+    )
+    assert "num-layers=3" in of_script(script).settings
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"echo no\n", "no command in it runs a Python program; give the command itself after --"),
+        (b"\0", "is not a launch script: it contains a NUL byte"),
+        (b"#" * ((1 << 20) + 1), "at most 1 MiB are read"),
+        (b"A=xxxxxxxx\n" + b"A=$A$A\n" * 40 + b"python x.py a=$A\n", "come to more than 8 MiB"),
+        (b"A=(x y)\n" + b'A=("${A[@]}" "${A[@]}")\n' * 40 + b'python x.py a="${A[@]}"\n', "come to more than 8 MiB"),
+        (b"A=" + b"x" * 500_000 + b"\npython x.py " + b"$A" * 200_000 + b"\n", "come to more than 8 MiB"),
+        (b"( " * 3000 + b"echo" + b" )" * 3000, "nested too deep"),
+        (None, "No such file"),
+    ],
+)
+def test_what_is_no_launch_script(tmp_path, content, says):
+    file = tmp_path / "run.sh"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SentinelError, match=says):
+        of_script(file)
+
+
+def test_files_that_source_each_other_are_not_read_again_and_again(tmp_path):
+    """A hundred lines in each of five files would be read ten thousand million times."""
+    for number in range(6):
+        text = f'source "$HERE/{number + 1}.sh"\n' * 100 if number < 5 else "A=1\n"
+        (tmp_path / f"{number}.sh").write_text(text + "python train.py --lr 1\n")
+    with pytest.raises(SentinelError, match="come to more than 8 MiB"):
+        of_script(tmp_path / "0.sh")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "run.sh")
+    with pytest.raises(SentinelError, match="not a regular file"):
+        of_script(tmp_path / "run.sh")
+
+
+def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path):
+    file = tmp_path / "run.sh"
+    file.write_bytes(b"python train.py --lr 1\nfi ))) ${ \xff\nif ((\n")
+    assert "lr=1" in of_script(file).settings

@@ -1,0 +1,77 @@
+"""A configuration as settings, and what a run has for one."""
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.tools.audit.effective import Setting, Training, training
+from sentinel.tools.audit.files import read_mapping
+from sentinel.tools.audit.options import Option, Options
+
+OPTIONS = Options(
+    "PPO",
+    "config.py",
+    {
+        "actor.norm": Option("null"),
+        "actor.norm.level": Option("batch"),
+        "actor.clip.low": Option("0.2"),
+        "rollout.n": Option("1"),
+        "actor.n": Option("${rollout.n}"),
+        "actor.m": Option("${oc.select:rollout.m,4}"),
+        "actor.k": Option("${.n}"),
+        "computed": Option(None),
+    },
+)
+
+
+def test_what_is_given_comes_before_the_default():
+    run = Training({"rollout.n": "8"}, OPTIONS)
+    assert run.setting("rollout.n") == Setting("rollout.n", "8")
+    assert run.setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
+    assert run.setting("computed") == Setting("computed", None, default=True)
+    assert run.setting("actor.clip") == Setting("actor.clip", "{…}", default=True)
+    assert run.setting("no.such") is None
+    assert Training({}).setting("rollout.n") is None
+
+
+def test_a_section_that_is_null_has_no_members_until_one_is_written():
+    silent = Setting("actor.norm", "null", default=True)
+    assert Training({}, OPTIONS).setting("actor.norm.level") == silent
+    assert Training({"actor.clip.low": "1"}, OPTIONS).setting("actor.norm.level") == silent
+    written = Training({"actor.norm.eps": "1"}, OPTIONS)
+    assert written.setting("actor.norm.level") == Setting("actor.norm.level", "batch", default=True)
+    assert written.setting("actor.norm") == Setting("actor.norm", "{…}")
+    assert Training({"actor.norm": "null"}, OPTIONS).setting("actor.norm.level") == Setting("actor.norm", "null")
+    assert Training({"actor": ""}, OPTIONS).setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
+
+
+def test_references_are_followed_as_far_as_they_can_be():
+    assert Training({}, OPTIONS).setting("actor.n") == Setting("actor.n", "1", default=True)
+    assert Training({"rollout.n": "8"}, OPTIONS).setting("actor.n") == Setting("actor.n", "8", default=False)
+    assert Training({}, OPTIONS).setting("actor.m") == Setting("actor.m", "4", default=True)
+    assert Training({}, OPTIONS).setting("actor.k") == Setting("actor.k", None, default=True)
+    around = Training({"a": "${b}", "b": "${a}"})
+    assert around.setting("a") == Setting("a", None)
+
+
+def test_the_trainer_is_the_one_that_knows_the_settings():
+    other = Options("SFT", "sft.py", {"packing": Option("true"), "rollout.n": Option("2")})
+    assert training({"packing": "true"}, [OPTIONS, other]).options is other
+    assert training({}, [OPTIONS, other]).options is OPTIONS
+    assert training({"rollout.n": "1"}, [OPTIONS, other]).options is OPTIONS
+    assert training({"rollout.n": "1"}, []).options is None
+
+
+def test_a_file_that_is_no_configuration_is_told(tmp_path):
+    file = tmp_path / "run.yaml"
+    for text in ("- 1", "a: [", "just words"):
+        file.write_text(text)
+        with pytest.raises(SentinelError, match=r"run\.yaml"):
+            read_mapping(file)
+    with pytest.raises(SentinelError, match="No such file"):
+        read_mapping(tmp_path / "gone.yaml")
+    file = tmp_path / "run.toml"
+    file.write_text("a: [")
+    with pytest.raises(SentinelError, match=r"run\.toml:1:2: not TOML"):
+        read_mapping(file)
+    file.write_text("[a]\nb = true\n")
+    assert read_mapping(file) == {"a": {"b": True}}

@@ -1,0 +1,167 @@
+"""Python scripts that make a configuration: what is read without executing them, and what is reported as not read."""
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.tools.audit.launch import launch_of
+from sentinel.tools.audit.python_script import calls_of
+
+SCRIPT = """\
+import os
+raise SystemExit("it is not executed")
+import trl
+from trl import GRPOConfig as Config, GRPOTrainer
+
+N = 8
+LR: float = 1e-6
+twice = 1
+twice = 2
+common = dict(learning_rate=LR, num_generations=N)
+changed = {"beta": 0.1}
+changed["beta"] = 0.2
+more = {"loss_type": "grpo", "nested": {"a": 1}}
+
+def main(parameter=0.5):
+    config = Config(
+        "out", epsilon=-0.2, steps=1024 * 4, names=["a", "b"], none=None, flag=True, kwargs={"x": N},
+        twice=twice, parameter=parameter, computed=float(os.environ["X"]), text=f"{N}",
+        actor=ActorConfig(lr=LR, optimizer=Optimizer(name="adam"), beta=compute(x=1)),
+        **common, **changed, **more, **os.environ,
+    )
+    config.temperature = 0.9
+    config.epsilon = 0.3
+    config.steps += 1
+    if parameter:
+        config.flag = False
+    GRPOTrainer(args=config, other=1)
+    return trl.SFTConfig(packing=True)
+"""
+
+
+def test_arguments_that_are_literals_are_read(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    grpo, sft = calls_of(file, ("GRPOConfig", "SFTConfig"))
+    assert (grpo.name, grpo.line) == ("GRPOConfig", 16)
+    assert grpo.settings == {
+        "names": ["a", "b"], "none": None, "kwargs": {"x": 8}, "actor.lr": 1e-6, "actor.optimizer.name": "adam",
+        "learning_rate": 1e-6, "num_generations": 8, "loss_type": "grpo", "nested": {"a": 1}, "temperature": 0.9,
+        "epsilon": 0.3,
+    }  # fmt: skip
+    assert sorted(grpo.unread) == sorted([
+        "(argument without a name: 'out')", "twice", "parameter", "computed", "text", "actor.beta", "**changed",
+        "**os.environ", "steps", "flag",
+    ])  # fmt: skip
+    assert (sft.name, sft.settings, sft.unread) == ("SFTConfig", {"packing": True}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("C(a=1)", {"a": 1}),
+        ("module.C(a=1)", {"a": 1}),
+        ("for i in range(3):\n    x = i\nC(a=x, i=i)", {}),
+        ("x = 1\ndef f():\n    global x\n    x = 2\nC(a=x)", {}),
+        ("import x\nx = 1\nC(a=x)", {}),
+        ("x = 1\ndel x\nC(a=x)", {}),
+        ("x = [1]\nx.append(2)\nC(a=x)", {}),
+        ("try:\n    pass\nexcept E as x:\n    pass\nx = 1\nC(a=x)", {}),
+        ("if (x := 1):\n    C(a=x)", {}),
+        ("x = x\nC(a=x)", {}),
+        ("x = y\ny = x\nC(a=x)", {}),
+        ("C(a=9**9**9)", {}),
+        ("C(a=1/0)", {}),
+        ("C(a='x' * 10**9)", {}),
+        ("C(a=" + "-" * 90 + "1)", {}),
+        ("c = C(a=1)\nwhile True:\n    c.a = 2", {}),
+        ("c = C(a=1)\nc.a = 2\nc.a = 3", {}),
+        ("c = C(a=1)\nwith x():\n    c.a = 2", {"a": 2}),
+        ("c = C(a=1)\nif __name__ == '__main__':\n    c.a = 2", {"a": 2}),
+    ],
+)
+def test_a_name_is_read_only_if_nothing_else_can_bind_it(tmp_path, text, settings):
+    (tmp_path / "train.py").write_text(text)
+    (call,) = calls_of(tmp_path / "train.py", ("C",))
+    assert call.settings == settings
+    assert call.unread or settings
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("def (", r"train\.py:1:5: not Python: "),
+        ("C(" * 5000, r"train\.py.*not Python"),
+        ("x = " + "(" * 150 + "1" + ")" * 150, ""),
+        ("\0", r"train\.py.*not Python"),
+        ("#" * (1 << 20) + "#", "at most 1 MiB"),
+    ],
+)
+def test_what_is_not_python_is_refused(tmp_path, content, says):
+    (tmp_path / "train.py").write_text(content)
+    if not says:
+        assert calls_of(tmp_path / "train.py", ("C",)) == []
+        return
+    with pytest.raises(SentinelError, match=says):
+        calls_of(tmp_path / "train.py", ("C",))
+
+
+# -- what starts it ----------------------------------------------------------------------------------------------------
+
+
+def test_a_program_that_makes_a_configuration_is_read_instead_of_its_arguments(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("C(a=1, b=x)\nC(a=2)\n")
+    launch = launch_of(None, ["accelerate", "launch", "--config_file", "z.yaml", "train.py", "--seed", "3"], ("C",))
+    assert launch.settings == (("a", 1), ("b", "${?}"))
+    assert (launch.made_by, launch.read) == ("C", ("train.py:1: 1 setting of C read",))
+    assert launch.unread == (
+        "not read in train.py:1, as the script computes them: b",
+        "not read in train.py: C (line 2)",
+        "not read, as arguments of train.py itself: seed=3",
+    )
+
+
+def test_a_program_that_parses_its_arguments_is_configured_by_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("TrlParser((ScriptArguments, C)).parse_args_and_config()\n")
+    (tmp_path / "grpo.yaml").write_text("beta: 0.1\n")
+    launch = launch_of(None, ["torchrun", "train.py", "--config", "grpo.yaml", "--seed", "3"], ("C",))
+    assert (launch.settings, launch.made_by) == ((("seed", 3),), "")
+    assert launch.config == Path("grpo.yaml")
+
+
+def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
+    """By its folder, relative to the program, and its name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples" / "demo").mkdir(parents=True)
+    (tmp_path / "examples" / "demo" / "rlvr.yaml").write_text("beta: 0.1\n")
+    command = "python examples/start.py --config_path demo --config_name rlvr seed=3 +new.key=1"
+    launch = launch_of(None, command.split(), ())
+    assert (launch.config, launch.settings) == (Path("examples/demo/rlvr.yaml"), (("seed", 3), ("new.key", 1)))
+    assert launch.added == {"new.key"}
+    launch = launch_of(None, command.replace("rlvr", "gone").split(), ())
+    assert launch.config is None
+    assert launch.unread == (
+        "not read, as it is not a file here: the configuration that --config_path demo, --config_name gone names",
+    )
+    with pytest.raises(NothingExamined, match=r"no settings after the program"):
+        launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("accelerate launch --config_file z.yaml train.py", "train.py: none of C is called in it"),
+        ("accelerate launch --config_file z.yaml gone.py", "no settings after the program.*gone.py is not a file here"),
+        ("python -m package", "no settings after the program"),
+    ],
+)
+def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    with pytest.raises(NothingExamined, match=says):
+        launch_of(None, words.split(), ("C",))
+    with pytest.raises(NothingExamined, match=r"none of C is called in it"):
+        launch_of(tmp_path / "train.py", (), ("C",))

@@ -1,0 +1,149 @@
+"""The life of a finding: each state from its facts, kept once, and back again where a bug comes back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import SentinelError
+from sentinel.recipes import Recipe, find_recipes
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.tools.upstream.findings_page import Entry, page
+from sentinel.tools.upstream.life import (
+    STATES,
+    Finding,
+    advanced,
+    at_main,
+    first_day,
+    load,
+    mended_with,
+    place,
+    save,
+    state_of,
+)
+
+
+def at(ref: str, verdict: str) -> dict[str, str]:
+    return {"ref": ref, "verdict": verdict}
+
+
+def test_each_state_follows_from_a_fact(loaded_recipe):
+    reported = replace(loaded_recipe, upstream={"pull": 9})
+    buggy, main, release = at("git:" + "a" * 40, "reproduced"), at("git:main", "fixed"), at("pypi:1.0", "fixed")
+    unreported = replace(loaded_recipe, upstream={"status": "unreported"})
+    found = [
+        state_of(unreported, []),
+        state_of(unreported, [buggy]),
+        state_of(reported, [buggy]),
+        state_of(reported, [buggy, main]),
+        state_of(reported, [buggy, main, release]),
+    ]
+    assert tuple(state for state, _ in found) == STATES
+    assert found[1] == ("reproduced", "reproduced at git:aaaaaaa")
+    gone = replace(loaded_recipe, upstream={"status": "removed"})
+    assert state_of(gone, [buggy]) == ("fixed upstream", "its code was removed")
+    assert state_of(reported, [buggy, at("git:main", "reproduced"), release])[0] == "reported"
+
+
+@pytest.mark.parametrize(
+    ("state", "what", "pull", "said"),
+    [
+        ("fixed upstream", "fixed", 2238, ", since 7e02052ee #2238"),
+        ("released", "fixed", None, ", since 7e02052ee"),
+        ("reported", "fixed", 2238, ""),
+        ("released", "reproduced", 2238, ""),
+    ],
+)
+def test_what_mended_a_bug_is_told_from_its_history(state, what, pull, said):
+    commit = {"sha": "7e02052ee736454228464f2f167b0e889c44f10c", "pull": pull}
+    changes = [{"what": "present", "commit": {}}, {"what": what, "commit": commit}]
+    assert mended_with(state, {"changes": changes}) == said
+    assert mended_with(state, {"changes": []}) == mended_with(state, None) == ""
+
+
+def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe, tmp_path):
+    file = place(tmp_path, loaded_recipe)
+    assert load(file) is None
+    first = advanced(None, loaded_recipe, "fixed upstream", "fixed at git:main", "2026-01-01")
+    assert save(file, first)
+    same = advanced(load(file), loaded_recipe, "fixed upstream", "fixed at git:main", "2026-01-02")
+    assert same == first
+    assert not save(file, same)
+    back = advanced(same, loaded_recipe, "reported", "pull #9", "2026-01-03")
+    assert [(step.state, step.on) for step in back.steps] == [
+        ("fixed upstream", "2026-01-01"),
+        ("reported", "2026-01-03"),
+    ]
+
+
+def test_a_file_that_is_none_is_told(loaded_recipe, tmp_path):
+    file = place(tmp_path, loaded_recipe)
+    file.parent.mkdir(parents=True)
+    for text in (
+        "{}",
+        "no",
+        '{"bug_id": "x", "target": "t", "title": "", "upstream": {}, "steps": [{"state": "done"}]}',
+    ):
+        file.write_text(text)
+        with pytest.raises(SentinelError, match="is no finding"):
+            load(file)
+
+
+def entry(recipe: Recipe, state: str, verdict: str = "", **document: object) -> Entry:
+    main = {"verdict": verdict, "commit": "a" * 40, "file": "a/b.py", "line": 3} if verdict else {}
+    recipe = replace(recipe, document={**recipe.document, **document})
+    finding = advanced(None, recipe, state, state, "2026-01-01", since="2025-01-01", main=main)
+    return Entry(finding, recipe, "https://github.com/a/b")
+
+
+def test_the_page_counts_roots_groups_them_and_escapes(loaded_recipe):
+    hostile = replace(loaded_recipe, title="a | b <script> @everyone")
+    hard = {"producer": "none", "how": "nobody calls it"}
+    text = page(
+        [
+            entry(hostile, "reproduced", "reproduced", root="one", severity="low"),
+            entry(replace(hostile, bug_id="SECOND"), "reproduced", "reproduced", root="one", severity="high"),
+            entry(replace(hostile, bug_id="GONE"), "reported", "inconclusive", root="gone"),
+            entry(replace(hostile, bug_id="HARD"), "reproduced", "reproduced", root="hard", reach=hard),
+        ]
+    )
+    assert "2 bugs (3 recipes) and 1 of hardening (1)." in text
+    assert "<script>" not in text
+    assert "@everyone" not in text
+    first, _, rest = text.partition(f"\n## {hostile.target}\n")
+    assert "1 bug (2 recipes) at main" in first
+    assert f"[SECOND](../recipes/{hostile.target}/" in first, "the worse of a root stands for it"
+    assert "HARD" not in first
+    assert "](https://github.com/a/b/blob/" + "a" * 40 + "/a/b.py#L3)" in first
+    assert "### at main: 1 (2 recipes)" in rest
+    assert "| 2025-01-01 |" in rest
+    assert "[GONE]" in rest.partition("### not decided at main: 1 (1 recipe)")[2].partition("###")[0]
+    assert "nobody calls it" in rest.partition("### hardening: 1 (1 recipe)")[2]
+
+
+def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe):
+    told = replace(loaded_recipe, document={"introduced_by": "abc (#1, 2025-02-03)"})
+    runs = [
+        {"verdict": "fixed", "first": {"date": "2024-01-01T00:00:00Z"}},
+        {"verdict": "reproduced", "first": {"date": "2025-01-02T00:00:00Z"}},
+    ]
+    assert first_day(told, {"runs": runs}) == "2025-01-02"
+    assert first_day(told, None) == "2025-02-03"
+    assert first_day(replace(told, document={}), None) == ""
+    document = {"verdict": "reproduced", "checkout": {"commit": "c"}, "boundary": {"file": "f.py", "line": 1}}
+    assert at_main([{**document, "ref": "git:" + "a" * 40}]) == {}
+    assert at_main([{**document, "ref": "git:main"}])["commit"] == "c"
+
+
+def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs():
+    folder = Path(__file__).resolve().parents[3] / "findings"
+    catalog = bundled_catalog()
+    kept: dict[Path, Finding] = {}
+    entries = []
+    for recipe in find_recipes(catalog):
+        finding = load(place(folder, recipe))
+        if finding is not None:  # a recipe has no life yet before `sentinel report findings` has looked at it
+            kept[place(folder, recipe)] = finding
+            entries.append(Entry(finding, recipe, catalog.targets[recipe.target].repository.removesuffix(".git")))
+    assert set(folder.glob("*/*.json")) == set(kept), "findings of recipes that are no more"
+    assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries)

@@ -1,0 +1,150 @@
+"""The page of a bug: what a maintainer sees, and what nobody may smuggle into it."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from demo_kit import MASKED_TOKENS
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.tools.upstream.contribution import ABSENT, Contribution, documented
+from sentinel.tools.upstream.page import (
+    LONGEST,
+    LONGEST_COMMENT,
+    _tried,
+    apart,
+    checks,
+    code,
+    comment,
+    fenced,
+    page,
+    prose,
+)
+
+SECTIONS = (
+    *("What is wrong", "Root cause", "Fix", "How a real run gets there", "Numbers", "Reproduce", "What was checked"),
+    "Limits",
+)
+
+
+def made_of(export: Any, broken_tree: Path, fixed_tree: Path, **changes: Any) -> Contribution:
+    bundle = export(MASKED_TOKENS, broken_tree, fixed_tree, **changes)
+    target = bundled_catalog().targets[bundle.recipe.target]
+    return Contribution((bundle.recipe,), target, None, documented([bundle], None, None, ()))
+
+
+def text_of(export: Any, broken_tree: Path, fixed_tree: Path, **changes: Any) -> str:
+    return page(made_of(export, broken_tree, fixed_tree, **changes))
+
+
+def test_it_has_every_section_and_nothing_is_left_to_be_written(export, broken_tree, fixed_tree):
+    text = text_of(export, broken_tree, fixed_tree, root_cause="the sum forgets the mask", fix="multiply by it")
+    assert tuple(re.findall(r"^## (.*)$", text, re.MULTILINE)) == SECTIONS
+    assert "the sum forgets the mask." in text
+    assert "multiply by it." in text
+    assert "by a person" not in text
+    assert text.count("\n") <= LONGEST
+
+
+def test_a_table_shows_the_numbers_that_differ(export, broken_tree, fixed_tree):
+    text = text_of(export, broken_tree, fixed_tree)
+    assert "2 of 2 differ" in text
+    assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (26.0, 1.0, ["26.0", "1.0"]),
+        (1 / 3, 0.3333333333, ["0.33333333333333331", "0.33333333329999998"]),
+        (-3.0, 0.0, ["-3.0", "0.0"]),
+        ("NaN", 0.5, ["NaN", "0.5"]),
+        (True, False, ["True", "False"]),
+        (1.0, 0, ["1.0", "0.0"]),
+        ({"type": "AssertionError", "message": "no indices"}, None, ["AssertionError: no indices", "none"]),
+    ],
+)
+def test_two_values_that_differ_never_look_alike(one, other, told):
+    assert apart(one, other) == told
+
+
+def test_whom_it_concerns_is_said_in_words(export, broken_tree, fixed_tree):
+    entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
+    text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry])
+    assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, where a token is masked\n" in text
+
+
+def test_hostile_prose_is_inert(export, broken_tree, fixed_tree):
+    text = text_of(
+        export,
+        broken_tree,
+        fixed_tree,
+        title="<img src=x onerror=alert(1)> @everyone fixes #1 | ```",
+        story="</details>",
+    )
+    outside = re.sub(r"^(`{3,})[^\n]*\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    assert "<img" not in outside
+    assert "@everyone" not in outside
+    assert outside.count("<details>") == outside.count("</details>")
+
+
+def test_pieces_of_markdown():
+    assert prose("see `a|b` and *c*") == "see <code>a&#124;b</code> and &#42;c&#42;"
+    assert code("a`b<c>") == "<code>a&#96;b&#60;c&#62;</code>"
+    assert code("clip_fraction[1,0]") == "`clip_fraction[1,0]`"
+    assert fenced("```\ninside", "json").startswith("````json\n")
+
+
+def test_a_comment_has_the_numbers_and_the_command(export, broken_tree, fixed_tree):
+    text = comment(made_of(export, broken_tree, fixed_tree, fix="multiply by the mask"))
+    assert "| `loss` | `26.0` | `1.0` | `1.0` |" in text
+    assert "Fix: multiply by the mask." in text
+    assert "python run_validation.py" in text
+    assert text.count("\n") <= LONGEST_COMMENT
+
+
+DEMO = SimpleNamespace(target=SimpleNamespace(name="demo"))
+NOTHING = {"others": {}, "boundaries": {}, "problems": [], "elsewhere": {}, "regression": {}, "tests": {}}
+
+
+def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
+    others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
+    tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
+    told = next(_tried(DEMO, tried))
+    assert told == "4 other known bugs of demo: each is there, or is not, as before; fixed too: `A`; " + (
+        "its new code does not have: `D`."
+    )
+
+
+@pytest.mark.parametrize(
+    ("differences", "told"),
+    [
+        ([0.0, 0.0], "every output is the same."),
+        ([0.0, 1e-7], "no output differs by more than 1e-07."),
+        (["inf", 1e-7], "every output is the same but for what speaks against the fix, above."),
+    ],
+)
+def test_what_other_functions_gave_is_said_once(differences, told):
+    rest = {f"m.f{n}": {"scenarios": 6, "largest_difference": value} for n, value in enumerate(differences)}
+    assert list(_tried(DEMO, {**NOTHING, "elsewhere": rest}))[1:] == [f"12 drawn inputs of 2 other functions: {told}"]
+
+
+def test_upstreams_tests_that_did_not_run_are_told_together():
+    ran = {"outcomes": {"passed": [2, 3], "failed": [1, 1]}, "worse": [], "option": "--noconftest"}
+    tests = {"tests/a.py": {"not_runnable": "no ray"}, "tests/b.py": ran, "tests/c.py": {"not_runnable": "no ray"}}
+    assert list(_tried(DEMO, {**NOTHING, "tests": tests}))[2:] == [
+        "`tests/b.py`: 1 failed, 2 passed, 3 with the fix and its tests, run with `--noconftest`.",
+        "`tests/a.py` and `tests/c.py` could not run where this was tried: `no ray`.",
+    ]
+
+
+def test_heads_of_pull_requests_are_told_apart_by_what_they_say():
+    said = {5: "reproduced", 4: ABSENT, 3: "inconclusive", 2: "reproduced"}
+    related = [{"pull": pull, "commit": "", "verdict": verdict} for pull, verdict in said.items()]
+    made = SimpleNamespace(document={"bugs": {}, "runner": None, "tried": None, "related": related}, fix=None)
+    assert list(checks(made)) == [
+        "The 4 pull requests that change lines of this function were run at their heads: fixed at none; the bug is "
+        "there at #5 and #2; the bug was not there where these began: #4; not decided at #3."
+    ]

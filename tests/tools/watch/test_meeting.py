@@ -1,0 +1,54 @@
+"""The first process of a run starts its checker, the others find it, and nobody waits at a socket that is closed."""
+
+import socket
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from sentinel.tools.watch import meeting
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / ("a temporary folder may be anywhere" * 4)  # no path of a socket is as long
+    folder.mkdir()
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(folder))
+    return meeting.address(["demo", "events.jsonl"], ["json"])
+
+
+def test_one_is_launched_and_the_others_join_it(place):
+    launched: list[socket.socket] = []
+    run = [meeting.joined(place, lambda listening: launched.append(listening.dup())) for _ in range(2)]
+    assert len(launched) == 1
+    checker = [meeting.accepted(launched[0]) for _ in run]
+    run[1].send("here")
+    assert checker[1].recv() == "here"
+    late = meeting.joined(place, lambda _: pytest.fail("there is one"))
+    waiting = meeting.last_call(launched[0], place)
+    assert isinstance(waiting, Connection)
+    late.send("late")
+    assert waiting.recv() == "late"
+    assert meeting.last_call(launched[0], place) is None
+    assert not place.exists()
+    for one in (*run, *checker, late, waiting, *launched):
+        one.close()
+
+
+def test_a_checker_that_was_killed_is_replaced(place):
+    launched: list[int] = []
+    for _ in range(2):  # the socket is closed where launching ends, and its file stays
+        meeting.joined(place, lambda _: launched.append(1)).close()
+    assert len(launched) == 2
+
+
+def test_another_copy_of_the_framework_has_another_checker(place):
+    assert meeting.address(["demo", "events.jsonl"], ["logging"]) == place, "of the same folder"
+    assert meeting.address(["demo", "events.jsonl"], ["numpy"]) != place
+    assert meeting.address(["demo", "other.jsonl"], ["json"]) != place
+
+
+def test_a_folder_that_others_can_enter_is_not_used(place):
+    place.parent.chmod(0o755)
+    with pytest.raises(PermissionError, match="not this user's alone"):
+        meeting.address(["demo"], [])

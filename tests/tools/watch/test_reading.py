@@ -1,0 +1,221 @@
+"""A call of a run reads as the scenario of which the adapter makes the same call, and as nothing else."""
+
+import importlib
+import inspect
+import sys
+from types import ModuleType
+
+import pytest
+import torch
+
+from sentinel.binding.families import policy_loss
+from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
+from sentinel.contracts.policy_loss import POLICY_LOSS
+from sentinel.deciding.law_session import Subject
+from sentinel.search.scenarios import narrowed
+from sentinel.targets import Binding
+from sentinel.tools.watch.reading import Unreadable, reading_of, written
+from sentinel.tools.watch.values import at
+from sentinel.worker import ghosts
+from sentinel.worker.calling import Boundary
+
+
+def agg_loss(values, mask, total, ids=None, power=1):
+    return ((values * mask).sum() / total) ** power
+
+
+def _call(boundary, inputs):
+    """A trainer always counts tokens: of the global batch, or of this one. Ids are for a model that is not there."""
+    mask, total = inputs["response_mask"], inputs["batch_num_tokens"]
+    total = torch.as_tensor(mask.sum() if total is None else total)
+    return {"loss": boundary.function(inputs["loss_mat"], mask, total, ids=torch.ones_like(mask, dtype=torch.long))}
+
+
+def _reading(function=agg_loss, call=_call):
+    left_out = ("global_batch_size", "dp_size", "loss_scale_factor", "weights")
+    accepts = {"loss_agg_mode": ("token-mean",), **dict.fromkeys(left_out, (None,))}
+    binding = Binding("run.agg_loss", "loss_aggregation", call=call, outputs=("loss",), accepts=accepts)
+    subject = Subject(binding, narrowed(LOSS_AGGREGATION, binding), (), "", "run.agg_loss")
+    return reading_of(0, subject, Boundary("run.agg_loss", ModuleType("run"), function, None, binding))
+
+
+def _parts(reading, **changed):
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    call = {"values": torch.rand(2, 3), "mask": mask, "total": torch.tensor(7), "ids": torch.zeros(2, 9), "power": 1}
+    return {path: at({**call, **changed}, path, {}) for path in reading.plan.paths}
+
+
+@pytest.fixture(scope="module")
+def reading():
+    return _reading()
+
+
+def test_a_count_is_read_where_it_is_given(reading):
+    """At its default it is another thing in the call (the mask's sum), and what is drawn are two counts of many."""
+    assert reading.read(_parts(reading))["batch_num_tokens"] == 7
+    assert reading.read(_parts(reading, total=torch.tensor(3)))["batch_num_tokens"] in (3, None)
+
+
+def test_what_makes_no_difference_is_not_copied(reading):
+    assert [written(path) for path in reading.plan.paths] == ["mask", "power", "total", "values"]
+
+
+def test_what_the_adapter_does_not_know_is_named(reading):
+    with pytest.raises(Unreadable, match="power is 2, not 1"):
+        reading.read(_parts(reading, power=2))
+
+
+@pytest.mark.parametrize("instead", ["values", "ones"])
+def test_what_is_left_out_is_what_the_function_has_in_its_place(instead):
+    """As a loss has the log-probs of now where it is given none of the rollout."""
+
+    def loss(values, mask, total, ids=None, power=1):
+        if mask is None:
+            mask = values.detach() if instead == "values" else torch.ones(values.shape)
+        return ((values * mask).sum() / total) ** power
+
+    reading, values = _reading(function=loss), torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    if instead == "ones":
+        with pytest.raises(Unreadable, match="mask is left out"):
+            reading.read(_parts(reading, values=values, mask=None))
+    else:
+        assert reading.read(_parts(reading, values=values, mask=None))["response_mask"].nested() == values.tolist()
+
+
+def test_what_is_observed_of_a_result_is_what_the_function_does(reading):
+    inputs = reading.read(_parts(reading))
+    seen = torch.tensor([[0.5, 0.25, 9.0], [1.0, 9.0, 9.0]])
+    observed = reading.observe(inputs, torch.tensor(0.25), {("values",): seen})
+    assert observed["loss"].array() == 0.25
+    assert observed["per_token_gradient"].nested() == seen.tolist()
+    assert "per_token_gradient" not in reading.observe(inputs, torch.tensor(0.25), {})
+    assert reading.keys == {"loss", "per_token_gradient"}
+
+
+def test_an_adapter_may_look_at_the_function_itself():
+    """TRL's reads the source of a loss to find out which losses this version has."""
+
+    def call(boundary, inputs):
+        assert "def agg_loss(" in inspect.getsource(boundary.function)
+        assert inspect.unwrap(boundary.function) is agg_loss
+        return _call(boundary, inputs)
+
+    assert _reading(call=call).reads(_parts(_reading()))
+
+
+def test_what_the_adapter_raises_is_the_cause():
+    def call(boundary, inputs):
+        raise TypeError("an adapter's own mistake")
+
+    with pytest.raises(TypeError, match="an adapter's own mistake"):
+        _reading(call=call)
+
+
+def test_an_adapter_that_calls_something_else_is_no_help():
+    with pytest.raises(Unreadable, match="does not call the function itself"):
+        _reading(call=lambda boundary, inputs: {"loss": inputs["loss_mat"].sum()})
+
+
+def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypatch):
+    """A value that a ghost decides would be no value of the run."""
+    monkeypatch.setattr(ghosts.state(), "probing", True)
+    monkeypatch.setattr(sys, "meta_path", [ghosts.InertModules(["much_memory"]), *sys.meta_path])
+    module = importlib.import_module("much_memory.inside")
+    for name in ("much_memory", "much_memory.inside"):
+        monkeypatch.delitem(sys.modules, name)
+
+    def call(boundary, inputs):
+        return _call(boundary, inputs) if module.frames(inputs) else {}
+
+    with pytest.raises(Unreadable, match=r"much_memory\.inside\.frames cannot be called while watching"):
+        _reading(call=call)
+    ghosts.state().used.clear()
+
+
+def shifted_loss(data):
+    mask = data["mask"][:, 1:]
+    return (data["values"][:, 1:] * mask * data["rows"][:, None]).sum() / mask.sum()
+
+
+def _call_shifted(boundary, inputs):
+    """A framework that has a column for the first token of the prompt, of which nothing is asked."""
+    mask = inputs["response_mask"]
+    data = {"values": inputs["loss_mat"], "mask": mask}
+    data = {name: torch.nn.functional.pad(value.float(), (1, 0)) for name, value in data.items()}
+    return {"loss": boundary.function({**data, "rows": (mask != 0).any(-1).float()})}
+
+
+def test_a_column_before_the_first_token_is_left_out_and_may_be_anything():
+    """The adapter puts 0 there, and a run its own; the function itself shows that it makes no difference."""
+    reading = _reading(shifted_loss, _call_shifted)
+    data = {"values": torch.tensor([[9.0, 0.5, 2.0]]), "mask": torch.tensor([[0, 1, 1]]), "rows": torch.ones(1)}
+    inputs = reading.read({path: at({"data": data}, path, {}) for path in reading.plan.paths})
+    assert inputs["loss_mat"].array().tolist() == [[0.5, 2.0]]
+    assert inputs["response_mask"].array().tolist() == [[1, 1]]
+
+
+def test_what_makes_a_difference_is_not_put_down_to_the_adapter():
+    """However small the numbers are: of 0 and 0 nothing is told apart, of 1e-9 and 2e-9 something is."""
+    reading = _reading(shifted_loss, _call_shifted)
+    data = {"values": torch.tensor([[0.0, 1e-9]]), "mask": torch.tensor([[0, 1]]), "rows": torch.full((1,), 2.0)}
+    with pytest.raises(Unreadable, match="rows"):
+        reading.read({path: at({"data": data}, path, {}) for path in reading.plan.paths})
+
+
+def test_packed_tokens_are_read_as_one_response():
+    """Those of all responses, one behind the other; where a function tells responses apart, it is not so."""
+    reading = _reading()
+    call = {"values": torch.tensor([0.5, 1.0, 8.0]), "mask": torch.tensor([1, 1, 0]), "total": torch.tensor(2)}
+    inputs = reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
+    assert inputs["loss_mat"].array().tolist() == [[0.5, 1.0, 8.0]]
+    observed = reading.observe(inputs, torch.tensor(0.75), {("values",): torch.tensor([0.5, 0.5, 0.0])})
+    assert observed["per_token_gradient"].nested() == [[0.5, 0.5, 0.0]]
+
+    def by_row(values, mask, total, ids=None, power=1):
+        return ((values * mask).sum(0) ** 2 / total).sum() ** power
+
+    reading = _reading(function=by_row)
+    with pytest.raises(Unreadable, match="mask is a tensor"):
+        reading.read({path: at({**call, "power": 1}, path, {}) for path in reading.plan.paths})
+
+
+def test_a_difference_shows_two_log_probs_but_not_what_it_is_not_told():
+    """The mask is in no such call: what the contract says of it is not looked at."""
+
+    def loss(ppo_kl, advantages, low, high):
+        ratio = (-ppo_kl).exp()
+        return torch.maximum(-ratio * advantages, -ratio.clamp(1 - low, 1 + high) * advantages)
+
+    def call(boundary, inputs):
+        bounds = inputs["eps_clip_low"], inputs["eps_clip_high"]
+        between = inputs["old_log_probs"] - inputs["log_probs"]
+        return {"per_token_loss": boundary.function(between, inputs["advantages"], *bounds)}
+
+    binding = policy_loss("run.loss", call, "ppo", ("eps_clip_low", "eps_clip_high"), mode="token-sum")
+    subject = Subject(binding, narrowed(POLICY_LOSS, binding), (), "", "run.loss")
+    reading = reading_of(0, subject, Boundary("run.loss", ModuleType("run"), loss, None, binding))
+    assert "per_token_loss" in reading.keys
+    assert not {"loss", "approx_kl", "per_token_gradient"} & reading.keys
+    parts = {"ppo_kl": torch.tensor([-0.5, 0.25]), "advantages": torch.tensor([1.0, -1.0]), "low": 0.2, "high": 0.3}
+    inputs = reading.read({path: at(parts, path, {}) for path in reading.plan.paths})
+    assert (inputs["old_log_probs"].array() - inputs["log_probs"].array()).tolist() == [[-0.5, 0.25]]
+    assert reading.observe(inputs, torch.tensor([-1.3, 0.8]), {})["per_token_loss"].array().shape == (1, 2)
+
+
+def test_an_option_that_the_adapter_leaves_off_is_not_read_as_off():
+    """At the adapter's reference, the values themselves, its coefficient makes no difference; at a run's it may."""
+
+    def loss(values, mask, total, ids=None, power=1, coefficient=0.0, reference=None):
+        away = 0.0 if reference is None else (coefficient * (values - reference).abs() * mask).sum()
+        return (((values * mask).sum() + away) / total) ** power
+
+    def call(boundary, inputs):
+        mask, total = inputs["response_mask"], inputs["batch_num_tokens"]
+        total, values = torch.as_tensor(mask.sum() if total is None else total), inputs["loss_mat"]
+        return {"loss": boundary.function(values, mask, total, reference=values.detach())}
+
+    reading, values = _reading(loss, call), torch.rand(2, 3)
+    read = {"values": values, "coefficient": 0.0, "reference": values.detach()}
+    assert reading.read(_parts(reading, **read))["loss_mat"].nested() == values.tolist()
+    with pytest.raises(Unreadable):
+        reading.read(_parts(reading, **{**read, "coefficient": 0.1, "reference": torch.rand(2, 3)}))

@@ -1,0 +1,529 @@
+"""A run of the demo framework is watched: what breaks a law is said, what keeps it is not, and nothing else changes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing import Pipe
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import torch
+
+import sentinel.tools.watch
+from sentinel.cli import main
+from sentinel.tools.watch import checker, link, meeting
+from sentinel.tools.watch.wrapping import Budget, Plan
+from sentinel.values.documents import read
+from sentinel.worker.client import Zygote
+from tests.demo_kit import FRAMEWORK
+
+#: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
+_RUN = """
+import json, sys, time
+sys.path[:0] = [{framework!r}]
+import torch
+from demo_rl import advantages
+import sentinel.tools.watch
+watching = sentinel.tools.watch.start("demo", {events!r}, every=1) if {watched} else None
+
+torch.manual_seed(0)
+weight = torch.zeros(4, 3, requires_grad=True)
+mask = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]])
+steps, until = 0, time.monotonic() + 120
+while steps < 50 or (watching and not watching.watcher.calls and time.monotonic() < until):
+    rewards = torch.rand(4, 3)
+    found, _ = advantages.group_advantage(rewards * mask + 0.1, mask, ["p", "p", "p", "p"])
+    if steps < 50:
+        (weight * found).sum().backward()
+    else:
+        time.sleep(0.01)  # the checker is starting
+    steps += 1
+if watching:
+    watching.stop()
+print(json.dumps({{"weight": weight.grad.flatten().tolist(), **(watching.counts if watching else {{}})}}))
+"""
+
+
+def _run(tmp_path: Path, kind: str, watched: bool = True) -> tuple[dict[str, Any], str]:
+    framework = tmp_path / kind
+    if not framework.exists():
+        framework.mkdir()
+        (framework / "demo_rl").symlink_to(FRAMEWORK / kind / "demo_rl")
+    script = tmp_path / "run.py"
+    script.write_text(
+        _RUN.format(framework=str(framework), events=str(tmp_path / f"{kind}.jsonl"), watched=watched), encoding="utf-8"
+    )
+    ran = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=240, check=True, cwd=tmp_path
+    )
+    return json.loads(ran.stdout), ran.stderr
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, Path]:
+    folder = tmp_path_factory.mktemp("watched")
+    return *_run(folder, "broken"), folder
+
+
+def test_a_violation_is_said_and_written(broken):
+    counts, said, folder = broken
+    laws = {item["law"] for item in counts["violations"]}
+    assert "the_oracle_agrees" in laws
+    assert "does not hold: demo_rl.advantages.group_advantage, call " in said
+    assert "1 boundaries watched: one call in 1 of each is copied, in at most 1% of the time\n" in said
+    assert said.index("boundaries watched: one") < said.index("does not hold")
+    assert "no text, no name of a group" in said
+    *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
+    schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
+    for event in (*events, end):
+        jsonschema_rs.validate(schema, event)
+    assert {event["event"] for event in events} == {"violation"}
+    assert {event["boundary"] for event in events} == {"demo_rl.advantages.group_advantage"}
+    assert end["event"] == "end"
+    assert counts["read"] >= 1
+    first = next(event for event in events if event["law"] == "the_oracle_agrees")
+    assert first["rank"] == 1
+    assert first["variants"][""]["group"] == ["0", "0", "0", "0"], "labels are the user's own"
+
+
+Said = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def said(
+    warm_runs: Zygote, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Said:
+    """``said(*words)``: the command in this process; its status and what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        return main(["watch", *map(str, words)]), *capsys.readouterr()
+
+    return run
+
+
+def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said):
+    words = ["replay", broken[2] / "broken.jsonl", "--ref"]
+    status, _, wrong = said(*words, f"path:{FRAMEWORK / 'broken'}", "--save", "saved")
+    assert status == 1, wrong
+    recipes = [read(file).data for file in (tmp_path / "saved").iterdir()]
+    first = next(recipe for recipe in recipes if recipe["invariant"] == "the_oracle_agrees")
+    assert "seen in a run of demo" in first["reach"]["how"]
+    assert len(first["scenario"]["response_mask"]) < 4, "what was captured has four rows"
+    status, kept, wrong = said(*words, f"path:{FRAMEWORK / 'fixed'}")
+    assert status == 0, wrong
+    assert "what broke it was of the run alone" in kept
+
+
+def test_no_parameter_changes(broken):
+    counts, _, folder = broken
+    assert _run(folder, "broken", watched=False)[0]["weight"] == counts["weight"]
+
+
+def test_what_keeps_the_laws_is_not_said(tmp_path):
+    counts, said = _run(tmp_path, "fixed")
+    assert counts["read"] >= 1
+    assert counts["laws"] >= 1
+    assert counts["violations"] == []
+    assert "does not hold" not in said
+
+
+@pytest.mark.nightly
+def test_a_checker_that_is_killed_costs_its_checks_alone(tmp_path):
+    (tmp_path / "demo_rl").symlink_to(FRAMEWORK / "fixed" / "demo_rl")
+    script = (
+        "import os, sys, torch\nimport sentinel.tools.watch\nsys.path[:0] = [sys.argv[1]]\n"
+        "watching = sentinel.tools.watch.start('demo', 'events.jsonl', every=1)\n"
+        "os.kill(watching.checker, 9)\nfrom demo_rl.advantages import group_advantage\n"
+        "ones = torch.ones(2, 2)\n"
+        "for _ in range(1000):\n    group_advantage(ones, ones.int(), ['p', 'p'])\n"
+        "watching.stop()\nprint('trained', watching.counts)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
+    assert ran.stdout == "trained {}\n"
+    assert ran.stderr == "sentinel watch: this process is no longer watched: the checker has ended\n"
+
+
+@pytest.mark.parametrize("end", ["hangs", "dies", "says nonsense", "lies", "plans what is not there"])
+@pytest.mark.parametrize("point", ["at once", "with the modules", "with a plan", "with a call"])
+def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(monkeypatch, tmp_path, point, end):
+    """At every point of what the two say to each other. One that hangs leaves its socket full."""
+    ours, theirs = Pipe()
+    module: Any = ModuleType("ending_rl")
+    exec("def double(x):\n    return 2 * x\n", module.__dict__)
+    code = module.double.__code__
+    monkeypatch.setitem(sys.modules, "ending_rl", module)
+    monkeypatch.setattr(link, "PATIENCE", 0.2)
+    monkeypatch.setattr(link.Watching, "_met", lambda *_: ours)
+    watching = link.Watching("demo", ("ending_rl",), tmp_path / "events.jsonl", Budget(share=1.0, every=1))
+    ones = torch.ones(1 << 18)
+
+    def heard(kind: str) -> None:
+        while theirs.recv()[0] != kind:
+            pass
+
+    if point != "at once":
+        heard("modules")
+    if point in ("with a plan", "with a call"):
+        plan = Plan(0, "ending_rl.double", ("ending_rl", "double"), (("x",),))
+        theirs.send(("plan", plan))
+        heard("watched")
+    if point == "with a call":
+        module.double(ones)
+        heard("call")
+    if end == "dies":
+        theirs.close()
+    if end == "says nonsense":
+        theirs.send_bytes(b"nonsense")
+    if end == "lies":
+        theirs.send(("plan", 7))
+    if end == "plans what is not there":
+        for name, path in (("double", ("y", (".", "z"))), ("nothing", ("x",)), ("double.__code__", ("x",))):
+            theirs.send(("plan", Plan(1, "other", ("ending_rl", name), (path,), {"m": ("ending_rl", "m")}, (path,))))
+    assert all(torch.equal(module.double(ones), 2 * ones) for _ in range(20))
+    watching.stop()
+    assert module.double.__code__ is code
+    assert watching.counts == {}
+    theirs.close()
+
+
+def test_the_checker_leaves_the_memory_to_the_run():
+    """A function that fills it fails there; and where the machine has none left, the checker is what goes."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            checker._stand_back()
+            bytearray(checker._MEMORY)
+        except MemoryError:
+            os.write(write, Path("/proc/self/oom_score_adj").read_bytes())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    assert os.read(read, 99) == b"1000\n"
+
+
+def test_a_large_file_begins_again_and_a_full_disk_ends_the_writing(tmp_path, monkeypatch):
+    writes = object.__new__(checker.Checker)
+    writes.events = Path("/dev/full")
+    writes._write({"event": "end"})
+    writes.events = tmp_path / "events.jsonl"
+    monkeypatch.setattr(checker, "_LARGEST", 100)
+    for number in range(6):
+        writes._write({"event": "violation", "detail": "x" * 90, "step": number})
+    kept = [writes.events, *(writes.events.with_suffix(f".{number}") for number in (1, 2, 3))]
+    assert [json.loads(file.read_text(encoding="utf-8"))["step"] for file in kept] == [5, 4, 3, 2]
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_checker_is_no_rank_of_the_training(tmp_path, monkeypatch):
+    """Code of the framework that it tries out would listen at the run's own address."""
+    launched: list[dict[str, str]] = []
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "SLURM_PROCID",
+    ):
+        monkeypatch.setenv(name, "1")
+    said = subprocess.CompletedProcess([], 0, b"1\n")
+    monkeypatch.setattr(link.subprocess, "run", lambda *_, env, **__: launched.append(env) or said)
+    monkeypatch.setattr(meeting.tempfile, "gettempdir", lambda: str(tmp_path))
+    sentinel.tools.watch.start("demo", tmp_path / "events.jsonl").stop()
+    kept = [name for name in launched[0] if name.startswith(("RANK", "WORLD", "LOCAL_", "MASTER", "TORCHE", "SLURM"))]
+    assert kept == []
+    assert launched[0]["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def _command(tmp_path: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [Path(sys.executable).parent / "sentinel", "watch", *arguments],
+        capture_output=True, text=True, timeout=240, cwd=tmp_path, env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def test_the_command_stops_a_run(tmp_path):
+    """Whatever the command starts begins to watch by itself: the script says nothing of Sentinel."""
+    script = (
+        "import sys, time, torch\nfrom demo_rl.advantages import group_advantage\n"
+        "mask, until = torch.tensor([[1, 1], [0, 0]]), time.monotonic() + 200\n"
+        "while time.monotonic() < until:\n"
+        "    group_advantage(torch.rand(2, 2), mask, ['p', 'p'])\n    time.sleep(0.01)\n"
+    )
+    words = ["--target", "demo", "--every", "1", "--fail-after", "1", "--", sys.executable, "-c", script]
+    ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
+    assert ran.returncode == 1, ran.stderr
+    assert "the run is stopped" in ran.stderr
+    assert "sentinel-events.jsonl" in ran.stdout
+
+
+def test_the_processes_of_a_run_have_one_checker(tmp_path):
+    """As a launcher starts them, each with its rank; what they find comes together, with the rank where it was seen."""
+    rank = (
+        "import sys, time, torch\nfrom pathlib import Path\nfrom demo_rl.advantages import group_advantage\n"
+        "until = time.monotonic() + 200\n"
+        "while time.monotonic() < until and not Path('sentinel-events.jsonl').exists():\n"
+        "    group_advantage(torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n    time.sleep(0.01)\n"
+    )
+    (tmp_path / "rank.py").write_text(rank, encoding="utf-8")
+    launcher = (
+        "import os, subprocess, sys\n"
+        "ranks = [subprocess.Popen([sys.executable, 'rank.py'], env={**os.environ, 'RANK': str(n)}) for n in (0, 1)]\n"
+        "sys.exit(sum(rank.wait() for rank in ranks))\n"
+    )
+    words = ["--target", "demo", "--every", "1", "--", sys.executable, "-c", launcher]
+    ran = _command(tmp_path, *words, PYTHONPATH=str(FRAMEWORK / "broken"))
+    assert ran.returncode == 0, ran.stderr
+    lines = (tmp_path / "sentinel-events.jsonl").read_text(encoding="utf-8").splitlines()
+    *events, end = [json.loads(line) for line in lines]
+    assert len({event["run"] for event in (*events, end)}) == 1
+    assert sorted(end["processes"].values()) == [0, 1]
+    assert {event["process_rank"] for event in events} <= {0, 1}
+    assert "does not hold: demo_rl.advantages.group_advantage, call 1, step 0, rank " in ran.stderr
+    assert ran.stderr.count("in 2 processes, ") == 1
+    schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
+    for event in (*events, end):
+        jsonschema_rs.validate(schema, event)
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (["--target", "demo"], "say what to watch, after two dashes"),
+        (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
+        (["--target", "demo", "--every", "0", "--", "true"], "1 or more"),
+        (["--target", "demo", "--events", "nowhere/events.jsonl", "--", "true"], "no file can be written there"),
+        (["--target", "demo", "--without", "nope", "--", "true"], "no invariant is called so; there are "),
+        (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
+    ],
+)
+def test_a_wrong_command_says_how_it_is_written(said, words, wrong):
+    status, _, told = said(*words)
+    assert status == 2
+    assert wrong in told
+
+
+@pytest.mark.nightly
+def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", "import demo_rl.advantages"], capture_output=True, text=True, timeout=240, check=True,
+        cwd=tmp_path,
+        env={**os.environ, "SENTINEL_WATCH": "demo:nowhere/events.jsonl", "PYTHONPATH": str(FRAMEWORK / "broken")},
+    )  # fmt: skip
+    assert "this run is not watched: there is no folder for " in ran.stderr
+
+
+@pytest.mark.nightly
+def test_a_command_that_imports_no_target_is_told_so(tmp_path):
+    ran = _command(tmp_path, "--target", "demo", "--", sys.executable, "-c", "raise SystemExit(3)")
+    assert ran.returncode == 3, "its own status says more"
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("nothing was examined: no process of this command imported demo")
+
+
+def test_a_framework_that_is_not_installed_costs_nothing(tmp_path):
+    """The run goes on, and its end says that nothing was examined."""
+    script = (
+        "import sentinel.tools.watch\n"
+        "with sentinel.tools.watch.start('demo') as watching:\n    print(watching.ready(2.0), 'trained')\n"
+        "print(watching.counts['boundaries'], watching.counts['violations'])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path
+    )
+    assert ran.stdout == "False trained\n[] []\n"
+    assert ran.stderr.startswith(
+        "sentinel watch: nothing was examined: the run imported no function that is bound\nsentinel watch: 0 boundaries"
+    )
+
+
+def test_an_unknown_version_is_watched_or_said_not_to_be(tmp_path):
+    """One whose function wants an argument that no adapter knows: its calls are no calls that the adapter makes."""
+    shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
+    file = tmp_path / "demo_rl" / "advantages.py"
+    source = file.read_text(encoding="utf-8")
+    changed = source.replace("group_advantage(\n", "group_advantage(\n    horizon: int,\n")
+    assert changed != source
+    file.write_text(changed, encoding="utf-8")
+    script = (
+        "import sys, torch\nimport sentinel.tools.watch\nsys.path[:0] = [sys.argv[1]]\n"
+        "from demo_rl.advantages import group_advantage\n"
+        "with sentinel.tools.watch.start('demo', every=1) as watching:\n    watching.ready()\n"
+        "    for _ in range(3):\n"
+        "        group_advantage(9, torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p'])\n"
+        "print(watching.counts['violations'], sum(watching.counts['not_watched'].values()) > 0)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True, cwd=tmp_path)
+    assert ran.stdout == "[] True\n", ran.stderr
+
+
+#: A line that a checker writes.
+_EVENT = {
+    "event": "violation", "run": 1, "time": 1.5, "pid": 1, "process_rank": None, "target": "demo", "version": "",
+    "law": "the_oracle_agrees", "rank": 1, "statement": "", "boundary": "demo_rl.advantages.group_advantage",
+    "subject": "demo_rl.advantages.group_advantage", "contract": "group_advantage", "symptom": "value", "call": 1,
+    "step": 0, "place": "", "seen": "run", "key": "advantages", "detail": "", "known": [],
+    "variants": {"": {"rewards": 1.0}},
+}  # fmt: skip
+_END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": [], "copied": 0, "read": 0, "laws": 0}
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
+        ('{"event":' + "9" * 5000 + "}", "a number of 5000 digits"),
+        (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
+        ("null", "it is neither a violation nor an end"),
+        ('"event"', "it is neither a violation nor an end"),
+        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor an end"),
+        ({"event": "violation"}, "is a required property"),
+        ({"event": "end", "run": 1, "time": 1.5}, "is a required property"),
+        ({**_END, "violations": 5}, "at violations: 5 is not of type"),
+        ({**_EVENT, "symptom": ["x"]}, "at symptom: ["),
+        ({**_EVENT, "subject": ["a"]}, "at subject: ["),
+        ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
+        ({**_EVENT, "target": "../../etc"}, "which is no target here"),
+        ({**_EVENT, "variants": {}}, "it has no variant"),
+        ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
+        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the inputs are token_level_rewards"),
+        (
+            {**_EVENT, "variants": {"": {"t": {"dtype": "float32", "shape": [9], "tensor": [1]}}}},
+            "cannot reshape array of size 1",
+        ),
+    ],
+)
+def test_a_malformed_events_file_is_refused_by_its_line(tmp_path, said, line, wrong):
+    """With one message and status 2; nothing in it reaches a checkout."""
+    text = line if isinstance(line, (str, bytes)) else json.dumps(line)
+    (tmp_path / "events.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
+    status, shown, told = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
+    assert (status, shown) == (2, "")
+    assert told.count("sentinel: ") == 1
+    assert wrong in told
+    assert told.startswith("sentinel: events.jsonl") or "which is no target here" in told
+
+
+def test_a_pipe_is_no_events_file(tmp_path, said):
+    os.mkfifo(tmp_path / "events.jsonl")
+    status, _, told = said("replay", "events.jsonl")
+    assert status == 2
+    assert "not a regular file" in told
+
+
+def test_an_events_file_without_a_violation_is_no_all_clear(tmp_path, said):
+    for text in ("", json.dumps({**_END, "violations": []}) + "\n"):
+        (tmp_path / "events.jsonl").write_text(text, encoding="utf-8")
+        status, shown, told = said("replay", "events.jsonl")
+        assert (status, shown) == (2, "")
+        assert "nothing was examined: events.jsonl holds no violation to measure again" in told
+
+
+def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
+    """Live and in a replay: an events' file is text that others may have written."""
+    event = {**_EVENT, "subject": "\x1b[31mx", "boundary": "\x1b[31mred", "symptom": "\x1b", "key": "\x1b[0m"}
+    event |= {"detail": "\x1b[2J", "variants": None}
+    (tmp_path / "events.jsonl").write_text(json.dumps(event) + "\n", encoding="utf-8")
+    _, shown, wrong = said("replay", "events.jsonl", "--ref", f"path:{FRAMEWORK / 'broken'}")
+    assert "red" in shown
+    assert "\x1b" not in shown + wrong
+
+
+def test_what_the_checker_says_is_escaped(capsys):
+    checker._say("does not hold: \x1b[31mred\x07")
+    assert "\x1b" not in (said := capsys.readouterr().err)
+    assert "red" in said
+
+
+#: Calls a bound function, or not, once the functions that are loaded have been read.
+_RUN_OF_FEW = """
+import gc, time, torch
+from demo_rl.advantages import group_advantage
+[watching] = [one for one in gc.get_objects() if type(one).__name__ == "Watching"]
+for _ in range(20):
+    assert watching.ready(200)
+    time.sleep(0.1)  # it may have been ready before the last module was imported
+{call}
+"""
+_CALL = "group_advantage({first}torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]]), ['p', 'p']{last})"
+_KILL = "import gc, os; [os.kill(one.checker, 9) for one in gc.get_objects() if type(one).__name__ == 'Watching']"
+
+
+#: Ends while its checker is stopped, so that no function can have been read before, however busy the machine is.
+_TOO_SHORT = """
+import gc, os, signal, threading
+import demo_rl
+[watching] = [one for one in gc.get_objects() if type(one).__name__ == "Watching"]
+os.kill(watching.checker, signal.SIGSTOP)
+go_on = lambda: (watching._ending.wait(), os.kill(watching.checker, signal.SIGCONT))
+threading.Thread(target=go_on, daemon=True).start()
+import demo_rl.advantages
+"""
+
+
+def _demo(tmp_path: Path, *edits: tuple[str, str]) -> None:
+    shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
+    file = tmp_path / "demo_rl" / "advantages.py"
+    source = file.read_text(encoding="utf-8")
+    for old, new in edits:
+        assert old in source
+        source = source.replace(old, new)
+    file.write_text(source, encoding="utf-8")
+
+
+_NEEDS_MORE = [("group_advantage(\n", "group_advantage(\n    horizon: int,\n")]
+_TAKES_MORE = [
+    ("index: list[str]\n", "index: list[str], shift: float = 0.0\n"),
+    ("(-1) * response_mask", "(-1) * response_mask + shift"),
+]
+#: How the framework is another one, what the run does, and why nothing is known of it then.
+_UNREAD = {
+    "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before it was read"),
+    "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
+    "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
+    "no import": ((), "pass", "no process of this command imported demo"),
+    "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line"),
+    "drift": (
+        _NEEDS_MORE,
+        _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
+        "no function of the run could be watched: DriftError: demo_rl.advantages.group_advantage",
+    ),
+    "read": (
+        _TAKES_MORE,
+        _RUN_OF_FEW.format(call=_CALL.format(first="", last=", shift=2.0")),
+        "no copied call could be read: demo_rl.advantages.group_advantage: shift is 2.0, not 0.0",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("edits", "script", "why"),
+    [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],
+)
+def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script, why):
+    """The command says so first and last, and prints no result; the status is 2 whatever the run's own is."""
+    _demo(tmp_path, *edits)
+    ran = _command(tmp_path, "--target", "demo", "--every", "1", "--", sys.executable, "-c", script, PYTHONPATH=".")
+    assert ran.returncode == 2, ran.stderr
+    assert f"\nnothing was examined: {why}" in f"\n{ran.stderr}"
+    assert ran.stdout == "", "nothing that looks like an all-clear"
+    first, *others = ran.stderr.splitlines()
+    assert first == "sentinel watch: nothing is watched before a process of this command imports demo"
+    assert others[-1].startswith(f"nothing was examined: {why}")
+    assert ("; the command itself ended with status 3" in others[-1]) == ("SystemExit(3)" in script)
+    if edits is _NEEDS_MORE:  # what cannot be set up is said when the run begins, with its cause
+        assert others[0].startswith("sentinel watch: cannot watch demo_rl.advantages.group_advantage: DriftError: ")
+        assert "now requires 'horizon'" in ran.stderr
