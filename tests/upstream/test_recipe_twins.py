@@ -128,7 +128,10 @@ TWINS: Twins = {
             ),
         ),
     ),
-    "k3 cut": (_ROLL, (("roll/utils/functionals.py", "ratio = torch.exp(kl)", "ratio = torch.exp(kl.clamp(max=20.0))"),)),
+    "k3 cut": (
+        _ROLL,
+        (("roll/utils/functionals.py", "ratio = torch.exp(kl)", "ratio = torch.exp(kl.clamp(max=20.0))"),),
+    ),
     "closed once": (
         _ROLL,
         (
