@@ -68,6 +68,9 @@ _OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 #: How many times as many scenarios are drawn where a revision refuses some.
 _REFUSED = 5
 
+#: Scenarios that tell whether a boundary answers at all.
+_CALLED = 5
+
 #: Scenarios that laws look at where something differs, at most.
 _LOOKED = 30
 
@@ -529,6 +532,8 @@ class Comparison:
             self._results[name] = compared  # of what calls itself, nothing is known while it is asked
             if compared.state == "new":
                 self._results[name] = self._new(subject, compared)
+            elif compared.lost:
+                self._results[name] = self._lost(subject, compared)
             elif not compared.state and not subject.laws:
                 self._results[name] = self._by_bugs(subject, compared)
             elif not compared.state:
@@ -716,6 +721,21 @@ class Comparison:
         reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
         tried = 0 if search.undecided else search.tried
         return replace(compared, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
+
+    def _lost(self, subject: Subject, compared: BoundaryDiff) -> BoundaryDiff:
+        """Call a boundary that the later revision lacks at the earlier one: it is lost only if it answered there."""
+        session = self._session(BEFORE, subject)
+        try:
+            search = self._searched(session, subject, subject.laws, _CALLED)
+            if any(outcome.answered for outcome in search.outcomes.values()):
+                return compared
+            why = search.undecided
+        except Undecidable as error:
+            why = str(error)
+        finally:
+            session.close()
+        reason = f"{compared.lost or compared.reason}; and before, it did not answer: {why}"
+        return replace(compared, state="not compared", lost="", reason=reason)
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
         """Say whether what is found in new code is a known bug of code that was there before, which it calls."""
