@@ -1,6 +1,6 @@
 """Sentinel: the conformance suite for LLM reinforcement-learning frameworks.
 
-An adapter, a contract or a law of another package finds here all that it needs. No other name is promised to stay.
+Adapters, contracts and laws of other packages import these names. No other name is stable.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-#: Module -> the public names that it defines. It is imported when one is used: every pytest run of the environment
-#: imports this package, and a worker has nothing but Python, torch and numpy.
+#: Module -> its public names. A module is imported when one of its names is used, because every pytest run of the
+#: environment imports this package, and a worker has only Python, torch and numpy.
 PUBLIC = {
     "sentinel.contracts.aggregation": "detached gradient leaf replaced spread",
     "sentinel.contracts.contract": "BASELINE REQUIRED Choose Contract DoesNotApply Input Inputs Observed",
@@ -53,9 +53,9 @@ def __getattr__(name: str) -> Any:
 
 
 def home_of(name: str) -> str:
-    """The module that defines a public name.
+    """Return the module that defines a public name.
 
-    :raises AttributeError: where it is none.
+    :raises AttributeError: if the name is not public.
     """
     for module, names in PUBLIC.items():
         if name in names.split():

@@ -27,19 +27,19 @@ _NO_COMMAND = {"-h", "--help", "--version"}
 #: The kind that a command of several kinds shows if none is named.
 FIRST = {"list": "targets", "report": "run"}
 
-_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; this does the rest."
+_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; these commands do the rest."
 _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples. First steps:
   sentinel mirror add verl; pytest --sentinel-target=verl   verl's known bugs
-  sentinel audit verl --config run.yaml                     which concern me?
-exit status: 0 yes or done, 1 no, 2 it could not be done, 130 interrupted
+  sentinel audit verl --config run.yaml                     bugs in my run
+exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and give the exit status; argparse itself exits (0 for ``--help``, 2 for a wrong option)."""
+    """Run one command and return the exit status. argparse itself exits: 0 for ``--help``, 2 for a wrong option."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no dash must not end the command
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal without a dash must not end the command
     try:
         words = _with_kind(sys.argv[1:] if argv is None else argv)
         parser = _parser(words[:1] or ["--help"])
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         with _interruptible():
             status = int(arguments.run(arguments))
-        sys.stdout.flush()  # here, where a reader that went away is dealt with
+        sys.stdout.flush()  # so that a closed pipe is handled below
     except (NothingExamined, Unavailable) as error:
         return nothing_examined(error.reason)
     except SentinelError as error:
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with suppress(OSError, ValueError):  # the interpreter flushes once more while it exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as the shell reports SIGPIPE
-    except OSError as error:  # a disk or a folder that is in no state that a command foresaw
+    except OSError as error:  # a disk or folder error that no command handles
         where = f": {error.filename}" if error.filename else ""
         advice = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         complain(f"{error.strerror or error}{where}{advice}")
@@ -74,14 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-#: Seconds within which a signal that comes again is the same one: a time limit sends it to the process and its group.
+#: Seconds within which a repeated signal counts once: a time limit signals both the process and its group.
 _AT_ONCE = 1.0
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM interrupt a command as Ctrl-C does, and each of them once: a time limit then loses nothing that is
-    finished."""
+    """Raise KeyboardInterrupt for SIGTERM and SIGINT, once each, so that a time limit loses no finished result."""
     last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -102,7 +101,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
-    """Say which words a command does not take, with its own usage."""
+    """Exit with the words that a command does not accept, and its usage."""
     name = unknown[0].partition("=")[0].lstrip("-")
     hint = ""
     for action in parser._actions:
@@ -112,8 +111,7 @@ def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> None:
 
 
 def _cut(parser: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """Cut off the words after ``--`` where the command declares that it takes them: argparse finds none behind
-    options."""
+    """Split off the words after ``--`` if the command accepts them; argparse cannot find them after options."""
     (commands,) = (action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     command = commands.get(words[0]) if words else None
     if command is None or command.get_default("own_command") is None or "--" not in words:

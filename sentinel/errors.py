@@ -1,14 +1,14 @@
-"""The errors that reach a user. Every message says what was wrong and what to do instead."""
+"""The errors that reach a user. Every message names the problem and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal
 
-#: Where Sentinel itself lies, as ``[project.urls] Repository`` of pyproject.toml says too; empty while it lies nowhere.
+#: URL of Sentinel's repository, as in ``[project.urls]`` of pyproject.toml; empty while it has none.
 REPOSITORY = ""
 
-#: How an extra is installed. There is no release on PyPI yet: when there is, this says so, and nothing else does.
+#: The command that installs an extra. Change it here once there is a release on PyPI.
 INSTALL = (
     f"pip install 'rl-sentinel[{{}}] @ git+{REPOSITORY}'"
     if REPOSITORY
@@ -17,7 +17,7 @@ INSTALL = (
 
 
 class SentinelError(Exception):
-    """Something the user can mend: a typo, a missing file, an option that does not fit."""
+    """A problem that the user can fix: a typo, a missing file, a wrong option."""
 
 
 class RecipeError(SentinelError):
@@ -36,10 +36,10 @@ class NothingExamined(SentinelError):
 
 
 class Unavailable(SentinelError):
-    """The thing asked for cannot be had, so nothing can be decided about it.
+    """A revision, a boundary or an interpreter is not available, so nothing can be decided about it.
 
     :param reason: one sentence for a person.
-    :param kind: ``ref`` (the revision cannot be had), ``not-in-this-version`` or ``python``
+    :param kind: ``ref`` (the revision is not available), ``not-in-this-version`` or ``python``
         (the checkout's code needs another interpreter).
     """
 
@@ -50,9 +50,9 @@ class Unavailable(SentinelError):
 
 
 def nearest(name: str, known: Iterable[str], all_of: str = "", alike: float = 0.6) -> str:
-    """Name what a wrong name may have meant: `` — did you mean 'x'?``; else the known names after ``all_of``.
+    """Return a hint for a wrong name: `` — did you mean 'x'?``, or the known names after ``all_of``.
 
-    :param alike: how much of the two must be the same: less for what is typed by hand and short.
+    :param alike: the required similarity, 0 to 1; lower for short names that are typed by hand.
     """
     from difflib import get_close_matches
 

@@ -1,7 +1,7 @@
 """The hooks by which other packages add to Sentinel. They are pytest hooks: implement them in any pytest plugin.
 
-Registered with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md. What they need to import is in
-``sentinel`` itself, and no other name is promised to stay.
+Register the plugin with ``pytest_plugins`` or the ``pytest11`` entry point; see docs/adapters.md. Import from
+``sentinel`` itself only; no other name is stable.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @pytest.hookspec
 def pytest_sentinel_adapters() -> Iterable[Path]:  # type: ignore[empty-body]
-    """Return adapter files: Python files that define ``TARGET``. They are loaded by path, here and in the worker."""
+    """Return adapter files: Python files that define ``TARGET``. Controller and worker load them by path."""
 
 
 @pytest.hookspec
 def pytest_sentinel_contracts() -> Iterable[Contract]:  # type: ignore[empty-body]
-    """Return contracts. The file that defines a contract must import with the standard library alone."""
+    """Return contracts. The file that defines a contract may only import the standard library."""
 
 
 @pytest.hookspec
@@ -38,4 +38,4 @@ def pytest_sentinel_recipe_folders() -> Iterable[Path]:  # type: ignore[empty-bo
 
 @pytest.hookspec
 def pytest_sentinel_decided(decision: Decision) -> None:
-    """Called in the process that writes reports, once for each verdict, after its evidence was written."""
+    """Called once per verdict, after its evidence was written, in the process that writes reports."""

@@ -1,4 +1,4 @@
-"""The pytest side: options, collection, items, reporting. All else is imported when Sentinel is asked for."""
+"""The pytest plugin: options, collection, items, reporting. Other modules are imported only if a run uses Sentinel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _concerns_sentinel(config: pytest.Config) -> bool:
-    """Whether anything in this run is for Sentinel; cheap, because every pytest run of the environment asks."""
+    """Return True if this run uses Sentinel. Must be cheap, because every pytest run of the environment calls it."""
     names = ("target", "recipes", "bug", "ref", "repo", "baseline", "laws", "against")
     if any(config.getoption(f"--sentinel-{name}") for name in names):
         return True
@@ -59,7 +59,7 @@ def _concerns_sentinel(config: pytest.Config) -> bool:
 
 
 def _names_an_item(config: pytest.Config) -> bool:
-    """Whether an argument names a recipe or a law. Other projects have YAML and JSON files, and folders of any name."""
+    """Return True if an argument names a recipe or a law. Other projects have YAML and JSON files too."""
     folder = config.invocation_params.dir
     return any(_is_item(arg.partition("::")[0], folder) for arg in config.args)
 
@@ -75,7 +75,7 @@ def _is_item(name: str, folder: Path) -> bool:
 
 
 def _reads_as_a_recipe(file: Path) -> bool:
-    """Whether a file has the keys of a recipe, or of a published blob; it may be broken all the same."""
+    """Return True if a file has the keys of a recipe or a published blob, even if it is invalid."""
     try:
         if not file.is_file():
             return False
@@ -87,7 +87,7 @@ def _reads_as_a_recipe(file: Path) -> bool:
 
 
 class _Hooks:
-    """The hooks of a run of Sentinel's; no other run has them."""
+    """Hooks that are registered only in runs that use Sentinel."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -137,14 +137,14 @@ class _Hooks:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         place = getattr(item, "evidence_file", None)
         if call.when == "call" and place is not None:
-            item.user_properties += _properties(place)  # pytest's own way into JUnit XML and other reporters
+            item.user_properties += _properties(place)  # JUnit XML and other reporters read this
         report = yield
         examined = getattr(item, "examined", None)
         if examined is not None:
             report.__dict__["sentinel_examined"] = examined
         if call.when == "call" and place is not None:
             report.duration = item.seconds  # type: ignore[attr-defined]
-            # As an attribute it travels with the report, from an xdist worker to the controller too.
+            # xdist copies attributes of a report from worker to controller.
             report.__dict__["sentinel_evidence"] = str(place)
         return report
 
@@ -191,7 +191,7 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 
 def _for_others(run: Run, session: pytest.Session) -> None:
-    """Write what other programs read of the run."""
+    """Write the run's files for other programs."""
     if run.is_worker or not run.results:
         return
     from sentinel.reports.github import add_to_summary

@@ -1,4 +1,4 @@
-"""The whole advantage step of a trainer: from sequence rewards and log-probs to the advantages that the loss sees."""
+"""The advantage step of a trainer: from sequence rewards and log-probs to the advantages that the loss uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure one step; advantages and returns that the loss will mask out mean nothing, and are left out."""
+    """Measure one step. Advantages and returns that the loss masks are not observed."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
@@ -36,7 +36,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """Add the size of the groups to a normalisation that needs it and does not say it."""
+    """Add the group size to a normalisation that needs one and has none."""
     if (
         norm is None
         or group is None
@@ -46,20 +46,20 @@ def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | No
         return norm
     groups = list(rows_of(group).values())
     if len({len(rows) for rows in groups}) > 1 or [row for rows in groups for row in rows] != list(range(len(group))):
-        raise DoesNotApply("the groups are not consecutive and of one size")
+        raise DoesNotApply("the groups are not consecutive or differ in size")
     return {**norm, "group_size": len(groups[0])}
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Position t predicts token t + 1; it is a step where that token was generated. The score of a sequence,
-    ``clip((reward + bias) scaling)``, normalised over the accepted sequences, is earned with its last token. With no
-    critic, GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` where l more steps follow.
+    """Position t predicts token t + 1, and counts if that token was generated. The score of a sequence,
+    ``clip((reward + bias) scaling)``, normalised over the accepted sequences, is the reward of its last token. Without
+    a critic, GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` if l more steps follow.
 
-    A sequence without a generated token is rejected, and one without EOS earns nothing where that is asked for; the
-    reward of neither is in the statistics of the others.
+    A sequence without a generated token is rejected. If the option is on, a sequence without EOS has reward 0. Neither
+    reward is part of the statistics of the other sequences.
     """
     if inputs["kl_ctl"]:
-        raise DoesNotApply("the step's KL penalty needs the log-probs of a reference")
+        raise DoesNotApply("the KL penalty needs reference log-probs")
     attention, generated = inputs["attention_mask"] != 0, inputs["loss_mask"] != 0
     steps = torch.roll(generated, -1, -1)
     accepted = generated.any(-1)
@@ -89,7 +89,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
-    """Write a configuration's normalisation in the terms of :func:`sentinel.contracts.normalisation.normalised`."""
+    """Return the arguments of :func:`sentinel.contracts.normalisation.normalised` for a configuration."""
     return {
         "group": group,
         "mean_level": norm.get("mean_level"),
@@ -104,15 +104,15 @@ def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A prompt of at least one token, then what was generated, then padding; the last token is a generated one, as a
-    rollout without any does not come this far. A row that earns nothing still has advantages, so it is no absent row
-    where these are normalised."""
+    """Lay each row out as a prompt of at least one token, the generated tokens, and padding. Every row has a generated
+    token, because trainers drop rollouts without one. A row with reward 0 still has advantages, so it is not an absent
+    row if advantages are normalised."""
     attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
     rows, tokens = attention.shape
     if tokens < 2:
-        raise DoesNotApply("a prompt and a response are two tokens")
+        raise DoesNotApply("a prompt and a response need at least two tokens")
     attention = np.arange(tokens)[None, :] < attention.sum(-1).clip(2)[:, None]
-    if inputs["mask_no_eos_with_zero"] and rows > 1 and tokens > 2:  # a row without EOS beside one that has it
+    if inputs["mask_no_eos_with_zero"] and rows > 1 and tokens > 2:  # one row without EOS and one with EOS
         attention[0] = True
         attention[-1, -1] = False
     generated = generated & attention & (np.arange(tokens) > 0)[None, :]
@@ -145,7 +145,7 @@ _REWARD_NORMS = (
     {"mean_level": "group", "std_level": "group", "std_unbiased": True, "eps": 1e-5},
 )
 
-#: What a row of the results is: one number a position, which stands before the token that it predicts.
+#: Results have one number per position; a position predicts the next token.
 _POSITIONS = ("batch", "positions")
 
 ADVANTAGE_STEP = Contract(
@@ -156,13 +156,13 @@ ADVANTAGE_STEP = Contract(
         "KL-regularised token rewards (arXiv:2203.02155)"
     ),
     inputs=(
-        per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
-        per_token("loss_mask", "1 where a token was generated", "mask", dtype="bool", dtypes=("int64", "float32")),
+        per_token("attention_mask", "1 for tokens that are not padding", "mask", dtype="int64"),
+        per_token("loss_mask", "1 for generated tokens", "mask", dtype="bool", dtypes=("int64", "float32")),
         per_row("rewards", "task reward of each sequence", "reward"),
         Input(
             "group",
             "labels",
-            "the prompt that each row answers; needed where a normalisation of groups does not say their group_size",
+            "prompt id of each row; required if a group normalisation has no group_size",
             shape=("batch",),
             default=None,
         ),
@@ -183,7 +183,7 @@ ADVANTAGE_STEP = Contract(
             default=None,
             choices=(None, _BATCH_NORM),
         ),
-        knob("mask_no_eos_with_zero", "whether a row that filled its length without EOS gets no reward", (False, True)),
+        knob("mask_no_eos_with_zero", "whether a row that fills its length without EOS gets reward 0", (False, True)),
         knob("reward_bias", "added to each reward", (0.0, 0.5)),
         knob("reward_scaling", "multiplies each reward", (1.0, 2.0)),
         knob("reward_clip", "bound of |reward|", (1000.0, 1.0)),
@@ -194,23 +194,23 @@ ADVANTAGE_STEP = Contract(
         dialect(
             "rejected",
             "absent",
-            "whether the rewards of rejected rows, and of those that earn nothing, are in the statistics: absent or "
+            "whether rewards of rejected rows, and rewards that are set to 0, are part of the statistics: absent or "
             "counted",
         ),
     ),
     observes=(
         Observed("advantages", "advantage of each token, at the position that predicts it; 0 elsewhere", _POSITIONS),
-        Observed("returns", "return of each token, likewise", _POSITIONS),
+        Observed("returns", "return of each token, at the position that predicts it; 0 elsewhere", _POSITIONS),
         Observed("tot_rewards", "token rewards after the KL penalty", _POSITIONS, "other"),
-        Observed("kl_rewards", "the KL penalty alone", _POSITIONS, "other"),
+        Observed("kl_rewards", "the KL penalty only", _POSITIONS, "other"),
         Observed("loss_mask", "the mask that the loss will use", _POSITIONS),
     ),
     measure=_measure,
     oracle=_oracle,
     law="a_rejected_row_is_an_absent_row",
     aliases={"loss_mask_before_roll": "loss_mask"},
-    # Padding is not invisible to it: a row is without EOS where it fills the batch's length. Its groups are not
-    # isolated: a normalisation may be over the batch.
+    # padding_is_invisible is not listed: a row has no EOS if it fills the batch's length. groups_are_isolated is not
+    # listed: a normalisation may be over the batch.
     laws=tuple(law for law in LAWS_OF_TOKENS if law not in ("padding_is_invisible", "groups_are_isolated")),
     mask="loss_mask",
     arrange=_arrange,

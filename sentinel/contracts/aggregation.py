@@ -1,6 +1,6 @@
-"""What losses share: from per-token losses to one scalar, log-ratios, scenarios of them, and their gradients.
+"""Shared by losses: aggregation to one scalar, log-ratios, gradients, and scenarios.
 
-Formulas are in float64 torch, from the papers named; what frameworks honestly choose differently is a dialect input.
+Formulas are in float64 torch and come from the papers named. Legitimate choices of frameworks are dialect inputs.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from sentinel.values.literals import Tensor, tensor
 
 LOSS_AGG_MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
-#: The inputs of :func:`aggregate`, beside the per-token losses and the mask.
+#: The inputs of :func:`aggregate` in addition to the per-token losses and the mask.
 #:
 #: A search draws ``batch_num_tokens`` and ``global_batch_size`` as the tokens and sequences of *other* microbatches
 #: and ranks; :func:`count_globally` adds the batch's own.
 AGGREGATION_INPUTS = (
-    drawn("loss_agg_mode", "how per-token losses become one", LOSS_AGG_MODES, "token-mean", kind="string"),
+    drawn("loss_agg_mode", "how per-token losses are reduced to one", LOSS_AGG_MODES, "token-mean", kind="string"),
     drawn("batch_num_tokens", "valid tokens of the global batch", (None, 0, 3), kind="number"),
     drawn("global_batch_size", "valid sequences of the global batch", (None, 0, 2), kind="number"),
     drawn("dp_size", "data-parallel ranks whose losses are averaged", (None, 1, 2), kind="number"),
     drawn(
         "loss_scale_factor",
-        "constant divisor of seq-mean-token-sum-norm; left out, the number of columns",
+        "constant divisor of seq-mean-token-sum-norm; default: the number of columns",
         (None, 8),
         kind="number",
     ),
     dialect(
         "empty_rows",
         "absent",
-        "whether rows without a valid token count among the sequences of a mean: absent or counted",
+        "whether a mean over sequences counts rows without a valid token: absent or counted",
     ),
     dialect(
         "sequence_norm",
@@ -46,23 +46,23 @@ AGGREGATION_INPUTS = (
 
 
 def aggregated(mode: str) -> dict[str, Any]:
-    """Name what a binding fixes whose boundary aggregates in one way, and counts nothing but the batch that it has."""
+    """Return the fixed inputs of a boundary with one aggregation mode and no global counts."""
     counts = ("batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor")
     return {"loss_agg_mode": mode, **dict.fromkeys(counts)}
 
 
-#: A dialect of what takes a ratio.
+#: A dialect of boundaries that compute a ratio.
 RATIO_PRECISION = dialect(
     "ratio_precision",
     "float64",
-    "in what the exponential of a log-ratio is taken, whatever the log-probs come in: float64 (no loss), or float32",
+    "dtype in which a log-ratio is exponentiated, independent of the log-probs' dtype: float64 (exact) or float32",
 )
 
-#: What a boundary does on several ranks, it does on one.
+#: Simulated ranks; the result does not depend on their number.
 CONTEXT_PARALLEL = Input(
     "context_parallel_size",
     "integer",
-    "over how many ranks each sequence is cut; the answer is of all of it",
+    "number of ranks that each sequence is split over; the result covers the whole sequence",
     default=1,
 )
 
@@ -74,7 +74,7 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     """Reduce per-token losses ``l`` [batch, tokens] with mask ``m`` to one scalar.
 
     With ``T = sum_it m_it``, ``B`` = sequences with a valid token, ``R`` = data-parallel ranks, ``w_i`` a sequence's
-    weight, and ``batch_num_tokens`` and ``global_batch_size`` in the places of ``T`` and ``B`` where they are given:
+    weight, and ``batch_num_tokens`` and ``global_batch_size`` replacing ``T`` and ``B`` if they are given:
 
     * token-mean (DAPO, arXiv:2503.14476, section 3.3): ``R / T * sum_it w_i m_it l_it``;
     * token-sum: ``R * sum_it w_i m_it l_it``;
@@ -83,7 +83,7 @@ def aggregate(loss_mat: Any, inputs: Mapping[str, Any], weights: Any = None) -> 
     * seq-mean-token-sum-norm (Dr. GRPO, arXiv:2503.20783, section 3.1): ``R / (B L) * sum_i w_i
       sum_t m_it l_it`` with a constant ``L``.
 
-    ``R`` undoes that ranks average their gradients. A batch without valid tokens has the loss 0.
+    ``R`` compensates for ranks averaging their gradients. A batch without valid tokens has loss 0.
     """
     valid = inputs["response_mask"] != 0
     per_row = torch.where(valid, loss_mat, 0.0).sum(-1)
@@ -112,11 +112,11 @@ def _count(whole: float | None, counted: int) -> float:
 
 
 def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token") -> Any:
-    """Compute ``log (p / p_old)`` of each token, at the level at which the ratio is taken, as [batch, tokens].
+    """Compute ``log (p / p_old)`` per token at the given level, as [batch, tokens].
 
-    ``token``: its own. ``sequence``: the sum over the sequence's valid tokens, that is, the ratio of whole responses.
-    ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the run of valid tokens
-    in which the token stands. Masked tokens carry no gradient, whatever stands there.
+    ``token``: the token's own. ``sequence``: the sum over the sequence's valid tokens, which is the ratio of whole
+    responses. ``geometric``: their mean (GSPO, arXiv:2507.18071, equation 7). ``segment``: the mean over the
+    run of valid tokens around the token. Masked tokens have no gradient.
     """
     valid = mask != 0
     ratio = torch.where(valid, log_probs, 0.0) - torch.where(valid, old_log_probs, 0.0)
@@ -125,7 +125,7 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
         if level == "geometric":
             ratio = ratio / valid.sum(-1, keepdim=True).clamp(min=1)
     elif level == "segment":
-        run = torch.cumsum(~valid, -1)  # one number for each run of valid tokens; masked tokens carry nothing
+        run = torch.cumsum(~valid, -1)  # one number per run of valid tokens; 0 on masked tokens
         same = (run[:, :, None] == run[:, None, :]) & valid[:, None, :]
         ratio = (same * ratio[:, None, :]).sum(-1) / same.sum(-1).clamp(min=1)
     elif level != "token":
@@ -134,21 +134,21 @@ def log_ratio(log_probs: Any, old_log_probs: Any, mask: Any, level: str = "token
 
 
 def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
-    """Take ``exp`` of log-ratios, by way of single precision where the dialect says so."""
+    """Compute ``exp`` of log-ratios, in single precision if the dialect requires it."""
     return torch.exp(logs.float()).double() if inputs["ratio_precision"] == "float32" else torch.exp(logs)
 
 
 def row_mean(values: Any, mask: Any) -> Any:
-    """Average each row's valid tokens, at every token of the row; 0 in a row without any."""
+    """Return each row's mean over valid tokens, repeated at every token; 0 for a row without valid tokens."""
     valid = mask != 0
     total = torch.where(valid, values, 0.0).sum(-1, keepdim=True)
     return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(values)
 
 
 def fraction(flags: Any, mask: Any) -> float:
-    """Compute the share of the valid tokens that are flagged; flags that are one number already are that number.
+    """Compute the fraction of valid tokens that are flagged. A scalar is returned unchanged.
 
-    A boundary may report a flag a token: its caller takes the mean.
+    Some boundaries report a flag per token, and their caller takes the mean.
     """
     if not isinstance(flags, torch.Tensor):
         return float(flags)
@@ -162,17 +162,17 @@ def fraction(flags: Any, mask: Any) -> float:
 
 
 def leaf(value: Any) -> Any:
-    """Copy a tensor to differentiate with respect to, laid out in memory as the original."""
+    """Copy a tensor as a leaf with ``requires_grad``, in the original's memory layout."""
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     try:
         copy.copy_(value.detach())
-    except RuntimeError:  # an expanded tensor: several elements share one place
+    except RuntimeError:  # an expanded tensor: several elements share memory
         copy = value.detach().clone()
     return copy.requires_grad_(True)
 
 
 def gradient(loss: Any, of: Any) -> Any:
-    """Compute ``d loss / d of``; zeros where the loss does not depend on it."""
+    """Compute ``d loss / d of``; zeros if the loss does not depend on it."""
     if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
         return torch.zeros_like(of)
     (slope,) = torch.autograd.grad(loss, of, allow_unused=True)
@@ -184,15 +184,15 @@ def detached(value: Any) -> Any:
 
 
 def metric(value: Any, mask: Any) -> float | None:
-    """Read a reported metric as a number: None where there is none, the mean where it is one a token."""
+    """Return a reported metric as a number: None if it is missing, the mean if there is one per token."""
     return None if value is None else fraction(detached(value), mask)
 
 
 def differentiated(*metrics: str, **gradients: str) -> Measure:
-    """Measure one loss and its backward pass, by these inputs: ``call`` returns ``loss``.
+    """Measure a loss and its gradients. ``call`` returns ``loss``.
 
-    :param metrics: what it reports beside that, as a number or one number a token.
-    :param gradients: input -> what its gradient is called.
+    :param metrics: other keys that it returns, as a number or one number per token.
+    :param gradients: input -> key of its gradient.
     """
     return partial(_differentiated, metrics=metrics, gradients=gradients)
 
@@ -220,15 +220,15 @@ def _differentiated(
 
 
 def replaced(value: Tensor, array: Any) -> Tensor:
-    """Give a tensor literal other values; its dtype and ``requires_grad`` stay."""
+    """Return a tensor literal with other values and the same dtype and ``requires_grad``."""
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Turn a drawn log-ratio into log-probs, in place: ``current - other`` is the ratio, and neither is above 0.
+    """Convert a drawn log-ratio to log-probs in place: ``current - other`` is the log-ratio, and neither is above 0.
 
-    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``; the larger of the two
-    log-probs is the one drawn.
+    A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The larger of the two
+    log-probs is the drawn one.
     """
     top, ratio = inputs[current], inputs[other]
     values, ratios = top.array().astype(np.float64), ratio.array().astype(np.float64)
@@ -238,19 +238,19 @@ def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
 
 
 def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], dict[str, Any]]:
-    """Arrange scenarios by :func:`spread` and nothing else."""
+    """Return an ``arrange`` function that applies :func:`spread` only."""
     return lambda inputs, choose: spread(inputs, current, other)
 
 
 def with_a_token(inputs: dict[str, Any], choose: Choose, name: str = "response_mask") -> dict[str, Any]:
-    """Give every response a token that counts: a response of no token was never sampled."""
+    """Give every response a valid token, because a response without tokens is never sampled."""
     filled = inputs[name].array() != 0
     filled[:, 0] |= ~filled.any(-1)
     inputs[name] = replaced(inputs[name], filled.astype(int))
     return inputs
 
 
-#: Which global count a mode divides by; the others need none.
+#: Mode -> the global count that it divides by; the other modes need none.
 _DIVISORS = {
     "token-mean": "batch_num_tokens",
     "seq-mean-token-sum": "global_batch_size",
@@ -260,10 +260,10 @@ _DIVISORS = {
 
 
 def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Turn drawn counts of other microbatches and ranks into counts of the global batch, in place.
+    """Convert drawn counts of other microbatches and ranks to counts of the global batch, in place.
 
-    A global count below 1 means nothing, so an empty batch that is alone has 1. A batch that is divided by its own
-    count has no other ranks.
+    A global count is at least 1, also for a single empty batch. A batch that is divided by its own count has no other
+    ranks.
     """
     lengths = (inputs["response_mask"].array() != 0).sum(-1)
     for name, own in (("batch_num_tokens", int(lengths.sum())), ("global_batch_size", int((lengths > 0).sum()))):
@@ -276,15 +276,15 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Cut the batch into microbatches of consecutive rows; the sum of their losses is the whole batch's.
+    """Split the batch into microbatches of consecutive rows whose losses add up to the whole batch's.
 
-    Every part keeps the global counts, so it has to be given the one that its mode divides by.
+    Every part keeps the global counts, so the scenario must have the count that its mode divides by.
 
-    :raises DoesNotApply: for a single row, and where a divisor is counted in the batch itself.
+    :raises DoesNotApply: for a single row, or if the divisor is counted in the batch itself.
     """
     rows = inputs["response_mask"].shape[0]
     if rows < 2:
-        raise DoesNotApply("one row cannot be cut")
+        raise DoesNotApply("one row cannot be split")
     divisor = _DIVISORS.get(inputs["loss_agg_mode"])
     if divisor is not None and inputs[divisor] is None and inputs.get("sequence_norm") != "sum":
         raise DoesNotApply(f"{inputs['loss_agg_mode']} of a part needs {divisor}")

@@ -1,4 +1,4 @@
-"""The generic contract: call any importable function or method and look at everything a call can do."""
+"""The generic contract: call any importable function or method, and observe results, gradients and side effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.values.lazy import torch
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """List every leaf of nested containers and attribute holders with its dotted path."""
+    """Yield every leaf of nested containers and objects with its dotted path."""
     from types import SimpleNamespace
 
     if isinstance(value, SimpleNamespace):
@@ -41,7 +41,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call once; observe the answer, the gradients of the sum of all differentiable outputs, and what was mutated."""
+    """Call once; observe the result, the gradients of the sum of all differentiable outputs, and mutated arguments."""
     arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
     before = _snapshot(arguments)
     raised = None
@@ -79,7 +79,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 CALL = Contract(
     name="call",
     summary="any importable function or method of the target, called with typed literals",
-    source="the boundary's own documentation",
+    source="the boundary's documentation",
     inputs=(
         Input("arguments", "any", "parameter name -> typed literal", default={}),
         Input("positional", "any", "leading positional arguments, after self", default=[]),
@@ -89,11 +89,11 @@ CALL = Contract(
             "the instance, for a method named through its class: {new: …} or {namespace: …}",
             default=None,
         ),
-        Input("catch", "boolean", "observe an exception as `raised` instead of giving up", default=False),
+        Input("catch", "boolean", "observe an exception as `raised` instead of failing", default=False),
     ),
     observes=(
-        Observed("returned", "what the call returned; reach into it with returned.KEY and returned.INDEX"),
-        Observed("raised", "type and message of the exception, where `catch` is true"),
+        Observed("returned", "the returned value; address its parts with returned.KEY and returned.INDEX"),
+        Observed("raised", "type and message of the exception, if `catch` is true"),
         Observed("gradients", "of the sum of all differentiable outputs, by argument"),
         Observed("mutated", "the arguments that the call changed"),
         Observed("arguments", "the arguments after the call"),

@@ -1,4 +1,4 @@
-"""Free choices read off bytes."""
+"""Free choices that are read from bytes."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class Choices:
-    """A :class:`~sentinel.contracts.contract.Choose` that reads its choices off bytes; past their end come zeros.
+    """A :class:`~sentinel.contracts.contract.Choose` that reads its choices from bytes, and zeros past their end.
 
-    One draw of bytes, whatever a law then chooses: drawing stays cheap, and a law whose variants nobody wants need not
-    make them for the sequence of draws to stay the same.
+    A search draws the bytes once. That is cheap, and the sequence of draws does not depend on the choices that a law
+    makes, or on whether its variants are made at all.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a contract is: the framework-independent meaning of a kind of boundary.
+"""A contract: the framework-independent meaning of a kind of boundary.
 
 A contract is read by the controller (which never imports torch) and by the worker.
 """
@@ -18,28 +18,28 @@ InputKind = Literal["tensor", "number", "integer", "boolean", "string", "labels"
 #: Canonical inputs of one call, as literals.
 Inputs = Mapping[str, Any]
 
-#: What a search calls the scenario that the other variants are compared with.
+#: The name of the variant that the other variants are compared with.
 BASELINE = "baseline"
 
 
 class DoesNotApply(Exception):
-    """The scenario does not meet the law's premise, so the law says nothing about it."""
+    """The scenario does not meet the law's premise, so the law is not checked."""
 
 
 class Choose(Protocol):
-    """How laws and contracts make the free choices of a scenario; a search records, repeats and shrinks them.
+    """Makes the free choices of a scenario for laws and contracts. A search records, repeats and shrinks them.
 
-    Everything shrinks towards its first or smallest choice, so the plainest one comes first.
+    Choices shrink towards the first or smallest, so list the simplest first.
     """
 
     def integer(self, low: int, high: int) -> int:
-        """Choose an integer from ``low`` to ``high``, both included; shrinks towards ``low``."""
+        """Choose an integer from ``low`` to ``high`` inclusive; shrinks towards ``low``."""
 
     def one_of(self, choices: Sequence[Any]) -> Any:
-        """Choose one of these; shrinks towards the first."""
+        """Choose one option; shrinks towards the first."""
 
     def integers(self, count: int, low: int, high: int) -> list[int]:
-        """Choose ``count`` integers, as :meth:`integer` each, at less cost."""
+        """Choose ``count`` integers; cheaper than repeated calls of :meth:`integer`."""
 
     def permutation(self, count: int) -> list[int]:
         """Choose an order of ``range(count)``; shrinks towards the identity."""
@@ -60,24 +60,24 @@ class Input:
     """One canonical input of a contract.
 
     :ivar name: the field's term for it.
-    :ivar kind: ``tensor``; ``labels`` (one string or number a row);
+    :ivar kind: ``tensor``; ``labels`` (one string or number per row);
         ``mapping`` (configuration, plain data); ``any`` (a typed literal of the recipe language); or a scalar kind.
     :ivar meaning: one sentence, with the unit.
-    :ivar dtype: the dtype that a bare list takes.
+    :ivar dtype: the dtype of a plain list.
     :ivar shape: symbolic dimensions, such as ``("batch", "tokens")``.
-    :ivar default: what a scenario that leaves it out gets: a plain value, or a function of the scenario so far (inputs
-        are filled in the order of declaration) that returns a literal; evidence lists it as a default.
+    :ivar default: the value if a scenario omits the input: a plain value, or a function of the scenario so far (inputs
+        are filled in the order of declaration) that returns a literal. Evidence lists it as a default.
     :ivar differentiable: whether gradients with respect to it are meaningful.
     :ivar domain: what a search draws for a tensor: a key of :data:`sentinel.search.scenarios.DOMAINS` (``log_prob``,
         ``reward``, ``mask``, ...). Empty: a search leaves the input at its default.
-    :ivar choices: what a search draws for anything that is no tensor: configuration values, the simplest first.
+    :ivar choices: what a search draws if the input is not a tensor: configuration values, the simplest first.
         Empty: a search leaves the input at its default.
-    :ivar dtypes: the other dtypes in which callers may hand over the same values (a mask as bool, int64, float32).
-    :ivar knob: whether another choice must change the result wherever it changes the oracle's (*every knob counts*).
-    :ivar dialect: a statement about the boundary rather than an input of the step: a choice on which papers and
-        frameworks honestly differ. Only the oracle reads it; a boundary that has no such parameter is not given it.
-        An adapter states it for a binding, with a reason (:class:`sentinel.targets.Dialect`).
-    :ivar problem: returns what is wrong with a value that a scenario gives, and an empty string if nothing is.
+    :ivar dtypes: other dtypes in which callers may pass the same values (a mask as bool, int64, float32).
+    :ivar knob: whether another choice must change the result if it changes the oracle's (``every_knob_counts``).
+    :ivar dialect: whether this is a property of the boundary instead of an input: a choice on which papers and
+        frameworks legitimately differ. Only the oracle reads it. An adapter declares it for a binding, with a reason
+        (:class:`sentinel.targets.Dialect`).
+    :ivar problem: returns the error in a scenario's value, or an empty string.
     """
 
     name: str
@@ -99,29 +99,29 @@ TOKENS = ("batch", "tokens")
 
 
 def per_token(name: str, meaning: str, domain: str = "", **more: Any) -> Input:
-    """Declare one number a token, ``[batch, tokens]``."""
+    """Declare an input with one number per token, ``[batch, tokens]``."""
     return Input(name, "tensor", meaning, shape=TOKENS, domain=domain, **more)
 
 
 def per_row(name: str, meaning: str, domain: str = "", **more: Any) -> Input:
-    """Declare one number a response, ``[batch]``."""
+    """Declare an input with one number per response, ``[batch]``."""
     return Input(name, "tensor", meaning, shape=("batch",), domain=domain, **more)
 
 
 def token_mask(
-    meaning: str = "1 where a token counts", dtypes: tuple[str, ...] = ("bool", "int64"), **more: Any
+    meaning: str = "1 for tokens that count", dtypes: tuple[str, ...] = ("bool", "int64"), **more: Any
 ) -> Input:
-    """Declare which tokens count."""
+    """Declare the mask of valid tokens."""
     return per_token("response_mask", meaning, "mask", dtypes=dtypes, **more)
 
 
-#: Which rows belong together.
-GROUP = Input("group", "labels", "the prompt that each row answers", shape=("batch",))
+#: The groups of rows.
+GROUP = Input("group", "labels", "prompt id of each row", shape=("batch",))
 GROUP_LAYOUT = Input(
     "group_layout",
     "string",
-    "which labels the boundary can be given: any, consecutive (the rows of a group stand together), equal "
-    "(consecutive, and every group has the same number of rows)",
+    "labels that the boundary accepts: any, consecutive (the rows of a group are adjacent), equal "
+    "(consecutive, and all groups have the same size)",
     default="any",
 )
 
@@ -132,7 +132,7 @@ _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "num
 def drawn(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare a setting of which a search draws one of these; what a scenario leaves out is the first of them."""
+    """Declare a setting. A search draws one of the choices; the first is the default."""
     first = next(choice for choice in choices if choice is not None)
     default = choices[0] if default is _FIRST else default
     return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
@@ -141,12 +141,12 @@ def drawn(
 def knob(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare one each choice of which must count."""
+    """Declare a setting of which each choice must have an effect."""
     return replace(drawn(name, meaning, choices, default, kind), knob=True)
 
 
 def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:
-    """Declare a choice on which papers and frameworks honestly differ, with what the papers say."""
+    """Declare a choice on which papers and frameworks legitimately differ; the papers' choice comes first."""
     return Input(name, kind or _KINDS.get(type(default), "number"), meaning, default=default, dialect=True)
 
 
@@ -155,13 +155,13 @@ ObservedRole = Literal["output", "gradient", "metric", "decision", "other"]
 
 @dataclass(frozen=True)
 class Observed:
-    """One observation key that a contract declares.
+    """One observed key of a contract.
 
-    :ivar shape: symbolic dimensions, those of the inputs: ``("batch", "tokens")`` is one number a token, of which only
-        those at valid tokens mean anything; ``("batch",)`` one a row; empty a scalar of the whole batch.
+    :ivar shape: symbolic dimensions, as for inputs: ``("batch", "tokens")`` is one number per token, and only valid
+        tokens count; ``("batch",)`` is one per row; empty is a scalar of the whole batch.
     :ivar role: ``output``; ``gradient`` (of the loss, with respect to a differentiable input, of its shape);
-        ``metric`` (reported, not trained on); ``decision`` (0 or 1 a token: kept or rejected); ``other`` (not looked
-        at by laws that compare calls).
+        ``metric`` (reported, not trained on); ``decision`` (0 or 1 per token: rejected or kept); ``other`` (ignored
+        by laws that compare calls).
     """
 
     key: str
@@ -176,11 +176,11 @@ Measure = Callable[[Callable[..., Mapping[str, Any]], Mapping[str, Any]], Mappin
 
 
 def returned(**forms: str) -> Measure:
-    """Measure what ``call`` returns by these names, and nothing beside it.
+    """Return a ``measure`` function that observes the returned values with these names.
 
-    :param forms: for each name ``as_is``; ``counted`` (a tensor, 0 at tokens that do not count: what stands there is
-        nobody's meaning, and left out on both sides); ``number`` or ``truth``; a list as a tensor of ``integers`` or
-        ``numbers``. None stays None.
+    :param forms: the form of each name: ``as_is``; ``counted`` (a tensor that is set to 0 on masked tokens, in the
+        observation and in the oracle); ``number`` or ``truth``; ``integers`` or ``numbers`` (a list as a tensor).
+        None stays None.
     """
     return partial(_returned, forms=forms)
 
@@ -202,22 +202,23 @@ def _returned(
 
 @dataclass(frozen=True)
 class Contract:
-    """:ivar name: what recipes and adapters call it.
+    """The meaning of a kind of boundary.
+
+    :ivar name: the name that recipes and adapters use.
     :ivar summary: one sentence.
-    :ivar source: the paper or definition it is written from.
-    :ivar observes: every key that :attr:`measure` returns; a recipe that expects another key is wrong.
+    :ivar source: the paper or definition that it follows.
+    :ivar observes: every key that :attr:`measure` returns; a recipe that expects another key is invalid.
     :ivar oracle: the reference in float64: canonical inputs to canonical outputs, written from :attr:`source`.
-    :ivar law: the name of the law that decides a recipe without expected values; where a contract names none, its
-        oracle decides.
-    :ivar open_keys: whether boundaries of this contract may add keys of their own (only the generic ``call``).
-    :ivar laws: the names of the laws that every boundary of the contract must obey; a search checks these.
-    :ivar mask: the input that says which tokens count; empty where there is none.
-    :ivar group: the input whose label says which rows belong together; empty where every row stands for itself.
-    :ivar arrange: ``arrange(inputs, choose) -> inputs``: makes a drawn scenario a sensible one (a reward on the last
-        token only, global token counts that agree with the mask). Runs in the controller, on literals.
-    :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: one batch cut into microbatches (or ranks), each with the
-        global normalisers given, whose losses and gradients add up to the whole's (*parts add up*). Runs in the
-        controller. Raises :class:`~sentinel.laws.law.DoesNotApply` where the scenario cannot be cut.
+    :ivar law: the name of the law that decides a recipe without expected values; if empty, the oracle decides.
+    :ivar open_keys: whether boundaries of this contract may add keys (only the generic ``call``).
+    :ivar laws: the names of the laws that every boundary of the contract must satisfy; a search checks them.
+    :ivar mask: the input that masks tokens; empty if there is none.
+    :ivar group: the input with the group label of each row; empty if rows have no groups.
+    :ivar arrange: ``arrange(inputs, choose) -> inputs``: makes a drawn scenario realistic (a reward on the last token
+        only, global token counts that agree with the mask). Runs in the controller, on literals.
+    :ivar parts: ``parts(inputs, choose) -> [inputs, ...]``: splits one batch into microbatches (or ranks) with
+        the global normalisers, whose losses and gradients add up to the whole's (``parts_add_up``). Runs in the
+        controller. Raises :class:`~sentinel.laws.law.DoesNotApply` if the scenario cannot be split.
     """
 
     name: str
@@ -246,23 +247,23 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Give a function of the module that defines it."""
+        """Return a function of the module that defines the contract."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
     def file(self) -> str:
-        """Give the path of the file that defines it: the worker loads it from there."""
+        """The path of the file that defines the contract; the worker loads it from there."""
         return str(self.of_its_module.__code__.co_filename)
 
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Name the knobs that a boundary does not have, each at its default: what the boundary's binding fixes."""
+        """Return the defaults of knobs that a boundary does not have, for the ``fixed`` of its binding."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Ask the oracle; an input that is left out has its default."""
+        """Call the oracle. Omitted inputs have their defaults."""
         assert self.oracle is not None
         return self.oracle({**{item.name: item.default for item in self.inputs}, **inputs})
 
@@ -271,7 +272,7 @@ class Contract:
         return tuple(item.key for item in self.observes)
 
 
-#: What every boundary must do: agree with its contract's reference, and change nothing that is not its own.
+#: The laws of every boundary: it agrees with its contract's oracle and changes nothing else.
 AS_DEFINED = ("the_oracle_agrees", "nothing_else_is_touched")
 
 _OF_TOKENS = (
@@ -295,12 +296,12 @@ _OF_TOKENS = (
 
 
 def laws(names: str, *more: str) -> tuple[str, ...]:
-    """Name laws, with a blank between two of them."""
+    """Return law names from a string with blanks between them."""
     return (*names.split(), *more)
 
 
 def laws_of_tokens(*without: str) -> tuple[str, ...]:
-    """Name the laws of what takes tokens with a mask to tokens or a loss, without those that mean nothing there."""
+    """Return the laws of functions from masked tokens to tokens or a loss, without the excluded ones."""
     assert set(without) <= set(_OF_TOKENS)
     return tuple(law for law in _OF_TOKENS if law not in without)
 
@@ -316,5 +317,5 @@ def rule(
     laws: tuple[str, ...] = AS_DEFINED,
     **more: Any,
 ) -> Contract:
-    """Define what has no mask of tokens: a rule over plain values, of which the reference gives the answer."""
+    """Define a contract without a token mask: a rule over plain values, decided by its oracle."""
     return Contract(name, summary, source, inputs, observes, measure, oracle, **{"laws": laws, "mask": "", **more})

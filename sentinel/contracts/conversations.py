@@ -1,4 +1,4 @@
-"""Conversations: which tokens of a chat are trained. Each word of it is another token, known wherever it ends up."""
+"""Conversations: which tokens of a chat are trained. Each word is a distinct token, so it can be traced."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Write turns as messages: each word of each turn is another."""
+    """Convert turns to messages in which every word is distinct."""
     return [
         {"role": role, "content": " ".join(f"w{turn}.{word}" for word in range(words))}
         for turn, (role, words) in enumerate(conversation)
@@ -26,10 +26,10 @@ def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
 
 
 class ChatTokenizer:
-    """A tokenizer of words, with ChatML's template: ``<|im_start|>role``, new line, words, ``<|im_end|>``, new line.
+    """A word tokenizer with ChatML's template: ``<|im_start|>role``, new line, words, ``<|im_end|>``, new line.
 
-    :param default_system: whether the template begins with a message of the system where a chat has none.
-    :param tools_share_a_turn: whether what tools say one after the other is one turn of the user's.
+    :param default_system: whether the template adds a system message to a chat without one.
+    :param tools_share_a_turn: whether consecutive tool messages form one user turn.
     """
 
     eos_token, pad_token, chat_template = "<|im_end|>", "<pad>", "of words"
@@ -40,10 +40,13 @@ class ChatTokenizer:
 
     def __init__(self, default_system: bool = False, tools_share_a_turn: bool = False) -> None:
         self._default_system, self._shared = default_system, tools_share_a_turn
-        self.tokenizer, self.model_input_names = self, ("input_ids", "attention_mask")  # a processor of text is both
+        self.tokenizer, self.model_input_names = (
+            self,
+            ("input_ids", "attention_mask"),
+        )  # a processor is also its own tokenizer
 
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """Write a chat as text."""
+        """Render a chat as text."""
         messages = list(messages)
         if self._default_system and not (messages and messages[0]["role"] == "system"):
             messages = [{"role": "system", "content": "you help"}, *messages]
@@ -77,7 +80,7 @@ class ChatTokenizer:
         return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Write the words of an answer, without tokens that are no words."""
+        """Return the words of an answer, without other tokens."""
         return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -103,7 +106,7 @@ class ChatTokenizer:
         return_dict: bool = False,
         **options: Any,
     ) -> Any:
-        # A template that is handed over writes no message of its own.
+        # A template that is passed in adds no system message.
         writer = self if options.get("chat_template") is None else ChatTokenizer(False, self._shared)
         text = writer.written(conversation, add_generation_prompt)
         if not tokenize:
@@ -118,7 +121,7 @@ class ChatTokenizer:
         return handed
 
     def spoken(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
-        """List the places of the assistant's tokens: its words, and the end of each of its turns."""
+        """Return the positions of the assistant's tokens: its words and the end token of each of its turns."""
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         places: list[int] = []
         for turn in turns[-1:] if last else turns:
@@ -136,7 +139,7 @@ class ChatTokenizer:
 
 
 def chat(inputs: Mapping[str, Any]) -> tuple[ChatTokenizer, list[dict[str, str]]]:
-    """Make the tokenizer and the messages of a scenario."""
+    """Return the tokenizer and the messages of a scenario."""
     tokenizer = ChatTokenizer(inputs["default_system"], inputs["tools_share_a_turn"])
     return tokenizer, messages_of(inputs["conversation"])
 
@@ -145,7 +148,7 @@ _BEYOND = 100_000
 
 
 def _number(token: str) -> int:
-    """Number a token: it always has the same id."""
+    """Return a token's id, which is the same in every call."""
     if token in _SPECIAL:
         return _SPECIAL.index(token)
     word = re.fullmatch(r"w(\d+)\.(\d+)", token)
@@ -158,8 +161,8 @@ def _plain(ids: Any) -> list[int]:
 
 
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ids of the chat, and a mask of those whose probability the loss is about; or nothing of it,
-    where there is nothing to train. The new line behind the last message, which some leave out, is left aside."""
+    """``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if there is none. The new line
+    after the last message, which some templates omit, is not compared."""
     outputs = call(**inputs)
     ids = [] if outputs.get("token_ids") is None else _plain(outputs["token_ids"])
     mask = _plain(outputs["loss_mask"]) if ids else []
@@ -169,8 +172,8 @@ def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the policy said is trained: the words of its turns, and the end of each, which it has said too. What the
-    template writes around them is not."""
+    """Train the words of the policy's turns and the end token of each turn, which the policy also generates. Tokens
+    that the template adds are not trained."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     trained = tokenizer.spoken(messages, inputs["trains"] == "last", inputs["after_the_end"] == "counted")
@@ -181,7 +184,7 @@ def _oracle_trained_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a chat that ends with the policy: perhaps a system's message, and a user's or tools' before each answer."""
+    """Draw a chat that ends with the policy: perhaps a system message; user or tool messages before each answer."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if choose.integer(0, 1) else []
     conversation.append(["user", choose.integer(1, 3)])
     for turn in range(choose.integer(1, 3)):
@@ -195,38 +198,38 @@ def _arrange_trained_tokens(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 CONVERSATION = rule(
     name="trained_tokens",
-    summary="the tokens of a chat that are trained: what the policy said, and the end of each of its turns",
+    summary="the tokens of a chat that are trained: the policy's words and the end of each of its turns",
     source=(
-        "maximum likelihood of what is to be said, given what stands before it (InstructGPT, arXiv:2203.02155, section "
-        "3.5, step 1); the format is ChatML, in which <|im_end|> is what a model says when it has ended"
+        "maximum likelihood of the answer given its context (InstructGPT, arXiv:2203.02155, section "
+        "3.5, step 1); the format is ChatML, in which the model generates <|im_end|> at the end of its turn"
     ),
     inputs=(
-        Input("conversation", "any", "turns: (role, number of words) each, every word another", choices=((),)),
+        Input("conversation", "any", "turns as (role, number of words); every word is distinct", choices=((),)),
         Input(
             "after_an_answer",
             "any",
-            "roles beside the user's that speak between two answers",
+            "roles other than the user's that may appear between two answers",
             default=("tool",),
             choices=(("tool",),),
         ),
         drawn(
             "default_system",
-            "whether the template begins with a message of the system where a chat has none",
+            "whether the template adds a system message to a chat without one",
             (False, True),
         ),
         drawn(
             "tools_share_a_turn",
-            "whether the template makes what tools say one after the other one turn of the user's",
+            "whether consecutive tool messages form one user turn",
             (False, True),
         ),
-        knob("trains", "all that the policy said, or its last answer", ("all", "last")),
-        drawn("max_tokens", "tokens that a chat may have; the others are cut off", (None, 12, 20)),
-        dialect("after_the_end", "absent", "whether the new line behind the end of an answer is trained: or counted"),
-        dialect("untrained", "left out", "a chat of which no trained token is left: left out, or kept"),
+        knob("trains", "train all answers, or only the last", ("all", "last")),
+        drawn("max_tokens", "maximum number of tokens of a chat; further tokens are cut off", (None, 12, 20)),
+        dialect("after_the_end", "absent", "the new line after the end of an answer: not trained, or counted"),
+        dialect("untrained", "left out", "a chat without a trained token: dropped, or kept"),
     ),
     observes=(
         Observed("token_ids", "the ids of the chat", ("tokens",)),
-        Observed("trained", "1 for those of them that are trained", ("tokens",)),
+        Observed("trained", "1 for ids that are trained", ("tokens",)),
     ),
     measure=_measure_trained_tokens,
     oracle=_oracle_trained_tokens,

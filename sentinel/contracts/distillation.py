@@ -1,4 +1,4 @@
-"""Distillation losses: one scalar from the logits of a student and of its teacher, over the tokens that count."""
+"""Distillation losses: one scalar from the logits of a student and its teacher, over valid tokens."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _LOGITS = ("batch", "tokens", "vocabulary")
 
 def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Generalised Jensen-Shannon divergence, equation 1 of arXiv:2306.13649: with the student S, the teacher T and
-    their mixture ``M = beta T + (1 - beta) S``, each token's is ``beta KL(T || M) + (1 - beta) KL(S || M)``; at beta 0
-    ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is their sum over the tokens that count, divided by how many of
-    them the whole step has."""
+    their mixture ``M = beta T + (1 - beta) S``, a token's divergence is ``beta KL(T || M) + (1 - beta) KL(S || M)``; at
+    beta 0 it is ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is the sum over valid tokens, divided by the number
+    of valid tokens in the whole step."""
     valid, beta = inputs["response_mask"] != 0, inputs["beta"]
     distributions = []
     for name in ("logits", "teacher_logits"):
@@ -42,38 +42,38 @@ def _divergence(one: Any, other: Any) -> Any:
 
 
 def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Count the batch's own tokens among those of a step."""
+    """Add the batch's own tokens to the step's token count."""
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array() != 0).sum()), 1)
     return inputs
 
 
 def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Cut microbatches of consecutive rows that know how many tokens the step has; their losses add up."""
+    """Split into microbatches of consecutive rows with the step's token count; their losses add up."""
     parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
     return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
 
 
 DISTILLATION_LOSS = Contract(
     name="distillation_loss",
-    summary="the loss that brings a student's next-token distributions to a teacher's",
+    summary="the divergence between a student's and a teacher's next-token distributions",
     source="on-policy distillation (GKD, arXiv:2306.13649), equation 1",
     inputs=(
         Input(
             "logits",
             "tensor",
-            "the student's, of each response token: its output one position before it",
+            "student logits of each response token, from the position before it",
             shape=_LOGITS,
             differentiable=True,
             domain="value",
         ),
-        Input("teacher_logits", "tensor", "the teacher's, at the same place", shape=_LOGITS, domain="value"),
+        Input("teacher_logits", "tensor", "teacher logits at the same positions", shape=_LOGITS, domain="value"),
         token_mask(dtype="int64", dtypes=()),
         knob("beta", "0 is the forward KL (teacher || student), 1 the reverse", (0.5, 0.0, 1.0, 0.1)),
-        knob("temperature", "what both logits are divided by", (1.0, 2.0)),
+        knob("temperature", "temperature that divides both logits", (1.0, 2.0)),
         drawn(
             "batch_num_tokens",
-            "tokens that count of the whole step; left out, those of the batch",
+            "valid tokens of the whole step; default: those of the batch",
             (None, 0, 3),
             kind="number",
         ),
@@ -99,10 +99,10 @@ DISTILLATION_LOSS = Contract(
 DISTILLATION_UPDATE = replace(
     DISTILLATION_LOSS,
     name="distillation_update",
-    summary="an update towards a teacher: from a batch, through microbatches, to the optimiser",
+    summary="a distillation update: from a batch through microbatches to the optimizer",
     inputs=(
         *(item for item in DISTILLATION_LOSS.inputs if item.name != "batch_num_tokens"),
-        knob("generated", "whether the student says the completions, or the data set has them", (True, False)),
+        knob("generated", "whether the student generates the completions, or the dataset contains them", (True, False)),
         MICRO_BATCH_SIZE,
     ),
     arrange=fitting,

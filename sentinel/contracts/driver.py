@@ -1,4 +1,4 @@
-"""The driver and its workers: what they refuse and hand on."""
+"""The driver and its workers: the batch that the driver builds, and the routes that workers replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _measure_training_input(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a few rollouts, with log-probs or without, under a configuration that needs them or one that does not."""
+    """Draw rollouts with or without log-probs, and a configuration that needs them or not."""
     rows = choose.integer(1, 3)
     lengths = [(choose.integer(1, 3), choose.integer(1, 4)) for _ in range(rows)]
     inputs["prompt_token_ids"] = [[10 + place for place in range(prompt)] for prompt, _ in lengths]
@@ -40,7 +40,7 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without log-probs, what needs them is refused; else they stand where the responses stand, aligned right."""
+    """Refuse a configuration that needs missing log-probs; otherwise align log-probs right, like the responses."""
     log_probs = inputs["rollout_log_probs"]
     if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
@@ -52,30 +52,30 @@ def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TRAINING_INPUT = Contract(
     name="training_input",
-    summary="the training batch that the driver makes of rollouts, or its refusal",
+    summary="the training batch that the driver builds from rollouts, or its error",
     source=(
-        "what an option needs and rollouts lack is missed on the driver, by the option's name, not deep inside a worker"
+        "if rollouts lack the data that an option needs, the driver names the option; the error is not left to a worker"
     ),
     inputs=(
         Input("prompt_token_ids", "any", "token ids of each prompt, ragged", choices=([],)),
         Input("response_token_ids", "any", "token ids of each response, ragged", choices=([],)),
         Input("rewards", "any", "reward of each response token, ragged", choices=([],)),
-        Input("loss_masks", "any", "1 where a response token counts, ragged", choices=([],)),
+        Input("loss_masks", "any", "1 for response tokens that count, ragged", choices=([],)),
         Input("rollout_log_probs", "any", "rollout log-prob of each response token, ragged; null: none", default=None),
         Input("configuration", "mapping", "dotted option -> value", default={}),
         Input(
             "needing",
             "mapping",
-            "what a search adds to the configuration: options that need the rollouts' log-probs; empty: nothing does",
+            "options that a search adds to the configuration because they need rollout log-probs; empty: none",
             default={},
         ),
-        Input("option", "string", "the option that a clear refusal names", default=""),
+        Input("option", "string", "the option that a clear error names", default=""),
     ),
     observes=(
         Observed("accepted", "whether a batch was made"),
-        Observed("refusal", "type and message of the error, where it was not", role="other"),
-        Observed("names_the_option", "whether that message names the option", role="other"),
-        Observed("rollout_log_probs", "those of the batch; null where it has none", TOKENS),
+        Observed("refusal", "type and message of the error, if no batch was made", role="other"),
+        Observed("names_the_option", "whether the message names the option", role="other"),
+        Observed("rollout_log_probs", "rollout log-probs of the batch; null if it has none", TOKENS),
     ),
     measure=_measure_training_input,
     oracle=_oracle_training_input,
@@ -88,7 +88,7 @@ TRAINING_INPUT = Contract(
 
 
 def _measure_router_replay(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Look at each router when the model runs on a microbatch: does it replay, and whose routes?
+    """Observe, for each router and microbatch, whether it replays and whose routes.
 
     ``model_calls`` of the adapter: one per microbatch in order, ``{"tokens": int, "routers": [{"action": str | None,
     "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.
@@ -119,8 +119,8 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """R3, section 3: a router that replays does so with the routes of the very tokens that it is given; so no call of
-    the model is one with another microbatch's routes, and none is told to replay when the step is over."""
+    """R3, section 3: a router replays the routes of the tokens that it receives. No model call has another microbatch's
+    routes, and no router is left in replay mode after the step."""
     return {"model_calls": [], "left_over": False}
 
 
@@ -133,7 +133,7 @@ def _arrange_router_replay(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 ROUTER_REPLAY = Contract(
     name="router_replay",
-    summary="whose routes the routers replay while the model runs on each microbatch, padding microbatches included",
+    summary="the routes that routers replay for each microbatch, including padding microbatches",
     source="R3, Rollout Routing Replay (arXiv:2510.11370): a token is trained on the experts of its own rollout",
     inputs=(
         Input(
@@ -142,12 +142,12 @@ ROUTER_REPLAY = Contract(
             "expert that the rollout chose",
             dtype="int64",
             shape=("batch", "tokens", "layers", "top-k"),
-            choices=(None,),  # a search makes them in arrange: no domain holds expert numbers
+            choices=(None,),  # made in arrange, because no domain holds expert numbers
         ),
         drawn("max_tokens_per_microbatch", "token budget of one microbatch", (4, 8, 100), REQUIRED),
         drawn(
             "padding_microbatches",
-            "microbatches that the slowest data-parallel rank has more than this one",
+            "number of microbatches by which the slowest data-parallel rank exceeds this rank",
             (0, 1, 2),
             REQUIRED,
         ),
@@ -155,7 +155,7 @@ ROUTER_REPLAY = Contract(
     observes=(
         Observed(
             "stale_replay",
-            "for each microbatch, the padding ones last: whether a router replays another one's routes",
+            "for each microbatch, padding last: whether a router replays another microbatch's routes",
             role="other",
         ),
         Observed(
@@ -163,10 +163,13 @@ ROUTER_REPLAY = Contract(
             "for each microbatch: whether a router replays routes for another number of tokens",
             role="other",
         ),
-        Observed("stale_microbatches", "in how many microbatches a router replays another one's routes"),
-        Observed("wrong_size_microbatches", "in how many a router replays routes for another number of tokens"),
-        Observed("actions", "for each microbatch: what the routers were told to do", role="other"),
-        Observed("left_over", "whether a router is still told to replay when the step is over"),
+        Observed("stale_microbatches", "number of microbatches in which a router replays another microbatch's routes"),
+        Observed(
+            "wrong_size_microbatches",
+            "number of microbatches in which a router replays routes for another number of tokens",
+        ),
+        Observed("actions", "for each microbatch: the mode of the routers", role="other"),
+        Observed("left_over", "whether a router is still in replay mode after the step"),
     ),
     measure=_measure_router_replay,
     oracle=_oracle_router_replay,

@@ -31,15 +31,15 @@ from sentinel.values.literals import tensor
 # -- dynamic sampling --------------------------------------------------------------------------------------------------
 
 
-#: Rewards whose mean over some rows of them is not what floats make of it.
+#: Rewards whose mean over some counts of rows is not exact in floating point.
 _ROUNDED = (0.1, 0.9)
 
 
 def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the rows that come out with those that went in.
+    """Compare the returned rows with the rows that were passed in.
 
-    :param call: returns the ``numbers`` of the rows that come out, and the ``rewards`` next to them, which a framework
-        may have rounded to float32.
+    :param call: returns the ``numbers`` of the returned rows and their ``rewards``, which a framework may round to
+        float32.
     """
     outputs = call(**inputs)
     numbers = list(outputs["numbers"])
@@ -50,7 +50,7 @@ def _measure_group_filter(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 
 def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """All rows of a group of which two rewards differ: the others have an advantage of 0."""
+    """Keep the groups with at least two different rewards; advantages of other groups are 0."""
     rewards = inputs["rewards"]
     parts = rows_of(inputs["group"]).values()
     kept = [part for part in parts if len(set(rewards[part].tolist())) > 1]
@@ -62,7 +62,7 @@ def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Lay the groups out as the boundary needs; the last is often all alike, and then often no sum of halves."""
+    """Arrange groups as the boundary requires. The last group often has equal rewards, often not sums of halves."""
     inputs = lay_out_groups(inputs, choose)
     rewards = inputs["rewards"]
     if choose.integer(0, 2) < 2:
@@ -76,18 +76,18 @@ def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, A
 
 GROUP_FILTER = rule(
     name="group_filter",
-    summary="the responses that are trained on: those to prompts whose rewards are not all alike",
-    source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling leaves out what has no advantage",
+    summary="the responses that are trained on: those of prompts whose rewards differ",
+    source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling drops prompts without advantage",
     inputs=(
         per_row("rewards", "reward of each response", "reward", dtype="float64"),
         GROUP,
         GROUP_LAYOUT,
-        dialect("group_of_one", "dropped", "a response without others to differ from: dropped, or kept"),
-        dialect("none_left", "none", "what comes out where no group is kept: none, or all"),
+        dialect("group_of_one", "dropped", "a group of one response: dropped, or kept"),
+        dialect("none_left", "none", "the result if no group is kept: none, or all"),
     ),
     observes=(
-        Observed("kept", "1 for a response that comes out", ("batch",), "decision"),
-        Observed("intact", "whether those come out once each, in their order, beside their own rewards"),
+        Observed("kept", "1 for responses that are kept", ("batch",), "decision"),
+        Observed("intact", "whether each is returned once, in order, with its own reward"),
     ),
     measure=_measure_group_filter,
     oracle=_oracle_group_filter,
@@ -111,17 +111,17 @@ def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 DIFFICULTY_FILTER = rule(
     name="difficulty_filter",
-    summary="the responses that are trained on: those to prompts of medium difficulty",
+    summary="the responses that are trained on: those of prompts of medium difficulty",
     source="PRIME (arXiv:2502.01456), online prompt filtering: prompts whose accuracy is within a range",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),
         GROUP,
         GROUP_LAYOUT,
-        knob("low", "a prompt whose mean is not above is too hard", (0.125, 0.375), REQUIRED),
-        knob("high", "one whose mean is not below is too easy", (0.875, 0.625), REQUIRED),
-        dialect("group_of_one", "filtered", "a response without others to the same prompt: filtered, or kept"),
+        knob("low", "prompts whose mean reward is not above this are too hard", (0.125, 0.375), REQUIRED),
+        knob("high", "prompts whose mean reward is not below this are too easy", (0.875, 0.625), REQUIRED),
+        dialect("group_of_one", "filtered", "a group of one response: filtered, or kept"),
     ),
-    observes=(Observed("kept", "1 for a response that is trained on", ("batch",), "decision"),),
+    observes=(Observed("kept", "1 for responses that are trained on", ("batch",), "decision"),),
     measure=returned(kept="as_is"),
     oracle=_oracle_difficulty_filter,
     group="group",
@@ -134,29 +134,27 @@ DIFFICULTY_FILTER = rule(
 
 
 def _measure_overlong_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``kept`` [batch, tokens]: the mask that training sees."""
+    """``call`` returns ``kept`` [batch, tokens]: the mask that training uses."""
     kept = call(**inputs)["kept"]
     return {"kept": kept, "kept_outside": int(((kept != 0) & (inputs["response_mask"] == 0)).sum())}
 
 
 def _oracle_overlong_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The mask, with 0 in every column of a response that has as many tokens as there is room for."""
+    """Return the mask with 0 in the rows of responses that fill all columns."""
     valid = inputs["response_mask"] != 0
     return {"kept": (valid & ~valid.all(-1, keepdim=True)).double()}
 
 
 OVERLONG_FILTER = Contract(
     name="overlong_filter",
-    summary="the mask of a batch of responses, without those that were cut off at the limit",
+    summary="the mask of a batch without responses that were truncated at the limit",
     source="DAPO (arXiv:2503.14476), section 3.4: overlong filtering masks the loss of truncated samples",
     inputs=(
-        token_mask(
-            "1 where a token is of the response; one that fills all columns was cut off", dtype="int64", dtypes=()
-        ),
+        token_mask("1 for response tokens; a response that fills all columns was truncated", dtype="int64", dtypes=()),
     ),
     observes=(
-        Observed("kept", "1 where a token is trained on", TOKENS, "decision"),
-        Observed("kept_outside", "how many tokens are kept that do not count"),
+        Observed("kept", "1 for tokens that are trained on", TOKENS, "decision"),
+        Observed("kept_outside", "number of kept tokens that do not count"),
     ),
     measure=_measure_overlong_filter,
     oracle=_oracle_overlong_filter,
@@ -169,7 +167,7 @@ OVERLONG_FILTER = Contract(
 
 
 def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``kept`` [batch, tokens]: the mask that the loss sees."""
+    """``call`` returns ``kept`` [batch, tokens]: the mask that the loss uses."""
     kept = call(**inputs)["kept"]
     valid = inputs["response_mask"] != 0
     return {
@@ -180,10 +178,10 @@ def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the fewest tokens such that the mean over the others of ``(log p_behaviour - log p)^2`` is below the
-    threshold: those are the tokens with the largest.
+    """Mask the fewest tokens such that the mean of ``(log p_behaviour - log p)^2`` over the others is below the
+    threshold. These are the tokens with the largest values.
 
-    :raises DoesNotApply: where the last token that is left out is as far off as the first that is kept.
+    :raises DoesNotApply: if the last masked token and the first kept token have equal values.
     """
     valid = inputs["response_mask"] != 0
     moments = (inputs["behaviour_log_probs"] - inputs["proximal_log_probs"]).square()
@@ -191,7 +189,7 @@ def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
     below = [count for count in range(1, len(rising) + 1) if rising[:count].mean() < inputs["threshold"]]
     most = max(below, default=1 if inputs["none_left"] == "closest" else 0)
     if 0 < most < len(rising) and rising[most - 1] == rising[most]:
-        raise DoesNotApply("which of two tokens that are as far off is left out is nobody's business")
+        raise DoesNotApply("two tokens have equal values at the threshold, and either may be masked")
     kept = torch.zeros_like(moments)
     if len(rising) and most:
         kept = (valid & (moments <= rising[most - 1])).double()
@@ -200,23 +198,23 @@ def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 SECOND_MOMENT_MASK = Contract(
     name="second_moment_mask",
-    summary="the tokens whose log-ratio is trained on, so that the second moment of all of them is bounded",
-    source="M2PO (arXiv:2510.01161), section 4: the fewest tokens are masked that bring the second moment below it",
+    summary="the tokens that are trained on, such that the second moment of their log-ratios is bounded",
+    source="M2PO (arXiv:2510.01161), section 4: mask the fewest tokens such that the second moment is below the bound",
     inputs=(
-        per_token("proximal_log_probs", "of the policy before the step, in nats", "log_prob"),
-        per_token("behaviour_log_probs", "of the policy that sampled, in nats", "log_ratio"),
+        per_token("proximal_log_probs", "log-probs of the policy before the step, in nats", "log_prob"),
+        per_token("behaviour_log_probs", "log-probs of the policy that sampled, in nats", "log_ratio"),
         token_mask(dtype="bool", dtypes=()),
-        knob("threshold", "of the mean squared log-ratio", (0.04, 0.2, 1.1), REQUIRED),
+        knob("threshold", "threshold of the mean squared log-ratio", (0.04, 0.2, 1.1), REQUIRED),
         dialect(
             "none_left",
             "none",
-            "what is kept where every token is too far off: none, or closest (the one that is least)",
+            "the tokens that are kept if all are above the threshold: none, or closest (the smallest)",
         ),
     ),
     observes=(
-        Observed("kept", "1 where a token is trained on", TOKENS, "decision"),
-        Observed("kept_count", "how many of the tokens that count", role="other"),
-        Observed("kept_outside", "how many are kept that do not count"),
+        Observed("kept", "1 for tokens that are trained on", TOKENS, "decision"),
+        Observed("kept_count", "number of valid tokens that are kept", role="other"),
+        Observed("kept_outside", "number of kept tokens that do not count"),
     ),
     measure=_measure_second_moment_mask,
     oracle=_oracle_second_moment_mask,

@@ -1,4 +1,4 @@
-"""Group (outcome) advantages: one score a response, centred (and scaled) within the responses to one prompt."""
+"""Group (outcome) advantages: one score per response, centred (and scaled) within the responses to one prompt."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from sentinel.contracts.normalisation import (
 from sentinel.values.lazy import torch
 from sentinel.values.literals import tensor
 
-#: Estimators of one score a response; remax and optimal_token_baseline are those of token rewards.
+#: Estimators that use one score per response; remax and optimal_token_baseline use token rewards.
 _ESTIMATORS = ("grpo", "gdpo", "reinforce_plus_plus_baseline", "gpg", "rloo", "opo", "maxrl", "passk")
 
-#: Estimators whose paper divides by the group's standard deviation, and those whose paper whitens the batch.
+#: Estimators whose paper divides by the group's standard deviation, and estimators whose paper whitens the batch.
 _BY_STD = ("grpo", "gdpo")
 _WHITENED = ("gdpo", "reinforce_plus_plus_baseline")
 
@@ -50,19 +50,19 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     * gdpo (arXiv:2601.05242, section 3): grpo, then whitened over the responses of the batch;
     * reinforce_plus_plus_baseline (arXiv:2501.03262): ``s_i - mean``, then whitened over the tokens of the batch;
     * rloo (arXiv:2402.14740, section 3.3): ``s_i - sum_{j != i} s_j / (n - 1)``;
-    * opo (arXiv:2505.23585): ``s_i - sum_j |m_j| s_j / sum_j |m_j|``, the baseline of least variance where a
-      gradient's size goes with the response's length;
-    * gpg (arXiv:2504.02546): ``B / (B - M) (s_i - mean)``, with M of the B responses in groups of equal scores, whose
-      gradient is 0;
+    * opo (arXiv:2505.23585): ``s_i - sum_j |m_j| s_j / sum_j |m_j|``, the minimum-variance baseline if the
+      gradient norm grows with response length;
+    * gpg (arXiv:2504.02546): ``B / (B - M) (s_i - mean)``, where M of the B responses are in groups of equal scores and
+      have no gradient;
     * passk (GRPO-PassK, arXiv:2503.19595): ``max - second`` for the best response, 0 for the others;
     * maxrl (arXiv:2602.02710): ``(s_i - mean) / (mean + epsilon)``;
     * remax (arXiv:2310.10505): ``sum_{k >= t} r_ik - b_i``, b_i the score of the greedy response;
     * optimal_token_baseline (Greensmith et al. 2004, token by token): ``G_it - sum_j W_jt G_jt / (sum_j W_jt +
       epsilon)`` with the reward to go G and ``W_it = sum_{k <= t} |grad log p_ik|^2``, whose square norm with respect
-      to the logits is ``1 - 2 p + sum_v p_v^2``; t counts the tokens of each response that count.
+      to the logits is ``1 - 2 p + sum_v p_v^2``; t numbers the valid tokens of each response.
 
-    Only responses with a token that counts are in a group: a rejected row is an absent row. The return is the
-    advantage, but for remax and optimal_token_baseline the reward to go.
+    Groups contain only responses with a valid token: a rejected row is an absent row. The return equals the
+    advantage; for remax and optimal_token_baseline it is the reward to go.
     """
     valid = inputs["response_mask"] != 0
     rewards = inputs["token_level_rewards"]
@@ -86,7 +86,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _token_baselines(returns: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     """Compute each token's baseline, [batch, tokens]: the weighted mean of the group's returns at the same step."""
     if inputs["old_log_probs"] is None or inputs["sum_squared_probs"] is None:
-        raise DoesNotApply("the optimal token baseline weighs tokens by their probabilities, which are not given")
+        raise DoesNotApply("the optimal token baseline needs token probabilities, which the scenario does not have")
     squared_norms = 1 - 2 * torch.exp(inputs["old_log_probs"]) + inputs["sum_squared_probs"]
     weights = torch.where(valid, squared_norms, 0.0).cumsum(-1)
     epsilon = 1e-8 if inputs["epsilon"] is None else inputs["epsilon"]
@@ -151,13 +151,13 @@ def _of_group(scores: Any, lengths: Any, inputs: Mapping[str, Any]) -> Any:
     return torch.where(torch.arange(count) == scores.argmax(), gain, 0.0)
 
 
-#: What remax's greedy responses earn in a search.
+#: Rewards of remax's greedy responses in a search.
 _BASELINES = (0.0, 1.0, -1.0, 0.5)
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
-    if inputs["estimator"] == "maxrl":  # it divides by a rate of success
+    if inputs["estimator"] == "maxrl":  # it divides by a success rate
         rewards = inputs["token_level_rewards"]
         inputs["token_level_rewards"] = replaced(rewards, abs(rewards.array().astype("float64")))
     if inputs["estimator"] == "remax" and inputs["reward_baselines"] is None:
@@ -169,13 +169,13 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Log-probs of tokens, and how much of the rest of the vocabulary stands on one other token.
+#: Log-probs of tokens, and the share of the remaining probability that one other token has.
 _TOKEN_LOG_PROBS = (-1.0, -0.5, -2.0, -0.125, 0.0)
 _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Draw probabilities of the tokens, and a sum of squares that a distribution with them may have."""
+    """Draw token probabilities, and a sum of squares that a distribution with them can have."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):
@@ -197,26 +197,28 @@ GROUP_ADVANTAGE = Contract(
         "variance (Greensmith et al. 2004, JMLR 5)"
     ),
     inputs=(
-        per_token("token_level_rewards", "reward of each token; an outcome reward stands on one", "reward"),
-        token_mask("1 where a token counts; a rejected row is all 0"),
+        per_token("token_level_rewards", "reward of each token; an outcome reward is on one token", "reward"),
+        token_mask("1 for tokens that count; a rejected row is all 0"),
         REWARD_LAYOUT,
         GROUP,
-        knob("epsilon", "added to the standard deviation; left out, the boundary's own (1e-6)", (1e-6, 0.5), None),
+        knob("epsilon", "added to the standard deviation; default: the boundary's own (1e-6)", (1e-6, 0.5), None),
         knob(
             "norm_by_std",
-            "whether to divide by the group's standard deviation; left out, as the estimator's paper does",
+            "whether to divide by the group's standard deviation; default: as in the estimator's paper",
             (True, False),
             None,
         ),
         Input(
             "estimator",
             "string",
-            "whose advantage: grpo, rloo, opo, gpg, passk, reinforce_plus_plus_baseline, gdpo, remax, maxrl, "
-            "optimal_token_baseline; left out, none in particular, and the contract has no oracle",
+            "estimator: grpo, rloo, opo, gpg, passk, reinforce_plus_plus_baseline, gdpo, remax, maxrl, "
+            "optimal_token_baseline; without one, the contract has no oracle",
             default=None,
         ),
         per_row("reward_baselines", "remax: the reward of the greedy response to the row's prompt", default=None),
-        per_token("old_log_probs", "optimal_token_baseline: of the policy that generated the tokens", default=None),
+        per_token(
+            "old_log_probs", "optimal_token_baseline: log-probs of the policy that generated the tokens", default=None
+        ),
         per_token(
             "sum_squared_probs",
             "optimal_token_baseline: the sum of p^2 over the vocabulary, at each token",
@@ -224,31 +226,29 @@ GROUP_ADVANTAGE = Contract(
         ),
         dialect("std", "unbiased", "unbiased (n - 1) or biased (n)"),
         dialect(
-            "epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) of the root"
+            "epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) the root"
         ),
         dialect(
             "group_of_one",
             "zero",
-            "the advantage of a response that has no other in its group: zero, or score (no baseline)",
+            "the advantage of a group of one response: zero, or score (no baseline)",
         ),
-        dialect(
-            "rejected", "absent", "whether rows without a token that counts are in the statistics: absent or counted"
-        ),
+        dialect("rejected", "absent", "whether statistics include rows without a valid token: absent or counted"),
         dialect(
             "masked_rewards",
             "ignored",
-            "whether a reward on a token that does not count is part of its response's score: ignored or counted",
+            "whether a reward on a masked token is part of its response's score: ignored or counted",
         ),
         dialect(
             "zero_gradient",
             "equal_scores",
-            "which responses gpg takes to have no gradient: equal_scores (of groups with one score) or zero_scores",
+            "responses that gpg counts as having no gradient: equal_scores (groups with equal scores) or zero_scores",
         ),
         dialect(
             "whiten",
             None,
-            "whether the advantages of all tokens of the batch that count are centred and divided by sqrt(variance + "
-            "1e-8), the variance with n - 1; left out, as the estimator's paper does",
+            "whether advantages are whitened over all valid tokens of the batch: centred and divided by "
+            "sqrt(variance + 1e-8), the variance with n - 1; default: as in the estimator's paper",
             kind="boolean",
         ),
     ),
@@ -267,7 +267,7 @@ GROUP_ADVANTAGE = Contract(
 
 
 def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a scenario of ``reward_normalisation`` as one of this contract: each response is one token."""
+    """Convert a scenario of ``reward_normalisation`` to this contract: each response is one token."""
     rewards = inputs["rewards"]
     one = {
         "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
@@ -280,6 +280,6 @@ def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the answer to such a scenario as ``reward_normalisation`` has it."""
+    """Convert the result back to ``reward_normalisation``."""
     advantages = observation["advantages"]
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}

@@ -1,4 +1,4 @@
-"""Off-policy correction: what makes up for tokens that another policy than the trained one has generated."""
+"""Off-policy correction: importance weights and masks for tokens that another policy generated."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     weights, kept = (
         None if outputs.get(key) is None else outputs[key].expand(mask.shape) for key in ("weights", "kept")
     )
-    # What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+    # Values on masked tokens have no meaning; they are removed from both sides.
     decision = None if kept is None else ((detached(kept) != 0) & valid).to(inputs["old_log_probs"].dtype)
     return {
         "weights": None if weights is None else torch.where(valid, detached(weights), 0.0),
@@ -60,12 +60,12 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``w = p_old / p_rollout`` of each token; or of each sequence: the product of its tokens', or its root.
+    """``w = p_old / p_rollout`` per token; or per sequence, as the product or the geometric mean over its tokens.
 
-    With thresholds ``a <= b``: truncate gives ``clip(w, a, b)`` and keeps all; mask gives ``w`` where ``a <= x <= b``
-    and 0 elsewhere, ``x`` being ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
-    summed (sequence) or averaged (geometric) over the sequence, or the largest of them. Weights change the measure and
-    not the objective, so they stop gradients.
+    With thresholds ``a <= b``: truncate returns ``clip(w, a, b)`` and keeps all tokens; mask returns ``w`` if
+    ``a <= x <= b``, else 0. ``x`` is ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
+    summed (sequence) or averaged (geometric) over the sequence, or their maximum. Weights change the measure, not the
+    objective, so they carry no gradient.
     """
     valid, level = inputs["response_mask"] != 0, inputs["level"]
     of_tokens = level in ("token", "every_token", "largest")
@@ -80,7 +80,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     else:
         statistic = weights if inputs["statistic"] == "ratio" else _divergence(inputs)
         if level == "largest" and inputs["statistic"] == "ratio":
-            raise DoesNotApply("a sequence is judged by the largest distance of one of its tokens, not by a ratio")
+            raise DoesNotApply("level largest needs a distance as its statistic (k2 or k3), not a ratio")
         inside = torch.ones_like(valid)
         if low is not None and inputs["statistic"] == "ratio":
             inside &= statistic >= low
@@ -123,7 +123,7 @@ def _divergence(inputs: Mapping[str, Any]) -> Any:
 
 
 def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
-    """Average over the valid tokens; or over the sequences that have one, whose tokens share their weight."""
+    """Return the mean weight over valid tokens, or over sequences with a valid token if weights are per sequence."""
     if of_tokens:
         return weights[valid].sum() / valid.sum().clamp(min=1)
     some = valid.any(-1)
@@ -132,7 +132,7 @@ def _mean_weight(weights: Any, valid: Any, of_tokens: bool) -> Any:
 
 IMPORTANCE_WEIGHT = Contract(
     name="importance_weight",
-    summary="the weight of each token for what the old policy differs from the rollout policy, and which are left out",
+    summary="importance weights between the old policy and the rollout policy, and the tokens that are masked",
     source=(
         "truncated importance sampling (Ionides 2008; for LLMs Yao et al. 2025, fengyao.notion.site/off-policy-rl), "
         "IcePop (arXiv:2510.18855), masked importance sampling of sequences (Liu et al. 2025, "
@@ -141,22 +141,22 @@ IMPORTANCE_WEIGHT = Contract(
     inputs=(
         per_token(
             "old_log_probs",
-            "of the trained policy when the tokens were scored, in nats, <= 0",
+            "log-probs of the trained policy when the tokens were scored, in nats, <= 0",
             "log_prob",
             differentiable=True,
         ),
-        per_token("rollout_log_probs", "of the policy that generated the tokens", "log_ratio"),
+        per_token("rollout_log_probs", "log-probs of the policy that generated the tokens", "log_ratio"),
         token_mask(),
         knob(
             "level",
-            "of what the ratio is: token; sequence (product over its valid tokens); geometric (their geometric mean); "
-            "every_token (a sequence is kept where each of its valid tokens is; weights as for token), largest (by the "
-            "largest of its tokens' distances; likewise)",
+            "level of the ratio: token; sequence (product over its valid tokens); geometric (their geometric mean); "
+            "every_token (keep a sequence if all its valid tokens are kept; weights as for token); largest (keep a "
+            "sequence by its largest token distance; weights as for token)",
             ("token", "sequence", "geometric"),
         ),
         knob(
             "mode",
-            "truncate (cut the weight to the thresholds, keep all) or mask (weight 0, not kept, outside of them)",
+            "truncate (clip weights to the thresholds, keep all) or mask (weight 0 and not kept outside them)",
             ("truncate", "mask"),
         ),
         knob("threshold_low", "lower, included", (None, 0.5, 0.9)),
@@ -164,33 +164,32 @@ IMPORTANCE_WEIGHT = Contract(
         Input(
             "statistic",
             "string",
-            "what mask compares with the thresholds: ratio, or its distance from 1 as k2 or k3 (only the upper one; "
-            "sequence: their sum, geometric: their mean)",
+            "statistic that mask compares with the thresholds: ratio, or its distance from 1 as k2 or k3 (upper "
+            "threshold only; sequence: the sum over tokens, geometric: their mean)",
             default="ratio",
         ),
         dialect(
             "statistic_of",
             "ratio",
-            "of what k3 is the distance from 1: ratio (p_old / p_rollout, whose mean over the rollout's tokens is the "
+            "the ratio in k3: ratio (p_old / p_rollout, whose mean k3 over rollout tokens estimates the "
             "divergence), or inverse",
         ),
         Input(
             "normalise",
             "boolean",
-            "whether the weights are divided by their mean over the valid tokens (over the sequences, where the level "
-            "is one of sequences)",
+            "whether weights are divided by their mean over valid tokens (over sequences, for sequence levels)",
             default=None,
         ),
-        dialect("log_ratio_clamp", None, "the logarithm of the ratio is cut to [-clamp, clamp]"),
+        dialect("log_ratio_clamp", None, "bound of the log-ratio: it is clamped to [-clamp, clamp]"),
         RATIO_PRECISION,
-        dialect("detached", True, "whether the weights stop gradients; if not, the caller must hand in constants"),
+        dialect("detached", True, "whether weights are detached; if not, the caller must pass constants"),
     ),
     observes=(
-        Observed("weights", "weight of each token; None where only a decision is returned", TOKENS),
+        Observed("weights", "weight of each token; None if only a decision is returned", TOKENS),
         Observed("weight_gradient", "d sum(weights) / d old_log_probs", TOKENS, "gradient"),
-        Observed("kept", "1 where a token is kept, 0 where it is left out", TOKENS),
-        Observed("sequence_kept", "the same, where the level is one of sequences", TOKENS, "decision"),
-        Observed("clip_fraction", "share of the valid tokens whose weight is cut or left out", role="metric"),
+        Observed("kept", "1 for kept tokens, 0 for masked tokens", TOKENS),
+        Observed("sequence_kept", "the same, for sequence levels", TOKENS, "decision"),
+        Observed("clip_fraction", "fraction of valid tokens whose weight is clipped or masked", role="metric"),
     ),
     measure=_measure,
     oracle=_oracle,
@@ -204,9 +203,9 @@ IMPORTANCE_WEIGHT = Contract(
 
 
 def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the rejection mask, and what a policy loss multiplied by it still lets through.
+    """Measure the rejection mask, and the policy loss that remains after multiplying by it.
 
-    A leaked position is a valid token of a sequence that lost another of its tokens and yet has a non-zero loss.
+    A leaked position is a valid token with a non-zero loss in a sequence that has another rejected token.
     """
     outputs = call(**inputs)
     valid = inputs["response_mask"].to(torch.bool)
@@ -214,7 +213,7 @@ def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: 
     losses = outputs["policy_loss"] * kept
     rejected = ((kept == 0) & valid).any(dim=-1, keepdim=True)
     leaked = rejected & valid & (losses != 0)
-    # Positions count the tokens of the batch row by row, as the frameworks concatenate them.
+    # Positions number the tokens of the batch row by row, as frameworks concatenate them.
     positions = torch.nonzero(leaked.flatten()).flatten()
     return {
         "opsm_mask": kept,
@@ -230,12 +229,12 @@ def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``M = 0`` for a sequence with ``A < 0`` and ``1/|y| sum_t (log p_old - log p) > delta``, else 1; the loss of a
     token is PPO's ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)`` with ``r = exp(-ppo_kl)``.
 
-    :raises DoesNotApply: where advantages of one sequence differ in sign; the paper has one advantage a sequence.
+    :raises DoesNotApply: if advantages of one sequence differ in sign; the paper has one advantage per sequence.
     """
     valid, advantages = inputs["response_mask"] != 0, inputs["advantages"]
     negative = (advantages < 0) & valid
     if (negative.any(-1) & ((advantages >= 0) & valid).any(-1)).any():
-        raise DoesNotApply("a sequence with advantages of both signs has no decision in the paper")
+        raise DoesNotApply("the paper does not define sequences with advantages of both signs")
     distance = -row_mean(log_ratio(inputs["log_probs"], inputs["old_log_probs"], valid), valid)
     rejected = negative.any(-1) & (distance[:, 0] > inputs["opsm_delta"])
     ratio = torch.exp(-inputs["ppo_kl"])
@@ -248,15 +247,15 @@ def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sequence_rejection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw advantages of sequences, or each token's own: with both signs in one, only the laws have a say. A
-    threshold as given, or about half or one and a half times what a row has: a sum for a mean, a mean of other tokens,
-    falls on its other side."""
+    """Draw advantages per sequence or per token; with both signs in one sequence, only laws apply. The threshold is the
+    drawn one, or half or one and a half times a row's statistic, so that a sum in place of a mean, or a mean over other
+    tokens, falls on its other side."""
     spread(inputs, "log_probs", "old_log_probs")
     if choose.integer(0, 1) == 0:
         values = inputs["advantages"].array().copy()
         values[:] = values[:, :1]
         inputs["advantages"] = replaced(inputs["advantages"], values)
-    factor = choose.one_of((None, 1.47, 0.53))  # of numbers in eighths: no other row is exactly at the threshold
+    factor = choose.one_of((None, 1.47, 0.53))  # multiples of 1/8: no other row is exactly at the threshold
     if factor is not None:
         current, old = (inputs[name].array().astype(np.float64) for name in ("log_probs", "old_log_probs"))
         valid = inputs["response_mask"].array() != 0
@@ -273,7 +272,7 @@ def _ones(scenario: Mapping[str, Any]) -> Any:
 
 SEQUENCE_REJECTION = Contract(
     name="sequence_rejection",
-    summary="off-policy sequence masking: which sequences the policy loss leaves out",
+    summary="off-policy sequence masking: the sequences that the policy loss rejects",
     source=(
         "OPSM, DeepSeek-V3.2 (arXiv:2512.02556), section 3.1: a sequence with negative "
         "advantage and mean KL over delta is masked"
@@ -284,15 +283,15 @@ SEQUENCE_REJECTION = Contract(
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(default=_ones),
         knob("opsm_delta", "threshold of the mean sequence KL, in nats", (0.11, 0.07, 0.31, 1.13), REQUIRED),
-        per_token("ppo_kl", "old minus current log-prob as the policy loss sees it", default=_ones),
+        per_token("ppo_kl", "old minus current log-prob, as the policy loss uses it", default=_ones),
         Input("eps_clip", "number", "lower clip range of the policy loss", default=0.2),
         Input("eps_clip_high", "number", "upper clip range of the policy loss", default=0.2),
     ),
     observes=(
-        Observed("opsm_mask", "0 where a token is rejected", TOKENS, "decision"),
-        Observed("opsm_clipfrac", "the framework's own count of the sequences it rejected", role="metric"),
+        Observed("opsm_mask", "0 for rejected tokens", TOKENS, "decision"),
+        Observed("opsm_clipfrac", "the framework's count of rejected sequences", role="metric"),
         Observed("masked_policy_pg_loss_tokens", "policy loss of each token times the mask", TOKENS),
-        Observed("reduced_policy_loss", "mean of those over the valid tokens"),
+        Observed("reduced_policy_loss", "mean of masked_loss over valid tokens"),
         Observed("leaked_positions", "tokens of a rejected sequence that still have a loss", role="other"),
         Observed("leaked_token_count", "how many", role="other"),
     ),

@@ -1,4 +1,4 @@
-"""KL estimates: how far the policy is from the reference at each token, from the log-probs of that token alone."""
+"""Per-token estimates of the KL divergence between the policy and the reference, from the token's log-probs."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ KL_ESTIMATE = Contract(
         "DeepSeekMath (arXiv:2402.03300), equation 4: k3"
     ),
     inputs=(
-        per_token("log_probs", "of the policy, in nats, <= 0", "log_prob", differentiable=True),
-        per_token("ref_log_probs", "of the reference, for the same tokens", "log_ratio"),
-        knob("kl_estimator", "k1, abs, k2, or k3, which is low_var_kl too", ("k1", "abs", "k2", "k3"), REQUIRED),
-        dialect("clamp", None, "the estimate is cut to [-clamp, clamp] and has no gradient beyond"),
-        token_mask("1 where a token counts; elsewhere the estimate is 0", default=None),
+        per_token("log_probs", "log-probs of the policy, in nats, <= 0", "log_prob", differentiable=True),
+        per_token("ref_log_probs", "log-probs of the reference for the same tokens", "log_ratio"),
+        knob("kl_estimator", "k1, abs, k2, or k3 (also called low_var_kl)", ("k1", "abs", "k2", "k3"), REQUIRED),
+        dialect("clamp", None, "bound of the estimate: it is clamped to [-clamp, clamp], with no gradient outside"),
+        token_mask("1 for tokens that count; elsewhere the estimate is 0", default=None),
     ),
     observes=(
         Observed("kl", "the estimate of each token", TOKENS),

@@ -55,7 +55,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 LOSS_AGGREGATION = Contract(
     name="loss_aggregation",
-    summary="the scalar loss of a batch from its per-token losses",
+    summary="the scalar loss of a batch, from its per-token losses",
     source="DAPO (arXiv:2503.14476), section 3.3, and Dr. GRPO (arXiv:2503.20783), section 3.1: token-mean, seq-mean-*",
     inputs=(
         per_token("loss_mat", "per-token losses", "loss", differentiable=True),
@@ -71,7 +71,7 @@ LOSS_AGGREGATION = Contract(
         Observed("theta_gradient", "d loss / d theta", role="other"),
         Observed("parameter_update_delta", "minus the learning rate times theta_gradient", role="other"),
         Observed("per_token_gradient", "d loss / d loss_mat", TOKENS, "gradient"),
-        Observed("masked_token_gradient_abs_sum", "sum of |per_token_gradient| where the mask is 0", role="other"),
+        Observed("masked_token_gradient_abs_sum", "sum of |per_token_gradient| over masked tokens", role="other"),
     ),
     measure=_measure,
     oracle=_oracle,

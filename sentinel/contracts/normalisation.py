@@ -1,6 +1,6 @@
-"""What normalisations share: statistics of groups and batches, whitening, and scenarios of outcome rewards.
+"""Shared by normalisations: statistics of groups and batches, whitening, and scenarios of outcome rewards.
 
-Formulas are in float64 torch, from the papers named; what frameworks honestly choose differently is a dialect input.
+Formulas are in float64 torch and come from the papers named. Legitimate choices of frameworks are dialect inputs.
 """
 
 from __future__ import annotations
@@ -35,27 +35,31 @@ from sentinel.values.lazy import torch
 NORMALISATION_INPUTS = (
     GROUP,
     GROUP_LAYOUT,
-    knob("mean_level", "over what the subtracted mean is: group, batch, or None for no mean", ("group", "batch", None)),
+    knob(
+        "mean_level",
+        "set over which the subtracted mean is computed: group, batch, or None for no mean",
+        ("group", "batch", None),
+    ),
     knob(
         "std_level",
-        "over what the dividing standard deviation is: group, batch, or None for no division",
+        "set over which the dividing standard deviation is computed: group, batch, or None for no division",
         (None, "group", "batch"),
         "group",
     ),
-    knob("leave_one_out", "whether the mean leaves out what it is subtracted from", (False, True)),
+    knob("leave_one_out", "whether the mean excludes the value that it is subtracted from", (False, True)),
     knob("epsilon", "added to the standard deviation", (1e-6, 0.5)),
     dialect("std", "unbiased", "unbiased (n - 1) or biased (n)"),
-    dialect("epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) of the root"),
+    dialect("epsilon_placement", "outside", "outside (std + epsilon) or inside (sqrt(variance + epsilon)) the root"),
     dialect(
         "std_about",
         "mean",
-        "mean (of what std_level says: a standard deviation proper) or subtracted (the root mean square of what is "
-        "left after the subtraction)",
+        "deviations of the std: mean (from the mean of std_level) or subtracted (the root mean square of the values "
+        "after the subtraction)",
     ),
-    dialect("group_of_one", "zero", "what has no other to compare with: zero, or score (no mean is subtracted)"),
+    dialect("group_of_one", "zero", "the result for a group of one: zero, or score (no mean is subtracted)"),
 )
 
-#: Laws of every boundary that takes tokens with a mask to tokens.
+#: Laws of every boundary from masked tokens to tokens.
 LAWS_OF_TOKENS = laws_of_tokens(
     "parts_add_up",
     "a_sequence_decision_is_one_decision",
@@ -68,7 +72,7 @@ LAWS_OF_TOKENS = laws_of_tokens(
 
 
 def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
-    """Number the rows of each group, in the order of their first row."""
+    """Return the row indices of each group, in order of first appearance."""
     groups: dict[Hashable, list[int]] = {}
     for row, label in enumerate(labels):
         groups.setdefault(label, []).append(row)
@@ -76,23 +80,22 @@ def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
-    """List the runs of True, from left to right."""
+    """Return the runs of True, from left to right."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=int), [0]])))
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
 
 def mean(values: Any, count_epsilon: float = 0.0) -> Any:
-    """Compute ``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 of none.
+    """Compute ``sum_i x_i / (n + count_epsilon)`` of ``values`` [n]; 0 if there are none.
 
-    The count is a sum over the mask: it has single precision, whatever the values have, so that an epsilon below half
-    its unit in the last place is not seen.
+    Frameworks sum the mask in single precision, so an epsilon below half a unit in the last place of n has no effect.
     """
     count = torch.tensor(float(len(values) or 1), dtype=torch.float32) + count_epsilon
     return values.sum() / count.double()
 
 
 def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> Any:
-    """Compute ``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 of fewer than two."""
+    """Compute ``n / (n - 1)`` (or 1) times the mean of ``(x_i - mean)^2`` of ``values`` [n]; 0 for fewer than two."""
     count = len(values)
     var = mean((values - mean(values, count_epsilon)).square(), count_epsilon)
     return var * count / max(count - 1, 1) if unbiased else var
@@ -104,7 +107,7 @@ def squares(deviations: Any, unbiased: bool) -> Any:
 
 
 def root(var: Any, epsilon: float, placement: str) -> Any:
-    """Compute what a normalisation divides by: see ``epsilon_placement``."""
+    """Compute the divisor of a normalisation: see ``epsilon_placement``."""
     if placement == "inside":
         return torch.sqrt(var + epsilon)
     if placement == "outside":
@@ -115,7 +118,7 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
 
 
 def whitened(values: Any, valid: Any) -> Any:
-    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over tokens that count, the variance with n - 1; 0 elsewhere."""
+    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over valid tokens, the variance with n - 1; 0 elsewhere."""
     tokens = values[valid]
     return torch.where(valid, (values - mean(tokens)) / root(variance(tokens), 1e-8, "inside"), 0.0)
 
@@ -123,10 +126,10 @@ def whitened(values: Any, valid: Any) -> Any:
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
     """Compute ``(x - mean) / (std + epsilon)`` of the ``values`` that are ``valid`` (both [batch, ...]); 0 elsewhere.
 
-    ``mean`` and ``std`` are of the group's or the batch's valid values: GRPO (arXiv:2402.03300, section 4.1.2) has
-    both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740, section 3.3) the
-    mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A value without others is its own mean. A standard deviation
-    of one value with n - 1 is no number; nothing is divided by it but ``1 + epsilon``.
+    ``mean`` and ``std`` are statistics of the group's or the batch's valid values. GRPO (arXiv:2402.03300, section
+    4.1.2) uses both of the group, Dr. GRPO (arXiv:2503.20783, section 3.2) only the mean, RLOO (arXiv:2402.14740,
+    section 3.3) the mean of the others, ``(sum_j x_j - x_i) / (n - 1)``. A single value is its own mean. The standard
+    deviation of a single value with n - 1 is undefined; the divisor is then ``1 + epsilon``.
     """
     centre, scale = torch.zeros_like(values), torch.ones_like(values)
     for part in _parts(inputs["mean_level"], valid, inputs):
@@ -141,14 +144,14 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
         if not len(x):
             continue
         about = x.mean() if inputs["std_about"] == "mean" else centre[part]
-        # One value has no spread to be measured with n - 1.
+        # The deviation of one value with n - 1 is undefined.
         var = torch.ones_like(x[0]) if unbiased and len(x) == 1 else squares(x - about, unbiased)
         scale[part] = root(var, inputs["epsilon"], inputs["epsilon_placement"])
     return torch.where(valid, (values - centre) / scale, 0.0)
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """Mark the valid places of each group, of the batch, or none: boolean tensors of the shape of ``valid``."""
+    """Return masks of the valid places of each group, or of the batch, in the shape of ``valid``; empty for None."""
     if level is None:
         return []
     if level == "batch":
@@ -167,12 +170,12 @@ def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any
 
 
 def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give the groups the layout that the boundary needs: see ``group_layout``."""
+    """Arrange rows in the group layout that the boundary requires: see ``group_layout``."""
     labels, layout = list(inputs["group"]), inputs["group_layout"]
     if layout == "equal":
         rows = len(labels)
         sizes = [size for size in range(rows, 0, -1) if rows % size == 0]
-        size = choose.one_of([*sizes, *sizes[1:-1] * 2])  # of several groups of several there is the most to see
+        size = choose.one_of([*sizes, *sizes[1:-1] * 2])  # prefer several groups of several rows
         labels = ["pqrstuvw"[row // size] for row in range(rows)]
     elif layout == "consecutive":
         labels.sort()
@@ -180,13 +183,13 @@ def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: Where rewards stand, the plainest first: on the last token that counts of each row; also on that of rejected rows,
-#: which is their last token of all; also on tokens that do not count; on every token.
+#: Positions of rewards, the simplest first: the last valid token of each row; also the last token of rejected rows;
+#: also masked tokens; every token.
 REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
 def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Turn a reward of every token into outcome rewards, in place: see :data:`REWARD_STYLES`."""
+    """Convert per-token rewards to outcome rewards in place: see :data:`REWARD_STYLES`."""
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"].array() != 0
     style = REWARD_STYLES[0] if inputs["reward_layout"] == "outcome" else choose.one_of(REWARD_STYLES)
     if style == "every":
@@ -202,12 +205,11 @@ def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-#: An input of contracts whose scenarios :func:`place_rewards` arranges.
+#: An input of contracts that use :func:`place_rewards`.
 REWARD_LAYOUT = Input(
     "reward_layout",
     "string",
-    "which rewards the boundary can be given: any (each token its own), or outcome (one a response, on its last token "
-    "that counts)",
+    "rewards that the boundary accepts: any (one per token), or outcome (one per response, on its last valid token)",
     default="any",
 )
 
@@ -223,17 +225,17 @@ def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": result if clip is None else result.clamp(-clip, clip)}
 
 
-#: Laws about a mask, which rewards do not have.
+#: Laws about a mask; rewards have none.
 _OF_MASKS = ("masked_values_have_no_influence", "a_rejected_row_is_an_absent_row", "padding_is_invisible")
 
 REWARD_NORMALISATION = rule(
     name="reward_normalisation",
-    summary="the rewards that training sees, from those of the task, relative to the group or the batch",
+    summary="rewards for training from task rewards, normalised over the group or the batch",
     source="GRPO (arXiv:2402.03300), section 4.1.2; Dr. GRPO (arXiv:2503.20783); RLOO (arXiv:2402.14740), section 3.3",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),
         *NORMALISATION_INPUTS,
-        knob("clip", "bound of the |normalised reward|; left out, none", (None, 1.0, 0.25)),
+        knob("clip", "bound of |normalised reward|; default: none", (None, 1.0, 0.25)),
     ),
     observes=(Observed("normalised", "reward of each response, normalised", ("batch",)),),
     measure=returned(normalised="as_is"),
@@ -251,7 +253,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A token that does not count has no advantage; where a boundary means to leave something there, it is left out."""
+    """Set advantages of masked tokens to 0 if the boundary may leave other values there."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
@@ -259,25 +261,23 @@ def _measure_advantage_normalisation(
 
 
 def _oracle_advantage_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``(A_it - mean) / (std + epsilon)`` over the group's or the batch's tokens that count."""
+    """``(A_it - mean) / (std + epsilon)`` over the valid tokens of the group or the batch."""
     return {"normalised": normalised(inputs["advantages"], inputs["response_mask"] != 0, inputs)}
 
 
 ADVANTAGE_NORMALISATION = Contract(
     name="advantage_normalisation",
-    summary="token-level advantages relative to those of the group's or the batch's tokens that count",
+    summary="token-level advantages, normalised over the valid tokens of the group or the batch",
     source="What Matters in On-Policy RL (arXiv:2006.05990), section 3.3; REINFORCE++ (arXiv:2501.03262), equation 7",
     inputs=(
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(),
         *NORMALISATION_INPUTS,
-        dialect(
-            "masked_output", "zero", "what a token that does not count comes out with: zero, or any (nobody reads it)"
-        ),
+        dialect("masked_output", "zero", "the result on masked tokens: zero, or any (it is not used)"),
     ),
     observes=(
-        Observed("normalised", "advantage of each token that counts, normalised; 0 elsewhere", TOKENS),
-        Observed("left_on_masked", "sum of magnitudes that tokens that do not count come out with"),
+        Observed("normalised", "normalised advantage of each valid token; 0 elsewhere", TOKENS),
+        Observed("left_on_masked", "sum of magnitudes on masked tokens"),
     ),
     measure=_measure_advantage_normalisation,
     oracle=_oracle_advantage_normalisation,
@@ -292,9 +292,9 @@ ADVANTAGE_NORMALISATION = Contract(
 
 
 def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns one output, under any name. It is a scalar, one number a row, or one a token.
+    """``call`` returns one output under any name: a scalar, one number per row, or one per token.
 
-    What stands at tokens that do not count is nobody's meaning: it is left out on both sides.
+    Values on masked tokens have no meaning; they are removed from both sides.
     """
     (result,) = call(**inputs).values()
     mask = inputs["response_mask"]
@@ -309,9 +309,9 @@ def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: M
 
 
 def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Over the tokens that count of the batch, or of each row: ``sum x``, ``mean = sum x / n``, ``var = sum (x -
+    """Over the valid tokens of the batch or of each row: ``sum x``, ``mean = sum x / n``, ``var = sum (x -
     mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) / sqrt(var + epsilon)``, plus ``mean`` without
-    ``shift_mean``. Of no token, all of them are 0; so is the variance of one token."""
+    ``shift_mean``. All are 0 without tokens; so is the variance of one token."""
     values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
     if statistic == "segment_mean":
         return {"result": _segment_means(values, valid, inputs)}
@@ -346,7 +346,7 @@ def _segment_means(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 MASKED_STATISTICS = Contract(
     name="masked_statistics",
-    summary="statistics of the tokens that count",
+    summary="statistics of the valid tokens",
     source="the definitions of the sample mean and the sample variance; whitening as in PPO (arXiv:2006.05990, C67)",
     inputs=(
         per_token("values", "a value of each token", "value"),
@@ -354,12 +354,12 @@ MASKED_STATISTICS = Contract(
         Input(
             "statistic",
             "string",
-            "mean, sum, var, whiten (centred, divided by the standard deviation), or segment_mean (each token has the "
-            "mean of the run of tokens that count in which it stands)",
+            "mean, sum, var, whiten (centred, divided by the standard deviation), or segment_mean (each token gets the "
+            "mean of its run of valid tokens)",
         ),
-        knob("axis", "over what: None for all tokens of the batch, token for those of each row", (None, "token")),
-        knob("unbiased", "whether the variance has n - 1 (or n) in its denominator", (True, False)),
-        knob("shift_mean", "whiten: whether the result is centred at 0, or at the mean it had", (True, False)),
+        knob("axis", "axis: None for all tokens of the batch, token for each row", (None, "token")),
+        knob("unbiased", "whether the variance divides by n - 1 (otherwise n)", (True, False)),
+        knob("shift_mean", "whiten: whether the result is centred at 0, or keeps its mean", (True, False)),
         knob("epsilon", "whiten: see epsilon_placement", (1e-8, 0.5)),
         dialect(
             "epsilon_placement",
@@ -372,7 +372,7 @@ MASKED_STATISTICS = Contract(
     observes=(
         Observed("statistic", "mean, sum or var over the batch; else None"),
         Observed("row_statistic", "mean, sum or var of each row; else None", ("batch",)),
-        Observed("whitened", "whiten and segment_mean, at each token that counts; 0 elsewhere", TOKENS),
+        Observed("whitened", "result of whiten and segment_mean at each valid token; 0 elsewhere", TOKENS),
     ),
     measure=_measure_masked_statistics,
     oracle=_oracle_masked_statistics,

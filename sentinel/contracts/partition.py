@@ -1,4 +1,4 @@
-"""Partition: rows that are dealt out to ranks, microbatches and steps."""
+"""Partition: rows that are distributed over ranks, microbatches and steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.values.lazy import torch
 
 
 def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``: for each part the places of its sequences in the batch, in their order."""
+    """``call`` returns ``parts``: for each part, the batch indices of its sequences in order."""
     lengths, count = inputs["lengths"], len(inputs["lengths"])
     parts = [[int(place) for place in part] for part in call(**inputs)["parts"]]
     places = [place for part in parts for place in part if 0 <= place < count]
@@ -24,7 +24,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
     for number, part in enumerate(parts):
         for place in part:
             owners.setdefault(labels[place % count], set()).add(number)
-    # Each minibatch is dealt out for itself, and their differences may add up.
+    # Each minibatch is distributed separately, so differences may add up.
     deals = count // inputs["minibatch_size"] if inputs["minibatch_size"] else 1
     whole = deals * max(sum(n for n, label in zip(lengths, labels) if label == one) for one in labels)
     spread = max(loads, default=0) - min(loads, default=0)
@@ -41,7 +41,7 @@ def _measure_balanced_partition(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
-    """Count sequences that are trained on in another minibatch: parts are gone through in order, as many at a time."""
+    """Count sequences that are trained on in another minibatch. Every part is read in order, equally many at a time."""
     if size is None:
         return 0
     each = max(size // max(len(parts), 1), 1)
@@ -49,8 +49,8 @@ def _strayed(parts: Sequence[Sequence[int]], size: int | None) -> int:
 
 
 def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Of as many at a time as there are parts, in the order of their lengths, the longest goes to the part that has the
-    least. The parts of a part's size are then no further apart than the first ones, and so than the longest."""
+    """Sort by length; of each run of as many sequences as parts, the longest goes to the part with the smallest load.
+    The loads of two parts then differ by at most the longest sequence."""
     labels = inputs["prompts"] or list(range(len(inputs["lengths"])))
     size = inputs["minibatch_size"] or len(labels)
     dealt: list[list[int]] = [[] for _ in range(inputs["parts"])]
@@ -67,7 +67,7 @@ def _oracle_balanced_partition(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw at least one sequence (or group) for each part; as many for each where parts are to be of equal size."""
+    """Draw at least one sequence (or group) per part, and equally many per part if parts must have equal size."""
     parts, turns = inputs["parts"], choose.one_of((2, 1, 3))
     minibatches = choose.integer(2, 3) if inputs["keep_minibatches"] else 1
     even = inputs["equal_size"] or inputs["keep_minibatches"]
@@ -82,29 +82,33 @@ def _arrange_balanced_partition(inputs: dict[str, Any], choose: Choose) -> dict[
 
 BALANCED_PARTITION = rule(
     name="balanced_partition",
-    summary="sequences that are dealt out to ranks or microbatches, about as many tokens to each",
+    summary="sequences that are distributed over ranks or microbatches with balanced token counts",
     source=(
         "multiway number partitioning by largest differences (Karmarkar and Karp 1982; Korf, IJCAI 2009): every item "
         "in one part, and merging the largest with the smallest keeps parts no further apart than the longest item"
     ),
     inputs=(
-        drawn("parts", "how many parts there are to be", (2, 1, 3, 4), REQUIRED),
-        drawn("equal_size", "whether each part gets as many sequences", (True, False)),
-        Input("grouped", "boolean", "whether sequences of one prompt go to one part", default=False),
-        Input("keep_minibatches", "boolean", "whether each is to stay in its minibatch", default=False),
+        drawn("parts", "number of parts", (2, 1, 3, 4), REQUIRED),
+        drawn("equal_size", "whether parts have equal numbers of sequences", (True, False)),
+        Input("grouped", "boolean", "whether sequences of one prompt stay in one part", default=False),
+        Input("keep_minibatches", "boolean", "whether sequences stay in their minibatch", default=False),
         Input("lengths", "any", "tokens of each sequence", choices=((),)),
-        Input("prompts", "any", "the prompt of each sequence, where those of one prompt go to one part", default=None),
-        Input("minibatch_size", "integer", "sequences of a minibatch, where each stays in its own", default=None),
+        Input(
+            "prompts", "any", "prompt id of each sequence, if sequences of one prompt stay in one part", default=None
+        ),
+        Input(
+            "minibatch_size", "integer", "sequences per minibatch, if sequences stay in their minibatch", default=None
+        ),
     ),
     observes=(
-        Observed("times", "in how many parts each sequence is", ("sequences",)),
-        Observed("parts", "how many parts there are"),
-        Observed("empty", "how many of them have no sequence"),
-        Observed("uneven", "how many sequences the largest has more than the smallest, where they are to be equal"),
-        Observed("torn", "how many prompts are in several parts"),
-        Observed("strayed", "how many sequences are trained on in another minibatch"),
-        Observed("excess", "by how much more than the longest sequence (or prompt) of each deal parts differ"),
-        Observed("spread", "by how much the loads of two parts differ", role="other"),
+        Observed("times", "number of parts that contain each sequence", ("sequences",)),
+        Observed("parts", "number of parts"),
+        Observed("empty", "number of empty parts"),
+        Observed("uneven", "difference in sequences between the largest and the smallest part, if they must be equal"),
+        Observed("torn", "number of prompts in several parts"),
+        Observed("strayed", "number of sequences that are trained on in another minibatch"),
+        Observed("excess", "amount by which loads differ beyond the longest sequence (or prompt) of each minibatch"),
+        Observed("spread", "largest difference between the loads of two parts", role="other"),
     ),
     measure=_measure_balanced_partition,
     oracle=_oracle_balanced_partition,
@@ -117,7 +121,7 @@ BALANCED_PARTITION = rule(
 
 
 def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``: for each microbatch the places of its rows in the batch."""
+    """``call`` returns ``parts``: for each microbatch, the batch indices of its rows."""
     parts = [list(part) for part in call(**inputs)["parts"]]
     lengths = (inputs["attention_mask"] != 0).sum(-1)
     places = torch.tensor([row for part in parts for row in part], dtype=torch.int64)
@@ -130,12 +134,12 @@ def _measure_microbatch_packing(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_microbatch_packing(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A packing: every row is in one part, and no part is above the budget. Each row on its own is one."""
+    """Give each row a microbatch of its own, a valid packing: every row in one part, no part above the budget."""
     return {"parts": [[row] for row in range(len(inputs["attention_mask"]))]}
 
 
 def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give rows a token at least, and a budget that each fits in."""
+    """Give each row at least one token, and a budget that every row fits."""
     with_a_token(inputs, choose, "attention_mask")
     inputs["max_tokens_per_microbatch"] = max(inputs["max_tokens_per_microbatch"], inputs["attention_mask"].shape[-1])
     return inputs
@@ -143,16 +147,16 @@ def _arrange_microbatch_packing(inputs: dict[str, Any], choose: Choose) -> dict[
 
 MICROBATCH_PACKING = Contract(
     name="microbatch_packing",
-    summary="microbatches of as many rows as a budget of tokens has room for",
+    summary="microbatches within a token budget",
     source="bin packing (Johnson et al., 1974): every item in one bin, and no bin above its capacity",
     inputs=(
-        per_token("attention_mask", "1 where a token is no padding", "mask", dtype="int64"),
-        drawn("max_tokens_per_microbatch", "most tokens of a microbatch; no row has more", (100, 5, 6, 8), REQUIRED),
+        per_token("attention_mask", "1 for tokens that are not padding", "mask", dtype="int64"),
+        drawn("max_tokens_per_microbatch", "maximum tokens of a microbatch; no row has more", (100, 5, 6, 8), REQUIRED),
     ),
     observes=(
-        Observed("times", "in how many microbatches each row is", ("batch",)),
-        Observed("excess", "tokens of the largest microbatch above the budget"),
-        Observed("microbatches", "how many there are; a packing may take more than it must", role="other"),
+        Observed("times", "number of microbatches that contain each row", ("batch",)),
+        Observed("excess", "tokens by which the largest microbatch exceeds the budget"),
+        Observed("microbatches", "number of microbatches; a packing may use more than necessary", role="other"),
     ),
     measure=_measure_microbatch_packing,
     oracle=_oracle_microbatch_packing,

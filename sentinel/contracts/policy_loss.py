@@ -1,7 +1,7 @@
-"""Policy losses: one scalar from the log-probs of the trained policy, those of the old one, and advantages.
+"""Policy losses: one scalar from the trained policy's log-probs, the old log-probs, and advantages.
 
 Throughout, ``r`` is the ratio ``p / p_old`` (:func:`~sentinel.contracts.aggregation.log_ratio`), ``A`` the advantage,
-``sg`` the stopped gradient. Papers state objectives to maximise; a loss here is minus that.
+``sg`` the stopped gradient. Papers state objectives to maximise; the loss is the negative objective.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from sentinel.values.lazy import torch
 
 @dataclass(frozen=True)
 class Step:
-    """What the algorithms read; every tensor is [batch, tokens], and 0 at masked tokens."""
+    """The inputs of the algorithms; every tensor is [batch, tokens] and 0 at masked tokens."""
 
     log_probs: Any
     old_log_probs: Any
@@ -70,7 +70,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of each token, and which tokens the clip range and the second clip cut (None: there is no such)."""
+    """The loss of each token, and the tokens that the clip range and the dual clip change (None: there is no clip)."""
 
     per_token: Any
     clipped: Any = None
@@ -97,15 +97,15 @@ def _cispo(step: Step) -> Losses:
 
 
 def _cispo_unified(step: Step) -> Losses:
-    """CISPO, equations 6 and 7: the same times 0 where PPO would clip, that is, for ``A > 0`` with ``r`` above the band
-    and for ``A < 0`` with ``r`` below it."""
+    """CISPO, equations 6 and 7: as :func:`_cispo`, but 0 for tokens that PPO would clip: ``A > 0`` with ``r`` above the
+    range, and ``A < 0`` with ``r`` below it."""
     low, high = step.band
     masked = ((step.advantages > 0) & (step.ratio > high)) | ((step.advantages < 0) & (step.ratio < low))
     return Losses(_cispo(step).per_token * ~masked, _outside(step))
 
 
 def _icepop(step: Step) -> Losses:
-    """Double-sided masking (arXiv:2510.18855): ``-sg(r) A log p`` inside of the band, 0 outside."""
+    """Double-sided masking (arXiv:2510.18855): ``-sg(r) A log p`` inside the band, 0 outside."""
     outside = _outside(step)
     return Losses(-step.ratio.detach() * ~outside * step.advantages * step.log_probs, outside)
 
@@ -118,7 +118,7 @@ def _outside(step: Step) -> Any:
 def _sapo(step: Step) -> Losses:
     """SAPO, section 3: ``-f(r) A`` with the gate ``f(r) = 4 / tau * sigmoid(tau (r - 1))``, ``tau`` being
     tau_pos for ``A > 0`` and tau_neg otherwise."""
-    # Of two plain numbers torch.where makes single precision.
+    # torch.where of two Python numbers is in single precision.
     positive, other = (step.advantages.new_tensor(step.inputs[name]) for name in ("tau_pos", "tau_neg"))
     tau = torch.where(step.advantages > 0, positive, other)
     return Losses(-4 / tau * torch.sigmoid(tau * (step.ratio - 1)) * step.advantages)
@@ -130,7 +130,7 @@ def _reinforce(step: Step) -> Losses:
 
 
 def _importance_sampling(step: Step) -> Losses:
-    """PPO, equation 6: ``-r A``, nothing clipped."""
+    """PPO, equation 6: ``-r A``, without clipping."""
     return Losses(-step.ratio * step.advantages)
 
 
@@ -141,7 +141,7 @@ def _cross_entropy(step: Step) -> Losses:
 
 def _gmpo(step: Step) -> Losses:
     """GMPO, section 3: ``-A (prod_t min(r_t^s, clip(r_t, e^-e_low, e^e_high)^s)^s)^(1/|y|)`` with ``s = sign A``; the
-    loss of the response stands at each of its tokens."""
+    loss of the response is repeated at each of its tokens."""
     logs, sign = step.log_ratio, torch.sign(step.advantages)
     bounded = logs.clamp(-step.inputs["eps_clip_low"], step.inputs["eps_clip_high"])
     least = sign * torch.minimum(sign * logs, sign * bounded)
@@ -151,8 +151,8 @@ def _gmpo(step: Step) -> Losses:
 
 def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
     def losses(step: Step) -> Losses:
-        """DPPO, section 4: ``-M r A`` with ``M = 0`` where ``r`` has moved the way that ``A`` pushes and the
-        divergence of the token's probability exceeds the threshold, else 1; section 5.4: ``r`` capped from above."""
+        """DPPO, section 4: ``-M r A`` with ``M = 0`` if ``r`` has moved in the direction of ``A`` and the divergence of
+        the token's probability exceeds the threshold, else 1; section 5.4: ``r`` capped from above."""
         rises, distance = step.log_probs > step.old_log_probs, divergence(step).detach()
         too_high = (step.advantages > 0) & rises & (distance > step.inputs["eps_clip_high"])
         falls = step.log_probs < step.old_log_probs
@@ -163,7 +163,7 @@ def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
             weights = weights.clamp(max=cap)
         if step.inputs["surrogate"] == "log_prob":
             weights = weights.detach() * step.log_probs
-        elif cap is not None:  # the weight is a constant, and the token's own log-prob carries the gradient
+        elif cap is not None:  # the weight is constant; the token's log-prob carries the gradient
             weights = weights.detach() * (step.log_probs - step.log_probs.detach()).exp()
         return Losses(-weights * step.advantages * ~masked, masked, capped)
 
@@ -185,15 +185,15 @@ def _binary_kl(step: Step) -> Any:
 
 def _squared_log_ratio(step: Step) -> Losses:
     """Kimi k1.5, equation 3, whose gradient is ``A grad log p - beta / 2 grad (log r)^2`` with the ratio of whole
-    responses; the same token by token is DRO's loss: ``-A log p + beta / 2 (log r)^2``.
+    responses; with token ratios it is DRO's loss: ``-A log p + beta / 2 (log r)^2``.
 
-    The square of a whole response is spread evenly over its tokens.
+    The square of a response is distributed evenly over its tokens.
     """
     penalty = step.log_ratio.square()
     if step.inputs["ratio_level"] == "sequence":
         penalty = penalty / step.valid.sum(-1, keepdim=True).clamp(min=1)
     elif step.inputs["ratio_level"] != "token":
-        raise DoesNotApply("the squared log-ratio is of tokens or of whole responses")
+        raise DoesNotApply("the squared log-ratio is defined for tokens or whole responses")
     return Losses(-step.advantages * step.log_probs + step.inputs["beta"] / 2 * penalty)
 
 
@@ -207,8 +207,8 @@ def _topr(step: Step) -> Losses:
 
 
 def _clip_cov(step: Step) -> Losses:
-    """Clip-Cov (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at tokens drawn from those that PPO does not clip and
-    whose covariance lies between the bounds; as many as ``cov_share`` of the tokens that count, and at least one."""
+    """Clip-Cov (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at random tokens that PPO does not clip and whose
+    covariance is between the bounds. Their number is ``cov_share`` of the valid tokens, and at least one."""
     ppo, covariance = _clipped_surrogate(step), _covariance(step)
     low, high = step.inputs["cov_low"], step.inputs["cov_high"]
     _refuse_ties(covariance, low, high)
@@ -216,13 +216,13 @@ def _clip_cov(step: Step) -> Losses:
     inside[step.valid] = (covariance > low) & (covariance < high)
     inside &= ~ppo.clipped
     if int(inside.sum()) > _chosen(step):
-        raise DoesNotApply("which of the tokens within the bounds are left out is drawn at random")
+        raise DoesNotApply("the tokens that Clip-Cov drops are random")
     return Losses(ppo.per_token * ~inside, inside)
 
 
 def _kl_cov(step: Step) -> Losses:
-    """KL-Cov (arXiv:2505.22617, section 4.2): ``-r A``, with ``coefficient * |log r|`` added at the tokens whose
-    covariance is largest: ``cov_share`` of those that count, and at least one."""
+    """KL-Cov (arXiv:2505.22617, section 4.2): ``-r A``, with ``coefficient * |log r|`` added at the tokens with the
+    largest covariance: ``cov_share`` of the valid tokens, and at least one."""
     covariance, count = _covariance(step), _chosen(step)
     chosen = torch.zeros_like(step.valid)
     if count < len(covariance):
@@ -236,7 +236,7 @@ def _kl_cov(step: Step) -> Losses:
 
 
 def _covariance(step: Step) -> Any:
-    """Compute the token-wise covariance ``(log p - mean log p) (A - mean A)`` of the tokens that count, [n]."""
+    """Compute the token-wise covariance ``(log p - mean log p) (A - mean A)`` of the valid tokens, [n]."""
     if step.inputs["cov_share"] is None:
         raise DoesNotApply(f"{step.inputs['algorithm']} without cov_share has no reference")
     log_probs, advantages = step.log_probs.detach()[step.valid], step.advantages[step.valid]
@@ -248,9 +248,9 @@ def _chosen(step: Step) -> int:
 
 
 def _refuse_ties(values: Any, *bounds: float) -> None:
-    """Refuse a scenario where a covariance is as good as at a bound: rounding would choose."""
+    """Refuse a scenario with a covariance at a bound, because rounding would decide."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
-        raise DoesNotApply("a covariance lies at the bound itself")
+        raise DoesNotApply("a covariance is at the bound")
 
 
 ALGORITHMS: dict[str, Callable[[Step], Losses]] = {
@@ -275,16 +275,16 @@ ALGORITHMS: dict[str, Callable[[Step], Losses]] = {
     "kl_cov": _kl_cov,
 }
 
-#: Of what the ratio is, in the papers that do not take each token's own.
+#: Algorithm -> level of the ratio, for papers that do not use token ratios.
 _LEVELS = {"gspo": "geometric", "gspo_token": "geometric", "topr": "sequence", "kimi": "sequence"}
 
 
 def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of each token by its algorithm, times the importance weights, and aggregate.
+    """Compute the algorithm's loss per token, multiply it by the importance weights, and aggregate.
 
-    The clip range is applied before the importance weights: they change the measure, not the objective.
+    The clip range is applied before the importance weights, because they change the measure, not the objective.
 
-    :raises DoesNotApply: for an algorithm without a definition here, and where chance or rounding decides.
+    :raises DoesNotApply: for an algorithm without an oracle, or if chance or rounding decides.
     """
     algorithm = inputs["algorithm"]
     if algorithm not in ALGORITHMS:
@@ -311,7 +311,7 @@ def _step(inputs: Mapping[str, Any]) -> Step:
     if inputs["advantage_level"] == "sequence":
         advantages = row_mean(advantages, valid)
     logs = log_ratio(log_probs, old, valid, inputs["ratio_level"])
-    if inputs["algorithm"] == "gspo_token":  # s_t = sg(s) p_t / sg(p_t): the value of the sequence, each one's gradient
+    if inputs["algorithm"] == "gspo_token":  # s_t = sg(s) p_t / sg(p_t): the sequence's value, the token's gradient
         logs = logs.detach() + log_probs - log_probs.detach()
     return Step(log_probs, old, _cut(logs, inputs), advantages.detach(), valid, inputs)
 
@@ -324,7 +324,7 @@ def _cut(logs: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _weights(step: Step) -> Any:
-    """Compute importance weights of the tokens; of gmpo, whose ratio is a geometric mean, their geometric mean.
+    """Compute the tokens' importance weights; for gmpo, whose ratio is a geometric mean, their geometric mean.
 
     Decoupled PPO (arXiv:2110.00641): the weight is ``p_old / p_rollout``.
     """
@@ -342,7 +342,7 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``; if the ratio is a token's own, cut as the ratio is, unless reported whole."""
+    """Compute ``log p_old - log p``; if the ratio is per token, clamped like the ratio unless reported whole."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)
@@ -352,21 +352,21 @@ def _k1(step: Step) -> Any:
 
 _METRICS = ("clip_fraction", "dual_clip_fraction", "approx_kl")
 
-#: What a search draws for ``old_log_probs - rollout_log_probs``, where a boundary weighs tokens by that.
+#: Values that a search draws for ``old_log_probs - rollout_log_probs``, if a boundary has such weights.
 _ROLLOUT_RATIOS = (0.0, 0.5, -0.5, 1.0, 0.25)
 
-#: Losses whose paper has one advantage a response.
+#: Losses whose paper has one advantage per response.
 _ONE_ADVANTAGE = ("gspo", "gmpo")
 
-#: Losses that choose tokens by a statistic of the whole batch.
+#: Losses that select tokens by a statistic of the whole batch.
 _OF_THE_BATCH = ("clip_cov", "kl_cov")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One loss and its backward pass.
+    """Measure a loss and its gradient.
 
-    ``call`` returns ``loss``; or only ``per_token_loss``, of which the loss is then the sum over the valid tokens. Each
-    metric is a number, or one number a token, of which the mean over the valid tokens is taken.
+    ``call`` returns ``loss``; or only ``per_token_loss``, whose sum over valid tokens is then the loss. Each metric is
+    a number, or one number per token, whose mean over valid tokens is used.
     """
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})
@@ -383,7 +383,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _at_valid(per_token: Any, mask: Any) -> Any:
-    """Leave out what stands at tokens that do not count: it means nothing."""
+    """Set values on masked tokens to 0, because they have no meaning."""
     return torch.where(mask != 0, per_token.reshape(mask.shape), 0.0)
 
 
@@ -404,15 +404,15 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Cut microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
+    """Split into microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
     if inputs["algorithm"] in _OF_THE_BATCH:
-        raise DoesNotApply(f"{inputs['algorithm']} looks at the whole batch")
+        raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch")
     return cut_rows(inputs, choose)
 
 
 POLICY_LOSS = Contract(
     name="policy_loss",
-    summary="the loss whose gradient improves the policy on tokens that another policy has generated",
+    summary="the policy loss of tokens that another policy generated",
     source=(
         "PPO (arXiv:1707.06347), dual clip (arXiv:1912.09729), GSPO (arXiv:2507.18071), CISPO (arXiv:2506.13585), "
         "SAPO (arXiv:2511.20347), GPG (arXiv:2504.02546), GMPO (arXiv:2507.20673), DPPO (arXiv:2602.04879), "
@@ -420,48 +420,48 @@ POLICY_LOSS = Contract(
         "as in loss_aggregation"
     ),
     inputs=(
-        per_token("log_probs", "of the trained policy, in nats, <= 0", "log_prob", differentiable=True),
-        per_token("old_log_probs", "of the policy that the ratio is relative to, for the same tokens", "log_ratio"),
+        per_token("log_probs", "log-probs of the trained policy, in nats, <= 0", "log_prob", differentiable=True),
+        per_token("old_log_probs", "old log-probs, the denominator of the ratio, for the same tokens", "log_ratio"),
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(),
         Input(
             "algorithm",
             "string",
-            "which loss: ppo, gspo, gspo_token, cispo, cispo_unified, sapo, gpg, reinforce, importance_sampling, "
+            "algorithm: ppo, gspo, gspo_token, cispo, cispo_unified, sapo, gpg, reinforce, importance_sampling, "
             "icepop, gmpo, dppo_tv, dppo_kl, dro, kimi, topr, cross_entropy, clip_cov, kl_cov",
         ),
         knob(
             "eps_clip_low",
-            "lower clip range: of the ratio below 1; gmpo: of its logarithm below 0; dppo: the divergence threshold "
+            "lower clip range of the ratio, below 1; gmpo: of the log-ratio, below 0; dppo: the divergence threshold "
             "for negative advantages",
             (0.2, 0.1, 0.4),
         ),
         knob(
             "eps_clip_high",
-            "upper clip range: of the ratio above 1; gmpo: of its logarithm above 0; dppo: the divergence threshold "
+            "upper clip range of the ratio, above 1; gmpo: of the log-ratio, above 0; dppo: the divergence threshold "
             "for positive advantages",
             (0.2, 0.28, 0.1, 0.9),
         ),
         knob(
             "dual_clip",
-            "ppo, gspo, gspo_token: where the advantage is negative, the loss is at most this times |advantage|; > 1",
+            "ppo, gspo, gspo_token: for negative advantages, the loss is at most this times |advantage|; > 1",
             (None, 3.0, 1.5),
         ),
         knob("ratio_cap", "dppo: the largest weight of a token (truncated importance sampling)", (None, 5.0, 1.5)),
-        knob("tau_pos", "sapo: temperature at positive advantages", (1.0, 2.0)),
-        knob("tau_neg", "sapo: temperature at the others", (1.05, 1.0, 2.0)),
+        knob("tau_pos", "sapo: temperature for positive advantages", (1.0, 2.0)),
+        knob("tau_neg", "sapo: temperature for other advantages", (1.05, 1.0, 2.0)),
         knob("beta", "dro and kimi: coefficient of half the squared log-ratio", (0.1, 0.5)),
         knob("positive_weight", "topr: weight of the responses with positive score", (1.0, 0.5)),
-        knob("negative_weight", "topr: weight of the others", (1.0, 0.5)),
+        knob("negative_weight", "topr: weight of other responses", (1.0, 0.5)),
         per_row(
             "scores",
-            "topr: the reward whose sign says which responses are positive; left out, each token's advantage",
+            "topr: the reward whose sign makes a response positive; default: each token's advantage",
             default=None,
         ),
         Input(
             "cov_share",
             "number",
-            "clip_cov and kl_cov: the share of the tokens that count that is treated apart",
+            "clip_cov and kl_cov: the fraction of valid tokens that is selected",
             default=None,
         ),
         Input("cov_low", "number", "clip_cov: the covariance above which tokens are drawn", default=1.0),
@@ -470,7 +470,7 @@ POLICY_LOSS = Contract(
         *AGGREGATION_INPUTS,
         per_token(
             "importance_weights",
-            "factor of each token's loss, for what the old policy differs from the one that generated the tokens",
+            "importance weight of each token's loss, between the old policy and the rollout policy",
             "weight",
             default=None,
         ),
@@ -480,24 +480,32 @@ POLICY_LOSS = Contract(
             "rollout_log_probs), importance_weight_cap)",
             default=None,
         ),
-        Input("importance_weight_cap", "number", "see rollout_log_probs; left out, no cap", default=None),
+        Input(
+            "importance_weight_cap", "number", "cap of the weight, see rollout_log_probs; default: no cap", default=None
+        ),
         dialect(
             "ratio_level",
             None,
-            "of what the ratio is: token, sequence (product), geometric (mean over the sequence), segment (mean over "
-            "a run of valid tokens); left out, what the algorithm's paper says",
+            "level of the ratio: token, sequence (product), geometric (mean over the sequence), segment (mean over "
+            "a run of valid tokens); default: as in the algorithm's paper",
             kind="string",
         ),
         dialect(
-            "log_ratio_clamp", None, "the logarithm of the ratio is cut to [-clamp, clamp], and has no gradient beyond"
+            "log_ratio_clamp",
+            None,
+            "bound of the log-ratio: it is clamped to [-clamp, clamp], with no gradient outside",
         ),
-        dialect("log_ratio_clamp_side", "both", "where log_ratio_clamp cuts: both, or upper (only from above)"),
-        dialect("reported_log_ratio", "cut", "what approx_kl averages: cut (as log_ratio_clamp does), or whole"),
+        dialect("log_ratio_clamp_side", "both", "sides that log_ratio_clamp bounds: both, or upper"),
+        dialect(
+            "reported_log_ratio",
+            "cut",
+            "the log-ratio that approx_kl averages: cut (clamped by log_ratio_clamp), or whole",
+        ),
         RATIO_PRECISION,
         dialect(
             "surrogate",
             "ratio",
-            "dppo: what carries the gradient: ratio (weight * advantage) or log_prob (stopped weight * advantage * "
+            "dppo: the factor with the gradient: ratio (weight * advantage) or log_prob (stopped weight * advantage * "
             "log-prob). The gradients are the same, the losses are not",
         ),
         dialect(
@@ -508,15 +516,15 @@ POLICY_LOSS = Contract(
         dialect(
             "advantage_level",
             "token",
-            "token (each token's own advantage) or sequence (their mean over the valid tokens of the response)",
+            "token (the token's advantage) or sequence (the mean advantage over the response's valid tokens)",
         ),
     ),
     observes=(
         Observed("loss", "the scalar loss"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
-        Observed("per_token_loss", "loss of each token before aggregation, where returned", TOKENS),
-        Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
-        Observed("dual_clip_fraction", "share of the valid tokens that dual_clip cuts", role="metric"),
+        Observed("per_token_loss", "loss of each token before aggregation, if returned", TOKENS),
+        Observed("clip_fraction", "fraction of valid tokens that the clip range clips", role="metric"),
+        Observed("dual_clip_fraction", "fraction of valid tokens that dual_clip clips", role="metric"),
         Observed("approx_kl", "mean of old_log_probs - log_probs over the valid tokens", role="metric"),
     ),
     measure=_measure,

@@ -1,4 +1,4 @@
-"""Reports: what is said about a batch, beside what it is trained with."""
+"""Reports: metrics of a batch that are logged and not trained on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _measure_batch_report(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 
 def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Mean and extremes over the tokens that count; lengths are numbers of these."""
+    """Compute mean and extremes over valid tokens; a length is a number of valid tokens."""
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token counts")
@@ -47,8 +47,8 @@ def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BATCH_REPORT = Contract(
     name="batch_report",
-    summary="means and extremes of a batch's advantages, returns, values and lengths, as they are reported",
-    source="a mean, a maximum and a minimum over the tokens that the policy chose",
+    summary="reported means and extremes of a batch's advantages, returns, values and lengths",
+    source="mean, maximum and minimum over the tokens that the policy generated",
     inputs=(
         per_token("advantages", "advantage of each token", "advantage"),
         per_token("returns", "return of each token", "value", default=None),
@@ -70,7 +70,7 @@ BATCH_REPORT = Contract(
 
 
 def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``exp(log pi - log pi_old)`` of the tokens that count: the largest and the smallest."""
+    """``exp(log pi - log pi_old)`` over valid tokens: the maximum and the minimum."""
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token counts")
@@ -81,7 +81,7 @@ def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Have some token count."""
+    """Make at least one token valid."""
     spread(inputs, "log_probs", "old_log_probs")
     mask = inputs["response_mask"]
     filled = mask.array() != 0
@@ -92,11 +92,11 @@ def _arrange_ratio_report(inputs: dict[str, Any], choose: Choose) -> dict[str, A
 
 RATIO_REPORT = Contract(
     name="ratio_report",
-    summary="the extremes of a policy loss's ratios, as they are reported",
+    summary="the reported extremes of a policy loss's ratios",
     source="PPO (arXiv:1707.06347), section 3: the ratio of a token's probabilities, which is positive",
     inputs=(
-        per_token("log_probs", "of the trained policy, in nats", "log_prob"),
-        per_token("old_log_probs", "of the policy that sampled, in nats", "log_ratio"),
+        per_token("log_probs", "log-probs of the trained policy, in nats", "log_prob"),
+        per_token("old_log_probs", "log-probs of the policy that sampled, in nats", "log_ratio"),
         token_mask(dtypes=("int64",)),
         dialect("log_ratio_clamp", None, "bound of |log-ratio|"),
     ),

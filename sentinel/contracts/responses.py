@@ -1,4 +1,4 @@
-"""Responses: what a model and an engine say of the tokens of a response."""
+"""Responses: masks, log-probs and values of the tokens of a response."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from sentinel.values.literals import Array, Tensor, tensor
 # -- response masks ----------------------------------------------------------------------------------------------------
 
 
-#: Ids of ordinary tokens; the special ones are below.
+#: Ids of ordinary tokens; special tokens have smaller ids.
 _WORDS = 10
 
 
 def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` gets the batch padded as frameworks have it (``prompts`` on the left, ``responses`` on the right) and
-    returns ``response_mask`` of the response columns, and of the prompt columns if it has them."""
+    """``call`` receives the padded batch (``prompts`` left, ``responses`` right) and returns ``response_mask`` of the
+    response columns, and of the prompt columns if it covers them."""
     pad = inputs["pad_token_id"]
     prompts, responses = inputs["prompt_token_ids"], inputs["response_token_ids"]
     before = max(map(len, prompts))
@@ -57,13 +57,13 @@ def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_response_masks(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every token that the policy chose, its EOS too, and nothing behind it."""
+    """Mark every token that the policy generated, including EOS, and nothing after it."""
     places = torch.arange(inputs["response_length"])
     return {"response_mask": (places[None, :] < inputs["lengths"][:, None]).to(torch.int64)}
 
 
 def _arrange_response_masks(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw responses that end with EOS, or fill the whole length; no other token of them is special."""
+    """Draw responses that end with EOS or fill the whole length, and have no other special token."""
     length, eos = inputs["response_length"], inputs["eos_token_id"]
     prompts, responses = [], []
     for _ in range(choose.integer(1, 3)):
@@ -75,20 +75,18 @@ def _arrange_response_masks(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 RESPONSE_MASKS = rule(
     name="response_masks",
-    summary="the mask of the tokens that the policy chose, from what an engine generated",
-    source="REINFORCE (Williams, 1992): every action has a term, and the decision to stop is an action",
+    summary="the mask of the tokens that the policy generated, from the engine's output",
+    source="REINFORCE (Williams, 1992): every action has a term, and stopping is an action",
     inputs=(
         Input("prompt_token_ids", "any", "token ids of each prompt, ragged", choices=([],)),
-        Input(
-            "response_token_ids", "any", "token ids of each response, ragged, with the EOS that ends it", choices=([],)
-        ),
-        drawn("response_length", "columns that responses have", (4, 2, 6), REQUIRED),
-        drawn("eos_token_id", "id of the end of a response", (1, 0)),
-        drawn("pad_token_id", "id of padding; many tokenizers have one id for both", (0,)),
+        Input("response_token_ids", "any", "token ids of each response, ragged, including EOS", choices=([],)),
+        drawn("response_length", "number of response columns", (4, 2, 6), REQUIRED),
+        drawn("eos_token_id", "id of EOS", (1, 0)),
+        drawn("pad_token_id", "id of padding; many tokenizers use the id of EOS", (0,)),
     ),
     observes=(
-        Observed("response_mask", "1 where the policy chose a token, its EOS among them", ("batch", "columns")),
-        Observed("counted_prompt_tokens", "how many tokens of prompts the mask counts"),
+        Observed("response_mask", "1 for tokens that the policy generated, including EOS", ("batch", "columns")),
+        Observed("counted_prompt_tokens", "number of prompt tokens in the mask"),
     ),
     measure=_measure_response_masks,
     oracle=_oracle_response_masks,
@@ -100,10 +98,10 @@ RESPONSE_MASKS = rule(
 
 
 def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One forward and one backward pass; what stands at tokens that do not count is left out on both sides.
+    """Measure a forward and a backward pass. Values on masked tokens are removed from both sides.
 
-    ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] where the boundary has it. Where it
-    takes no gradients there are none to observe.
+    ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] if the boundary has it. Gradients
+    are observed only if the boundary computes them.
     """
     valid = inputs["response_mask"] != 0
     logits = leaf(inputs["logits"])
@@ -119,8 +117,8 @@ def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Map
 def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``log p_t = log_softmax(z_t / T)[token t]`` and the entropy ``-sum_v p_v log p_v`` of the same distribution.
 
-    At the temperature 0 all of the probability is on the likeliest token, which leaves no log-probs to train with;
-    those of a greedy rollout are of the distribution itself, ``T = 1``.
+    Temperature 0 puts all probability on the likeliest token, so it has no usable log-probs. Log-probs of a greedy
+    rollout are those of the distribution itself, ``T = 1``.
     """
     logits = inputs["logits"] / (inputs["temperature"] or 1.0)
     distribution = torch.log_softmax(logits, dim=-1)
@@ -133,13 +131,13 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
-    """Give each token the id of its position, as far as the vocabulary goes: a neighbour's token shows."""
+    """Give each token its position as id, within the vocabulary, so that a shifted token is visible."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return tensor(np.broadcast_to(np.arange(tokens) % vocabulary, (rows, tokens)).tolist(), "int64")
 
 
 def _arrange_token_log_probs(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw token ids that the vocabulary has."""
+    """Draw token ids within the vocabulary."""
     rows, tokens, vocabulary = inputs["logits"].shape
     drawn = np.array(choose.integers(rows * tokens, 0, vocabulary - 1)).reshape(rows, tokens)
     inputs["token_ids"] = tensor(drawn.tolist(), "int64")
@@ -154,7 +152,7 @@ TOKEN_LOG_PROBS = Contract(
         Input(
             "logits",
             "tensor",
-            "of each response token: the model's output where that token is predicted, one position before it",
+            "logits of each response token: the model's output one position before it",
             shape=("batch", "tokens", "vocabulary"),
             differentiable=True,
             domain="value",
@@ -166,21 +164,21 @@ TOKEN_LOG_PROBS = Contract(
             default=_counted_up,
         ),
         token_mask(
-            "1 where there is a response token",
+            "1 for response tokens",
             default=lambda inputs: tensor(np.ones(inputs["logits"].shape[:2]).tolist(), "float32"),
         ),
-        knob("temperature", "what the logits are divided by; 0 (greedy rollouts) stands for 1", (1.0, 0.5, 2.0)),
+        knob("temperature", "divisor of the logits; 0 (greedy rollouts) stands for 1", (1.0, 0.5, 2.0)),
         CONTEXT_PARALLEL,
         dialect(
             "entropy_of",
             "sampled",
-            "which distribution's entropy it is: sampled (with the temperature), or model (without)",
+            "distribution of the entropy: sampled (with temperature), or model (without)",
         ),
-        drawn("with_entropy", "whether the entropy is asked for", (True, False)),
+        drawn("with_entropy", "whether the entropy is requested", (True, False)),
     ),
     observes=(
-        Observed("log_probs", "of each response token; 0 elsewhere", TOKENS),
-        Observed("entropy", "of the distribution of each response token; 0 elsewhere", TOKENS),
+        Observed("log_probs", "value of each response token; 0 elsewhere", TOKENS),
+        Observed("entropy", "entropy of the distribution at each response token; 0 elsewhere", TOKENS),
         Observed("logits_gradient", "d sum(log_probs) / d logits", ("batch", "tokens", "vocabulary"), "gradient"),
     ),
     measure=_measure_token_log_probs,
@@ -201,7 +199,7 @@ TOKEN_LOG_PROBS = Contract(
 
 
 def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``values`` [batch, tokens]. Where it takes no gradients there are none to observe."""
+    """``call`` returns ``values`` [batch, tokens]. Gradients are observed only if the boundary computes them."""
     valid = inputs["response_mask"] != 0
     outputs, after = leaf(inputs["outputs"]), leaf(inputs["output_after"])
     values = call(**{**inputs, "outputs": outputs, "output_after": after})["values"]
@@ -219,9 +217,8 @@ def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_critic_values(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``V(s_t)`` of the state in which token t is chosen (PPO, arXiv:1707.06347, equation 11): what the head says at
-    the token before it. What it says of the state after the last token is no baseline of any token: it has seen them
-    all."""
+    """Return ``V(s_t)`` of the state in which token t is generated (PPO, arXiv:1707.06347, equation 11): the head's
+    output at the token before it. The output after the last token is not a baseline, because it has seen all tokens."""
     return {"values": torch.where(inputs["response_mask"] != 0, inputs["outputs"], 0.0)}
 
 
@@ -232,23 +229,23 @@ CRITIC_VALUES = Contract(
     inputs=(
         per_token(
             "outputs",
-            "of each response token: what the value head says one position before it",
+            "value head outputs of each response token, one position before it",
             "value",
             differentiable=True,
         ),
         per_row(
             "output_after",
-            "what the value head says at the last position of each row, after its last token",
+            "value head output at the last position of each row, after its last token",
             "value",
             differentiable=True,
         ),
-        token_mask("1 where there is a response token"),
+        token_mask("1 for response tokens"),
         CONTEXT_PARALLEL,
-        dialect("outside_the_mask", "zero", "what stands at tokens that do not count: zero, or any number"),
+        dialect("outside_the_mask", "zero", "values on masked tokens: zero, or any"),
     ),
     observes=(
-        Observed("values", "of each response token; 0 elsewhere", TOKENS),
-        Observed("outside", "the largest magnitude at a token of the row that does not count", ("batch",)),
+        Observed("values", "value of each response token; 0 elsewhere", TOKENS),
+        Observed("outside", "largest magnitude on masked tokens of the row", ("batch",)),
         Observed("per_token_gradient", "d sum(values) / d outputs", TOKENS, "gradient"),
         Observed("gradient_after", "d sum(values) / d output_after", ("batch",), "gradient"),
     ),
@@ -268,7 +265,7 @@ CRITIC_VALUES = Contract(
 # -- group numbers -----------------------------------------------------------------------------------------------------
 
 
-#: Three labels of each kind, as batches carry them: (values, numpy dtype).
+#: Three labels of each kind, as in batches: (values, numpy dtype).
 _LABELS = (
     (("p", "q", "r"), "object"),
     ((0, 1, 2), "int64"),
@@ -290,7 +287,7 @@ def _measure_group_numbers(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_group_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers in the order of the first row of each group; which group has which number is nobody's meaning."""
+    """Number groups by first appearance. The contract does not compare which group has which number."""
     numbers: dict[Any, int] = {}
     return {"numbers": torch.tensor([numbers.setdefault(label, len(numbers)) for label in inputs["labels"].tolist()])}
 
@@ -304,14 +301,14 @@ def _arrange_group_numbers(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 GROUP_NUMBERS = rule(
     name="group_numbers",
-    summary="the numbers 0 to G-1 of the G groups that rows belong to",
-    source="a label is a name: rows are of one group where their labels are equal, and of no other",
+    summary="the group index of each row, 0 to G-1",
+    source="rows are in the same group if and only if their labels are equal",
     inputs=(Input("labels", "any", "label of each row's group: a numpy array", choices=((),)),),
     observes=(
         Observed("numbers", "number of each row's group", role="other"),
-        Observed("alike", "whether two rows have one number", ("rows", "rows")),
+        Observed("alike", "whether two rows have the same number", ("rows", "rows")),
         Observed("lowest", "the lowest number"),
-        Observed("highest", "the highest number, one less than there are groups"),
+        Observed("highest", "the highest number, which is the number of groups minus 1"),
     ),
     measure=_measure_group_numbers,
     oracle=_oracle_group_numbers,

@@ -1,4 +1,4 @@
-"""Returns and advantages of tokens, from the rewards that come after them."""
+"""Returns and advantages of tokens, from later rewards."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from sentinel.values.lazy import torch
 
 
 def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Equation 16, over the tokens that count: ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with
-    ``delta_t = r_t + gamma V_{t+1} - V_t`` and 0 for the value after the last; the return is ``A_t + V_t``."""
+    """Equation 16 over valid tokens: ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with
+    ``delta_t = r_t + gamma V_{t+1} - V_t``, where the value after the last token is 0; the return is ``A_t + V_t``."""
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
     if inputs["masked_steps"] not in ("skipped", "counted"):
@@ -52,11 +52,11 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 GENERALISED_ADVANTAGE = Contract(
     name="generalised_advantage",
     summary="token-level advantages and returns from token rewards and a critic's values",
-    source="GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last token that counts",
+    source="GAE (arXiv:1506.02438), equation 16, for an episode that ends with the last valid token",
     inputs=(
         per_token("token_level_rewards", "reward of each token", "reward"),
         per_token("values", "the critic's value at each token", "value"),
-        token_mask("1 where a token counts, that is, is a step of the episode"),
+        token_mask("1 for tokens that count, which are the steps of the episode"),
         REWARD_LAYOUT,
         CONTEXT_PARALLEL,
         knob("gamma", "discount", (1.0, 0.5, 0.9, 0.0), REQUIRED),
@@ -64,19 +64,18 @@ GENERALISED_ADVANTAGE = Contract(
         dialect(
             "whiten",
             False,
-            "advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
+            "advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all valid tokens, the "
             "variance with n - 1",
         ),
         dialect(
             "masked_steps",
             "skipped",
-            "what a token that does not count is: skipped (no step), or counted (a step with the reward and the value "
-            "that stand there)",
+            "masked tokens: skipped (not a step), or counted (a step with the reward and the value at that token)",
         ),
     ),
     observes=(
-        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
-        Observed("returns", "the critic's target at each token that counts; 0 elsewhere", TOKENS),
+        Observed("advantages", "advantage of each valid token; 0 elsewhere", TOKENS),
+        Observed("returns", "the critic's target at each valid token; 0 elsewhere", TOKENS),
     ),
     measure=returned(advantages="counted", returns="counted"),
     oracle=_oracle_generalised_advantage,
@@ -90,9 +89,9 @@ GENERALISED_ADVANTAGE = Contract(
 
 
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure returns and advantages; those at tokens that do not count mean nothing, and are left out on both sides.
+    """Measure returns and advantages. Values on masked tokens are removed from both sides.
 
-    ``call`` returns ``returns``, and ``advantages`` where these are not the returns.
+    ``call`` returns ``returns``, and ``advantages`` if they differ from the returns.
     """
     outputs = {**call(**inputs)}
     outputs.setdefault("advantages", outputs["returns"])
@@ -101,7 +100,7 @@ def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: M
 
 
 def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each token that counts:
+    """With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each valid token:
     the return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
     advantage is the return, normalised over the global batch)."""
     valid = inputs["response_mask"] != 0
@@ -118,7 +117,7 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
-    """Compute the returns of one response, [tokens]; only those at tokens that count mean anything."""
+    """Compute the returns of one response, [tokens]; only valid tokens count."""
     credit, gamma = inputs["credit"], inputs["gamma"]
     earned = torch.where(counts, rewards, 0.0)
     if credit == "response":
@@ -158,10 +157,10 @@ DISCOUNTED_RETURN = Contract(
     inputs=(
         per_token(
             "token_level_rewards",
-            "reward of each token; an outcome reward stands on the last one that counts",
+            "reward of each token; an outcome reward is on the last valid token",
             "reward",
         ),
-        token_mask("1 where a token counts, that is, is a step of the episode"),
+        token_mask("1 for tokens that count, which are the steps of the episode"),
         REWARD_LAYOUT,
         CONTEXT_PARALLEL,
         knob("gamma", "discount of a step", (1.0, 0.5, 0.9, 0.0)),
@@ -170,26 +169,26 @@ DISCOUNTED_RETURN = Contract(
         dialect(
             "credit",
             "discounted",
-            "what a token's return is: discounted (the discounted rewards from it on), response (all rewards of the "
-            "response, less the token's own KL penalty), segment (as discounted, with a whole run of tokens that "
-            "count as one step)",
+            "a token's return: discounted (discounted rewards from the token on), response (all rewards of the "
+            "response minus the token's own KL penalty), segment (as discounted, with a run of valid tokens as "
+            "one step)",
         ),
         dialect(
             "masked_steps",
             "skipped",
-            "what a token that does not count is: skipped (no step), counted (a step with the reward that stands "
-            "there, without KL penalty), end (the episode ends before it, and another begins after it)",
+            "masked tokens: skipped (not a step), counted (a step with the reward at that token and no KL "
+            "penalty), end (the episode ends before it, and another begins after it)",
         ),
         dialect(
             "whiten",
             False,
-            "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all tokens that count, the "
+            "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all valid tokens, the "
             "variance with n - 1; false: advantages are the returns",
         ),
     ),
     observes=(
-        Observed("returns", "return of each token that counts; 0 elsewhere", TOKENS),
-        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
+        Observed("returns", "return of each valid token; 0 elsewhere", TOKENS),
+        Observed("advantages", "advantage of each valid token; 0 elsewhere", TOKENS),
     ),
     measure=_measure_discounted_return,
     oracle=_oracle_discounted_return,
@@ -203,7 +202,7 @@ DISCOUNTED_RETURN = Contract(
 
 
 def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Token rewards are ``-kl_coef k1``, and the outcome on the last token (arXiv:2203.02155, equation 2)."""
+    """Use token rewards ``-kl_coef k1`` plus the outcome on the last token (arXiv:2203.02155, equation 2)."""
     valid = inputs["response_mask"] != 0
     kl = torch.where(valid, inputs["log_probs"] - inputs["ref_log_probs"], 0.0)
     rewards = -inputs["kl_coef"] * kl
@@ -213,18 +212,18 @@ def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_penalised_advantage(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response a token."""
+    """Give every response at least one token."""
     spread(inputs, "log_probs", "ref_log_probs")
     return with_a_token(inputs, choose)
 
 
 PENALISED_ADVANTAGE = Contract(
     name="penalised_advantage",
-    summary="advantages of outcome rewards with a KL penalty, and the KL that is reported beside them",
+    summary="advantages of outcome rewards with a KL penalty, and the reported KL",
     source="GAE (arXiv:1506.02438), equation 16, on the KL-regularised rewards of arXiv:2203.02155, equation 2",
     inputs=(
-        per_token("log_probs", "of the trained policy, in nats", "log_prob"),
-        per_token("ref_log_probs", "of the reference, in nats", "log_ratio"),
+        per_token("log_probs", "log-probs of the trained policy, in nats", "log_prob"),
+        per_token("ref_log_probs", "log-probs of the reference, in nats", "log_ratio"),
         per_token("values", "the critic's value at each token", "value"),
         token_mask(dtypes=()),
         per_row("rewards", "outcome reward of each response", "reward"),
@@ -233,8 +232,8 @@ PENALISED_ADVANTAGE = Contract(
         knob("lam", "GAE's lambda", (1.0, 0.5)),
     ),
     observes=(
-        Observed("advantages", "advantage of each token that counts; 0 elsewhere", TOKENS),
-        Observed("kl", "the reported KL estimate (k1) of each of these", TOKENS, "metric"),
+        Observed("advantages", "advantage of each valid token; 0 elsewhere", TOKENS),
+        Observed("kl", "the reported KL estimate (k1) of each valid token", TOKENS, "metric"),
     ),
     measure=returned(advantages="counted", kl="counted"),
     oracle=_oracle_penalised_advantage,

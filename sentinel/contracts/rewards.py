@@ -1,4 +1,4 @@
-"""Rewards: what a response earns, and where in it that lands."""
+"""Rewards: the score of a response, and the token that receives it."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from sentinel.values.lazy import torch
 # -- rule-based rewards ------------------------------------------------------------------------------------------------
 
 
-#: How a response says its answer.
+#: Wordings of a response around its answer.
 WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer}"}
 
 
 def worded(answer: str, wording: str) -> str:
-    """Write the response that says an answer; an unknown wording is the response itself, with ``{answer}`` in it."""
+    """Return a response with an answer. An unknown wording is used as a template that contains ``{answer}``."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
 def _unusable(wording: str) -> str:
-    """Return what is wrong with a wording; the oracle looks for the answer where it has ``{answer}``."""
+    """Return the error in a wording, or an empty string; the oracle reads the answer at ``{answer}``."""
     try:
         fields = [field[1:] for field in Formatter().parse(WORDINGS.get(wording, wording)) if field[1] is not None]
-    except ValueError:  # a brace that is not doubled
+    except ValueError:  # a single brace
         fields = []
     if fields and all(field == ("answer", "", None) for field in fields):
         return ""
     return (
-        f"{wording!r} has no {{answer}}, or has another field; write {{answer}} where the answer stands and double "
+        f"{wording!r} has no {{answer}}, or has another field; write {{answer}} for the answer and double "
         f"other braces, as in \\boxed{{{{{{answer}}}}}}, or name one of {', '.join(WORDINGS)}"
     )
 
 
-#: Two ways to write one answer, the first as a ground truth has it, and another answer that is wrong. What a grader
-#: says of the second is what it says of the first, where it normalises that: which it does is its definition. Other
-#: answers are plain where a grader hands LaTeX to a package.
+#: Two notations of one answer, the first as in a ground truth, and a wrong answer. A grader that normalises the
+#: notation accepts the second as well; which notations it normalises is its definition. Answers are plain for graders
+#: that pass LaTeX to a package.
 NOTATIONS = {
     "negative": ("-3", "-3", "3"),
     "decimal": ("0.5", "0.5", "0.05"),
@@ -138,14 +138,14 @@ def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 
 def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """1 for a response that says what the ground truth says, else 0. Of answers that are written differently this
-    knows numbers, and the ways of :data:`NOTATIONS`."""
+    """Return 1 if the response has the answer of the ground truth, else 0. Equal answers in different notations are
+    recognised for numbers and for :data:`NOTATIONS`."""
     answer, true = _answer_in(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
     return {"score": float(_value(answer) == _value(true) or (true, answer) in _MEAN_THE_SAME)}
 
 
 def _answer_in(response: str, wording: str) -> str:
-    """Read the answer in a response: the last one in a box, or what stands where the wording has ``{answer}``."""
+    """Read the answer of a response: the last box, or the text at the wording's ``{answer}``."""
     if wording in WORDINGS:
         last = response.split("\\boxed{")[-1]
         depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
@@ -163,7 +163,7 @@ def _value(answer: str) -> Any:
 
 
 def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give a notation the answers that it is of."""
+    """Set the answers that belong to a notation."""
     answers = ("ground_truth", "right_answer", "wrong_answer")
     return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
@@ -178,15 +178,15 @@ RULE_REWARD = Contract(
         Input(
             "right_answer",
             "string",
-            "what the right response says, where the ground truth may be written in more than one way; left out, the "
-            "ground truth itself",
+            "the answer of the right response, if the ground truth can be written in several ways; default: the "
+            "ground truth",
             default=None,
         ),
         replace(
             drawn(
                 "wording",
-                "how a response says its answer: boxed (in a sentence, in a \\boxed), bare (nothing else), or the "
-                "response itself with {answer} in its place",
+                "wording of the response: boxed (a sentence with \\boxed), bare (the answer only), or a template that "
+                "contains {answer}",
                 tuple(WORDINGS),
                 "boxed",
                 kind="string",
@@ -195,15 +195,15 @@ RULE_REWARD = Contract(
         ),
         drawn(
             "notation",
-            "in which way the right answer is written otherwise than the ground truth; as_is: as the other inputs say",
+            "notation in which the right answer differs from the ground truth; as_is: use the other inputs",
             ("as_is",),
         ),
-        Input("rule", "string", "the name of the rule, where a boundary has several", default=None),
+        Input("rule", "string", "name of the rule, if a boundary has several", default=None),
     ),
     observes=(
         Observed("right", "the score of the right response", role="other"),
         Observed("wrong", "the score of the wrong response", role="other"),
-        Observed("right_above_wrong", "1 where the right response has the higher score; scales differ"),
+        Observed("right_above_wrong", "1 if the right response has the higher score; scales differ"),
     ),
     measure=_measure_rule_reward,
     oracle=_oracle_rule_reward,
@@ -223,7 +223,7 @@ def _measure_token_reward(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 
 def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``r_t = score`` at the last token that counts, else 0: the return of every token is then the score."""
+    """Put the score on the last valid token, so that the return of every token is the score."""
     valid = inputs["response_mask"] != 0
     rewards = torch.zeros(valid.shape, dtype=torch.float64)
     last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)
@@ -233,21 +233,20 @@ def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 TOKEN_REWARD = Contract(
     name="token_reward",
-    summary="the score of each response, as the reward of one of its tokens",
-    source="InstructGPT (arXiv:2203.02155), equation 2: the score is of the whole response, to its last token",
+    summary="the score of each response as the reward of one token",
+    source="InstructGPT (arXiv:2203.02155), equation 2: the score of a response is the reward of its last token",
     inputs=(
         per_row("rewards", "score of each response", "reward"),
         token_mask(dtypes=()),
         drawn(
             "score_as",
-            "what a rule says of a response: number, or record (the score, with what else it found); null where no "
-            "rule is asked",
+            "result of a rule: number, or record (the score with further results); null if no rule is called",
             ("number", "record"),
         ),
     ),
     observes=(
         Observed("token_level_rewards", "reward of each token", TOKENS),
-        Observed("rewards_outside", "how many tokens have a reward and do not count"),
+        Observed("rewards_outside", "number of masked tokens with a reward"),
     ),
     measure=_measure_token_reward,
     oracle=_oracle_token_reward,
@@ -263,8 +262,8 @@ TOKEN_REWARD = Contract(
 
 
 def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``r + f R(y)``, where ``R`` is 0 up to ``|y| = L_max - L_cache``, falls linearly to -1 at ``L_max``, and stays
-    there."""
+    """``r + f R(y)``, where ``R`` is 0 up to ``|y| = L_max - L_cache``, falls linearly to -1 at ``L_max``, and
+    stays -1."""
     lengths = (inputs["response_mask"] != 0).sum(-1).double()
     share = (lengths - (inputs["max_length"] - inputs["buffer"])) / inputs["buffer"]
     share = share.clamp(min=0.0, max=1.0 if inputs["beyond_limit"] == "flat" else None)
@@ -272,25 +271,25 @@ def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_overlong_penalty(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response a token, and keep the buffer within the limit."""
+    """Give every response at least one token, and keep the buffer within the limit."""
     inputs["buffer"] = min(inputs["buffer"], inputs["max_length"])
     return with_a_token(inputs, choose)
 
 
 OVERLONG_PENALTY = Contract(
     name="overlong_penalty",
-    summary="rewards of responses, less what they lose for coming near the limit of their length",
+    summary="rewards of responses minus the penalty for lengths near the limit",
     source="DAPO (arXiv:2503.14476), equation 13: soft overlong punishment",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),
-        token_mask("1 where a token is of the response; its length is their number", dtypes=()),
-        knob("max_length", "L_max: most tokens of a response", (5, 4, 3), REQUIRED),
-        knob("buffer", "L_cache: before the limit, over so many tokens", (4, 2, 1), REQUIRED),
-        knob("factor", "f: what a response at the limit loses", (1.0, 0.5)),
+        token_mask("1 for response tokens; their number is the length", dtypes=()),
+        knob("max_length", "L_max: maximum tokens of a response", (5, 4, 3), REQUIRED),
+        knob("buffer", "L_cache: number of tokens before the limit over which the penalty grows", (4, 2, 1), REQUIRED),
+        knob("factor", "f: penalty at the limit", (1.0, 0.5)),
         dialect(
             "beyond_limit",
             "flat",
-            "what one that is longer than the limit loses: flat (as at the limit), linear (more with each token)",
+            "penalty beyond the limit: flat (as at the limit), linear (grows with each token)",
         ),
     ),
     observes=(Observed("rewards", "reward of each response, with the penalty", ("batch",)),),

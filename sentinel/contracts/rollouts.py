@@ -1,4 +1,4 @@
-"""Rollouts: what an engine and an environment are asked for, and what becomes of their answers."""
+"""Rollouts: requests to an engine and an environment, and how their responses are used."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sentinel.values.lazy import torch
 
 
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the policy said, with what it heard between two turns; what comes after its last turn, it never answers.
-    A response has no more tokens than there is room for, and says so where it had to be cut."""
+    """Concatenate the policy's tokens and the environment's tokens between two turns; tokens after the policy's last
+    turn are dropped. A response is truncated at the limit, and marked as truncated."""
     mask: list[int] = []
     for generated, observed in zip(inputs["said"], inputs["heard"]):
         mask += [1] * generated + [0] * observed
@@ -23,8 +23,8 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """A word and EOS at least in every turn; the environment may say something with the last one, too. The limit is
-    that of an episode of one turn: in a conversation it is the engine's, for each turn."""
+    """Give every turn at least a word and EOS; the environment may also answer the last turn. The limit applies to
+    episodes of one turn; in a conversation it is the engine's, per turn."""
     turns = choose.integer(1, inputs["turns"])
     inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
     inputs["heard"] = [choose.integer(1, 2) for _ in range(turns - 1)] + [choose.integer(0, 2)]
@@ -36,17 +36,17 @@ def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str
 
 ROLLOUT_EPISODE = rule(
     name="rollout_episode",
-    summary="the response that turns of a policy and its environment make",
-    source="a response is what the policy said, and what it heard before that; n tokens are within a limit of n",
+    summary="the response that the turns of a policy and its environment form",
+    source="a response has the policy's tokens and the environment's tokens before them; n tokens fit a limit of n",
     inputs=(
-        Input("said", "any", "tokens that the policy says in each turn, EOS among them", choices=([],)),
-        Input("heard", "any", "tokens that the environment answers to each turn, the last one included", choices=([],)),
-        drawn("turns", "how many turns there may be", (1, 2, 3), REQUIRED),
-        drawn("max_tokens", "most tokens of a response", (100, 2, 4), REQUIRED),
+        Input("said", "any", "tokens that the policy generates in each turn, including EOS", choices=([],)),
+        Input("heard", "any", "tokens of the environment after each turn, including the last", choices=([],)),
+        drawn("turns", "maximum number of turns", (1, 2, 3), REQUIRED),
+        drawn("max_tokens", "maximum tokens of a response", (100, 2, 4), REQUIRED),
     ),
     observes=(
-        Observed("loss_mask", "for each token of the response: 1 the policy's, 0 the environment's", ("response",)),
-        Observed("cut", "whether the response is said to have reached its limit"),
+        Observed("loss_mask", "1 for the policy's tokens, 0 for the environment's", ("response",)),
+        Observed("cut", "whether the response is marked as truncated at its limit"),
     ),
     measure=returned(loss_mask="integers", cut="truth"),
     oracle=_oracle_rollout_episode,
@@ -58,7 +58,7 @@ ROLLOUT_EPISODE = rule(
 
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``taken`` and ``left``: rollouts by their number, which is the order that they end in."""
+    """``call`` returns ``taken`` and ``left``: rollouts by number, in the order in which they finish."""
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
     places = torch.tensor([*taken, *left], dtype=torch.int64)
@@ -71,27 +71,27 @@ def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of as many as are needed; what is not in it is still there."""
+    """Return a batch of the required size; the other rollouts stay."""
     done = range(inputs["completed"])
     return {"taken": done[: inputs["needed"]], "left": done[inputs["needed"] :]}
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Complete no less than a batch: nothing else is to be waited for."""
+    """Complete at least one batch, so that nothing waits for more."""
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
     return inputs
 
 
 ROLLOUT_COLLECTION = rule(
     name="rollout_collection",
-    summary="a batch that is taken of the rollouts that are done, and what is left for the next",
-    source="a queue: what is put in is taken out once",
+    summary="a batch of finished rollouts, and the rollouts that stay for the next batch",
+    source="a queue: every item is returned once",
     inputs=(
-        drawn("completed", "rollouts that are done", (0,), REQUIRED),
-        drawn("needed", "rollouts of a batch", (2, 1, 3), REQUIRED),
+        drawn("completed", "number of finished rollouts", (0,), REQUIRED),
+        drawn("needed", "rollouts per batch", (2, 1, 3), REQUIRED),
     ),
     observes=(
-        Observed("times", "how often each rollout is in the batch or among what is left", ("rollouts",)),
+        Observed("times", "number of times that each rollout is in the batch or left", ("rollouts",)),
         Observed("size", "rollouts of the batch"),
         Observed("taken", "which these are", role="other"),
         Observed("left", "what is left", role="other"),
@@ -106,8 +106,8 @@ ROLLOUT_COLLECTION = rule(
 
 
 def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``token_ids``, those that are left, in their order and without padding or a note that something
-    is missing, and the ``loss_mask`` beside them."""
+    """``call`` returns ``token_ids`` and their ``loss_mask``: the tokens that are left, in order, without padding
+    and without a truncation mark."""
     outputs = call(**inputs)
     mask = outputs.get("loss_mask")
     return {
@@ -117,7 +117,7 @@ def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 
 
 def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Of what is too long, ``side`` loses the surplus and the other end stays. Padding changes none of it."""
+    """Remove surplus tokens at ``side``. Padding changes nothing."""
     surplus = max(len(inputs["token_ids"]) - inputs["max_length"], 0)
 
     def left_of(values: Any) -> Any:
@@ -128,7 +128,7 @@ def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_truncation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw tokens that all differ: a prompt, and an answer that is trained on."""
+    """Draw distinct tokens: a prompt, and an answer that is trained on."""
     prompt, answer = choose.integer(0, 4), choose.integer(1, 4)
     inputs["token_ids"] = [65 + place for place in range(prompt + answer)]
     inputs["loss_mask"] = [0] * prompt + [1] * answer
@@ -137,22 +137,22 @@ def _arrange_truncation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any
 
 TRUNCATION = rule(
     name="truncation",
-    summary="what is left of a sequence of tokens or letters that is longer than there is room for",
+    summary="the tokens or characters that are left of a sequence above the limit",
     source="truncation sides as tokenizers define them: `left` loses the beginning, `right` loses the end",
     inputs=(
-        Input("token_ids", "any", "the sequence; of a text, the code points of its letters", choices=([],)),
-        Input("loss_mask", "any", "1 where a token is trained on; null where the boundary has none", default=None),
-        drawn("max_length", "how many of them there is room for", (3, 1, 2, 5), REQUIRED),
+        Input("token_ids", "any", "the sequence; for a text, the code points of its characters", choices=([],)),
+        Input("loss_mask", "any", "1 for tokens that are trained on; null if the boundary has no mask", default=None),
+        drawn("max_length", "maximum number of tokens", (3, 1, 2, 5), REQUIRED),
         knob("side", "the end that loses tokens: left or right", ("right", "left"), REQUIRED),
         drawn(
             "padded",
-            "whether what is shorter than max_length is filled up to it; the padding is no part of the answer",
+            "whether shorter sequences are padded to max_length; padding is not part of the result",
             (False, True),
         ),
     ),
     observes=(
-        Observed("token_ids", "the tokens that are left, in their order", ("kept",)),
-        Observed("loss_mask", "the loss mask of these", ("kept",)),
+        Observed("token_ids", "the tokens that are left, in order", ("kept",)),
+        Observed("loss_mask", "their loss mask", ("kept",)),
     ),
     measure=_measure_truncation,
     oracle=_oracle_truncation,
@@ -164,29 +164,39 @@ TRUNCATION = rule(
 # -- sampling requests -------------------------------------------------------------------------------------------------
 
 
-#: Option -> what it is, two values of it, what a request without it means, and what engines call it.
+#: Option -> meaning, two values, the meaning of a request without it, and the names that engines use.
 _PARAMETERS: Mapping[str, tuple[str, tuple[Any, Any], Any, tuple[str, ...]]] = {
     "temperature": ("divisor of the logits", (0.7, 1.5), 1.0, ()),
-    "top_p": ("probability of the tokens that are sampled from", (0.9, 0.5), 1.0, ()),
-    "top_k": ("number of the tokens that are sampled from", (50, 20), -1, ()),
-    "min_p": ("probability of a token that is sampled, by the likeliest one's", (0.1, 0.2), 0.0, ()),
-    "max_new_tokens": ("most tokens of a response", (8, 4), None, ("max_tokens", "max_completion_tokens")),
-    "min_new_tokens": ("fewest tokens of a response", (2, 3), 0, ("min_tokens",)),
-    "repetition_penalty": ("divisor of the logits of tokens that were there already", (1.1, 1.5), 1.0, ()),
-    "presence_penalty": ("taken off the logits of tokens that were said", (0.5, 1.5), 0.0, ()),
-    "frequency_penalty": ("taken off the logits of tokens each time that they were said", (0.5, 1.5), 0.0, ()),
-    "stop": ("texts that end a response, of one letter each", (["a"], ["b", "c"]), [], ("stop_strings",)),
+    "top_p": ("top-p: probability mass of the tokens that are sampled from", (0.9, 0.5), 1.0, ()),
+    "top_k": ("top-k: number of tokens that are sampled from", (50, 20), -1, ()),
+    "min_p": ("min-p: smallest probability of a sampled token, relative to the likeliest token", (0.1, 0.2), 0.0, ()),
+    "max_new_tokens": ("maximum tokens of a response", (8, 4), None, ("max_tokens", "max_completion_tokens")),
+    "min_new_tokens": ("minimum tokens of a response", (2, 3), 0, ("min_tokens",)),
+    "repetition_penalty": (
+        "repetition penalty: divisor of the logits of tokens that occurred before",
+        (1.1, 1.5),
+        1.0,
+        (),
+    ),
+    "presence_penalty": ("presence penalty: subtracted from the logits of generated tokens", (0.5, 1.5), 0.0, ()),
+    "frequency_penalty": (
+        "frequency penalty: subtracted from the logits of a token per occurrence",
+        (0.5, 1.5),
+        0.0,
+        (),
+    ),
+    "stop": ("texts that end a response, of one character each", (["a"], ["b", "c"]), [], ("stop_strings",)),
     "stop_token_ids": ("tokens that end a response", ([5], [6, 7]), [], ()),
-    "ignore_eos": ("whether a response goes on behind its end", (False, True), False, ()),
+    "ignore_eos": ("whether generation continues after EOS", (False, True), False, ()),
     "seed": ("of the samples", (1, 2), None, ("sampling_seed",)),
-    "greedy": ("whether the likeliest token is taken, whatever else is said", (False, True), False, ()),
+    "greedy": ("whether the likeliest token is always taken (greedy)", (False, True), False, ()),
 }
 _LISTS = ("stop", "stop_token_ids")
 
 
 def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``request``, in an engine's words, and what the framework's configuration says of each
-    option (``configured``). It is called twice: an option that is turned turns nothing else."""
+    """``call`` returns the ``request`` with the engine's names, and the configured value of each option
+    (``configured``). It is called twice, because changing one option must change no other."""
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
     request, configured = _understood(outputs["request"]), outputs["configured"]
     implied = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
@@ -203,7 +213,7 @@ def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Ma
 
 
 def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Read each option as an engine understands the request."""
+    """Return each option as the engine interprets the request."""
     options = {}
     for name, (_, _, without, words) in _PARAMETERS.items():
         values = [request[word] for word in (name, *words) if request.get(word) is not None]
@@ -213,7 +223,7 @@ def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Write a value in one form of those that mean the same."""
+    """Return the canonical form of a value."""
     value = _PARAMETERS[name][2] if value is None else value
     if name == "top_k":
         return value if 0 < value < 10**6 else -1
@@ -233,7 +243,7 @@ def _beside(request: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As configured; what is greedy has the temperature 0. An option changes what it says, and nothing else."""
+    """Request the configured values; greedy means temperature 0. An option changes nothing else."""
     request = {name: value for name, value in inputs.items() if value is not None}
     if inputs["greedy"]:
         request["temperature"] = 0.0
@@ -241,24 +251,24 @@ def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sampling_request(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Keep one option, or two; the others are what the framework's configuration has by default."""
+    """Set one or two options; the others have the framework's defaults."""
     chosen = [name for name in _PARAMETERS if inputs[name] is not None]
-    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the least plain come first
+    chosen.sort(key=lambda name: bool(inputs[name] == _PARAMETERS[name][1][0]))  # the most unusual first
     kept = [choose.one_of(chosen) for _ in range(choose.integer(1, 2))]
     return {name: value if name in kept else None for name, value in inputs.items()}
 
 
 SAMPLING_REQUEST = rule(
     name="sampling_request",
-    summary="what an inference engine is asked for, by the options of a configuration",
+    summary="the request to an inference engine, from the options of a configuration",
     source=(
-        "log-probs and samples are of the distribution that the configuration names, whoever is asked for them: an "
-        "option changes what it says, and nothing else"
+        "log-probs and samples come from the configured distribution, for every engine; an option "
+        "changes its own meaning and nothing else"
     ),
     inputs=tuple(
         knob(
             name,
-            f"{meaning}; null: what the framework's configuration has by default",
+            f"{meaning}; null: the framework's default",
             values,
             REQUIRED if name == "temperature" else None,
             kind="any",
@@ -271,9 +281,10 @@ SAMPLING_REQUEST = rule(
             for name, (meaning, *_) in _PARAMETERS.items()
         ),
         Observed(
-            "unlike_configured", "options left alone that are asked for otherwise than the configuration has them"
+            "unlike_configured",
+            "options that are not set and are requested with another value than the configuration's",
         ),
-        Observed("changed_beside", "what else the request has otherwise for the options that are given"),
+        Observed("changed_beside", "other parts of the request that the given options change"),
         Observed("which", "these", role="other"),
     ),
     measure=_measure_sampling_request,

@@ -1,4 +1,4 @@
-"""Schedules: what changes from step to step of a training."""
+"""Schedules: quantities that change from step to step of a training."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sentinel.values.lazy import torch
 
 
 def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper,
-    whose gain is 0.1, with the gain that its code has: the share of the horizon that the step's samples are."""
+    """``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper
+    (gain 0.1), with the gain of its code: the step's samples divided by the horizon."""
     coefficients = [inputs["initial"]]
     for kl in inputs["kls"]:
         gain = inputs["samples_per_step"] / inputs["horizon"] if inputs["adaptive"] else 0.0
@@ -35,7 +35,7 @@ def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_kl_coefficient(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a few steps, whose KL is below, near or above the target; an estimate may be negative."""
+    """Draw steps whose KL is below, near or above the target; an estimate may be negative."""
     shares = [choose.one_of((3.0, 1.1, 1.0, 0.9, 0.0, -1.0)) for _ in range(choose.integer(1, 4))]
     inputs["kls"] = [share * inputs["target_kl"] for share in shares]
     return inputs
@@ -43,17 +43,17 @@ def _arrange_kl_coefficient(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 KL_COEFFICIENT = rule(
     name="kl_coefficient",
-    summary="the weight of the KL penalty, step after step",
+    summary="the coefficient of the KL penalty at each step",
     source="arXiv:1909.08593, section 2.2, and its code: github.com/openai/lm-human-preferences, AdaptiveKLController",
     inputs=(
-        drawn("adaptive", "whether it is steered towards the target", (True, False), REQUIRED),
+        drawn("adaptive", "whether the coefficient adapts to the target", (True, False), REQUIRED),
         drawn("initial", "the coefficient of the first step", (0.2, 0.001, 0.0), REQUIRED),
-        knob("target_kl", "what the KL of a step is to be, in nats", (0.5, 6.0), REQUIRED),
+        knob("target_kl", "target KL of a step, in nats", (0.5, 6.0), REQUIRED),
         knob("horizon", "samples over which the coefficient is corrected", (100, 7, 10000), REQUIRED),
         knob("samples_per_step", "samples of one step", (8, 1, 64), REQUIRED),
         Input("kls", "any", "the KL of each step, in nats", choices=((),)),
     ),
-    observes=(Observed("coefficients", "the first coefficient, and the one after each step", ("steps",)),),
+    observes=(Observed("coefficients", "the first coefficient, and the coefficient after each step", ("steps",)),),
     measure=returned(coefficients="numbers"),
     oracle=_oracle_kl_coefficient,
     laws=(*AS_DEFINED, "every_knob_counts", "finite_in_finite_out"),
@@ -65,8 +65,8 @@ KL_COEFFICIENT = rule(
 
 
 def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The rate goes up in a line, stays (for all the rest, for a share of it, or not at all), and goes down along half
-    a cosine to its minimum, which it has when the training is over."""
+    """Increase the rate linearly, keep it constant (to the end, for a share of the rest, or not at all), and lower it
+    along half a cosine to its minimum at the end of training."""
     warmup, total, lowest = inputs["warmup_steps"], inputs["training_steps"], inputs["min_ratio"]
     first = lowest if inputs["warmup_from"] == "minimum" else inputs["initial_ratio"]
     stable = {"constant": 1.0, "wsd": inputs["stable_ratio"], "cosine": 0.0}[inputs["schedule"]]
@@ -84,7 +84,7 @@ def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_learning_rate(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw more steps than the warm-up has."""
+    """Draw more steps than warm-up steps."""
     inputs["training_steps"] = inputs["warmup_steps"] + choose.integer(1, 12)
     return inputs
 
@@ -94,20 +94,20 @@ LEARNING_RATE = rule(
     summary="the learning rate of each update of a training",
     source=(
         "linear warm-up and cosine annealing (arXiv:1608.03983, equation 5, without restarts) to a minimum; "
-        "warmup-stable-decay (arXiv:2404.06395, section 4.2), whose decay is that cosine here"
+        "warmup-stable-decay (arXiv:2404.06395, section 4.2), whose decay here is the cosine"
     ),
     inputs=(
         drawn("schedule", "constant, cosine or wsd", ("constant", "cosine", "wsd"), REQUIRED),
-        knob("warmup_steps", "updates in which it goes up", (3, 0, 1, 10), REQUIRED),
+        knob("warmup_steps", "updates of the warm-up", (3, 0, 1, 10), REQUIRED),
         Input("training_steps", "integer", "updates of the training", default=10),
-        knob("min_ratio", "the lowest rate by the peak", (0.0, 0.1, 1.0)),
-        knob("initial_ratio", "the rate of step 0 by the peak", (0.0, 0.2)),
-        knob("stable_ratio", "share of the rest at the peak", (0.5, 0.0, 0.9)),
+        knob("min_ratio", "the minimum rate divided by the peak rate", (0.0, 0.1, 1.0)),
+        knob("initial_ratio", "the rate of step 0 divided by the peak rate", (0.0, 0.2)),
+        knob("stable_ratio", "share of the remaining updates at the peak rate", (0.5, 0.0, 0.9)),
         drawn("peak", "the highest rate", (1.0, 1e-6)),
-        knob("first_step", "what the first update is counted as", (0, 1)),
-        dialect("warmup_from", "initial", "where the warm-up begins: at initial_ratio, or at the minimum"),
+        knob("first_step", "the step number of the first update", (0, 1)),
+        dialect("warmup_from", "initial", "start of the warm-up: at initial_ratio, or at the minimum"),
     ),
-    observes=(Observed("rates", "the rate that each update is taken with", ("steps",)),),
+    observes=(Observed("rates", "the rate of each update", ("steps",)),),
     measure=returned(rates="numbers"),
     oracle=_oracle_learning_rate,
     aliases={"num_warmup_steps": "warmup_steps", "num_training_steps": "training_steps", "min_lr_ratio": "min_ratio"},
@@ -120,8 +120,8 @@ LEARNING_RATE = rule(
 
 
 def _measure_epoch_order(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` goes through a loader on torch's DistributedSampler (one rank, with this seed) and returns ``drawn``:
-    the samples of all epochs, one after the other."""
+    """``call`` iterates over a loader with torch's DistributedSampler (one rank, this seed) and returns ``drawn``: the
+    samples of all epochs, concatenated."""
     drawn = torch.tensor([int(index) for index in call(**inputs)["drawn"]])
     orders = drawn.reshape(inputs["epochs"], inputs["size"])
     return {"orders": orders, "distinct_orders": len({tuple(order) for order in orders.tolist()})}
@@ -143,16 +143,16 @@ def _oracle_epoch_order(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 EPOCH_ORDER = rule(
     name="epoch_order",
-    summary="the order of a shuffled dataset, epoch after epoch",
+    summary="the order of a shuffled dataset in each epoch",
     source="the documentation of torch.utils.data.DistributedSampler",
     inputs=(
         drawn("size", "samples of the dataset", (8, 2, 5), REQUIRED),
-        drawn("epochs", "how often it is gone through", (3, 1, 2), REQUIRED),
+        drawn("epochs", "number of epochs", (3, 1, 2), REQUIRED),
         drawn("seed", "of the sampler", (0, 1, 7)),
     ),
     observes=(
         Observed("orders", "the samples in the order of each epoch", ("epochs", "samples")),
-        Observed("distinct_orders", "how many of these orders differ", role="other"),
+        Observed("distinct_orders", "number of distinct orders", role="other"),
     ),
     measure=_measure_epoch_order,
     oracle=_oracle_epoch_order,

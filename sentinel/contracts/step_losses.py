@@ -1,4 +1,4 @@
-"""Losses beside the policy's own."""
+"""Losses other than the policy loss: context-parallel, prompt, rollout KL, preference and decoupled losses."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ from sentinel.values.literals import tensor
 
 
 def _oracle_context_parallel_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The mean over the sequence's tokens; on how many ranks they are is not in it."""
+    """Return the mean over the sequence's tokens, which does not depend on the number of ranks."""
     return {"loss": inputs["losses"].mean()}
 
 
 def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a response behind a prompt."""
+    """Draw a prompt and a response."""
     inputs["losses"] = tensor([choose.one_of((1.0, 2.0, 0.5)) for _ in range(choose.integer(1, 6))], "float32")
     inputs["prompt_length"] = choose.integer(1, 5)
     return inputs
@@ -52,11 +52,11 @@ def _arrange_context_parallel_loss(inputs: dict[str, Any], choose: Choose) -> di
 
 CONTEXT_PARALLEL_LOSS = rule(
     name="context_parallel_loss",
-    summary="the mean loss of a sequence's tokens, which context-parallel ranks share",
+    summary="the mean loss over a sequence's tokens that are split over context-parallel ranks",
     source="data and context parallelism are implementations of one sum (Megatron-LM, arXiv:2104.04473)",
     inputs=(
         Input("losses", "any", "loss of each response token: tensor [tokens]", choices=((),)),
-        drawn("prompt_length", "tokens of the prompt, which the ranks share too", (4,), REQUIRED),
+        drawn("prompt_length", "tokens of the prompt, which are split over the ranks too", (4,), REQUIRED),
         drawn("context_parallel_size", "ranks", (1, 2, 4), REQUIRED),
         drawn("per_token", "whether losses are summed and divided by all tokens", (True, False), REQUIRED),
     ),
@@ -75,12 +75,12 @@ def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses, valid = inputs["loss_mat"], inputs["response_mask"] != 0
     prompts = [torch.tensor(rows) for rows in rows_of(inputs["group"]).values()]
     if not all(valid[rows].any() for rows in prompts):
-        raise DoesNotApply("a prompt has no token that counts")
+        raise DoesNotApply("a prompt has no valid token")
     return {"loss": torch.stack([losses[rows][valid[rows]].mean() for rows in prompts]).mean()}
 
 
 def _arrange_prompt_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw prompts with one and the same number of responses, which stand together."""
+    """Draw prompts with equal numbers of responses in adjacent rows."""
     rows = inputs["response_mask"].shape[0]
     size = choose.one_of([size for size in range(1, rows + 1) if rows % size == 0])
     inputs["group"] = [f"prompt {row // size}" for row in range(rows)]
@@ -89,8 +89,8 @@ def _arrange_prompt_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 PROMPT_LOSS = Contract(
     name="prompt_loss",
-    summary="the mean over the prompts of a batch of the mean loss of a prompt's tokens",
-    source="a mean over prompts: a loss that is the same everywhere is the loss of the batch",
+    summary="the mean over prompts of the mean loss over each prompt's tokens",
+    source="a mean over prompts: if all tokens have the same loss, it is the loss of the batch",
     inputs=(
         per_token("loss_mat", "per-token losses", "loss", differentiable=True),
         token_mask(dtypes=()),
@@ -112,7 +112,7 @@ PROMPT_LOSS = Contract(
 
 
 def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One training step, its backward pass included, in which the term is the whole loss."""
+    """Measure a training step with a backward pass, in which the term is the whole loss."""
     log_probs = inputs["log_probs"].detach().clone().requires_grad_(True)
     outputs = call(**{**inputs, "log_probs": log_probs})
     return {"rollout_kl": outputs["rollout_kl"], "loss": outputs["loss"], "per_token_gradient": log_probs.grad}
@@ -121,8 +121,8 @@ def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``.
 
-    Where tokens are samples of the trained policy, the gradient of the expectation has that of their probability, too
-    (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
+    If tokens are samples of the trained policy, the gradient of the expectation includes the gradient of their
+    probability (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
     """
     valid, log_probs = inputs["response_mask"] != 0, inputs["log_probs"]
     kl = KL_ESTIMATE.reference({**inputs, "clamp": None, "ref_log_probs": inputs["rollout_log_probs"]})["kl"]
@@ -141,22 +141,24 @@ ROLLOUT_KL = Contract(
     summary="the loss term that penalises the KL between the trained policy and the rollout policy",
     source="Schulman, Approximating KL Divergence (http://joschu.net/blog/kl-approx.html): k1, k2, k3; abs is |k1|",
     inputs=(
-        per_token("log_probs", "of the trained policy, in nats, < 0", "log_prob", differentiable=True),
-        per_token("rollout_log_probs", "of the policy that generated the tokens", "log_ratio"),
+        per_token("log_probs", "log-probs of the trained policy, in nats, < 0", "log_prob", differentiable=True),
+        per_token("rollout_log_probs", "log-probs of the policy that generated the tokens", "log_ratio"),
         token_mask(),
         knob("kl_estimator", "k1, abs, k2 or k3", ("k1", "abs", "k2", "k3"), REQUIRED),
-        knob("coefficient", "of the term in the loss", (1.0, 0.5), REQUIRED),
-        dialect("clamp", None, "the estimate of a token is cut to [-clamp, clamp] and has no gradient beyond"),
+        knob("coefficient", "coefficient of the term in the loss", (1.0, 0.5), REQUIRED),
+        dialect(
+            "clamp", None, "bound of a token's estimate: it is clamped to [-clamp, clamp], with no gradient outside"
+        ),
         dialect(
             "of_the_samples",
             "fixed",
-            "what the probability of the tokens is: fixed (no gradient but the estimate's own), or differentiated (the "
-            "gradient of having sampled them, too)",
+            "sampling probability of the tokens: fixed (only the estimate has a gradient), or differentiated (the "
+            "sampling has a gradient too)",
         ),
     ),
     observes=(
-        Observed("rollout_kl", "the reported estimate, which the term is a multiple of"),
-        Observed("loss", "the loss that is differentiated; every other term of it is off"),
+        Observed("rollout_kl", "the reported estimate; the term is a multiple of it"),
+        Observed("loss", "the loss that is differentiated; its other terms are off"),
         Observed("per_token_gradient", "d loss / d log_probs", TOKENS, "gradient"),
     ),
     measure=_measure_rollout_kl,
@@ -182,11 +184,11 @@ _SIDES = ("chosen", "rejected")
 
 
 def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """DPO, equation 7: ``-log sigmoid(beta h)``, ``h`` the log-ratio of the chosen response minus that of the rejected
-    one, each a sum over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each an average over its tokens.
-    LD-DPO, section 3: tokens beyond the length of the shorter response of the pair weigh ld_alpha. KTO, equation 7:
-    the mean over responses of ``sigmoid(beta (z - h))``, and of ``sigmoid(beta (h - z))`` where one is rejected; APO,
-    the same with ``z`` = 0. ORPO, equation 7: ``-beta log sigmoid(log odds)``, of the likelihood of a token."""
+    """DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
+    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each averaged over its tokens.
+    LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha. KTO, equation 7: the mean over
+    responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for rejected responses. APO: the
+    same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean token likelihood."""
     scores = []
     shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
     for side in _SIDES:
@@ -211,7 +213,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
-    """Estimate, as KTO, how far the policy is from its reference: of each microbatch its mean, if that is above 0."""
+    """Estimate KTO's reference point: the mean log-ratio of each microbatch, at least 0."""
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
@@ -225,27 +227,31 @@ def _arrange_preference_loss(inputs: dict[str, Any], choose: Choose) -> dict[str
 
 def _of(side: str) -> tuple[Input, ...]:
     return (
-        per_token(f"{side}_log_probs", f"of the {side} response's tokens, in nats", "log_prob", differentiable=True),
-        per_token(f"{side}_ref_log_probs", "of the reference, for the same tokens", "log_prob"),
-        per_token(f"{side}_mask", "1 where a token is of the response", "mask", dtype="int64"),
+        per_token(
+            f"{side}_log_probs", f"log-probs of the {side} response's tokens, in nats", "log_prob", differentiable=True
+        ),
+        per_token(f"{side}_ref_log_probs", "reference log-probs of the same tokens", "log_prob"),
+        per_token(f"{side}_mask", "1 for response tokens", "mask", dtype="int64"),
     )
 
 
 PREFERENCE_LOSS = Contract(
     name="preference_loss",
-    summary="the loss of pairs of a chosen and a rejected response",
+    summary="the preference loss of pairs of a chosen and a rejected response",
     source=(
-        "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its authors "
-        "say in https://github.com/huggingface/trl/pull/1164; LD-DPO (arXiv:2409.06411), section 3; KTO "
+        "DPO (arXiv:2305.18290), equation 7; IPO (arXiv:2310.12036), equation 17, averaged over tokens as its "
+        "authors recommend (https://github.com/huggingface/trl/pull/1265); LD-DPO (arXiv:2409.06411), section 3; KTO "
         "(arXiv:2402.01306), equation 7; APO (arXiv:2408.06266), section 4; ORPO (arXiv:2403.07691), equation 7"
     ),
     inputs=(
         *_of("chosen"),
         *_of("rejected"),
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
-        knob("loss_type", "sigmoid (DPO) or ipo; or orpo, where a loss is that", ("sigmoid", "ipo"), REQUIRED),
-        knob("ld_alpha", "LD-DPO: weight of the tokens that the other response has no like of", (None, 0.25)),
-        dialect("reference", "given", "given: log-probs are relative to the reference's; none: the loss has none"),
+        knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
+        knob("ld_alpha", "LD-DPO: weight of tokens beyond the other response's length", (None, 0.25)),
+        dialect(
+            "reference", "given", "given: log-probs are relative to the reference's; none: the loss has no reference"
+        ),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),
@@ -266,12 +272,12 @@ def _arrange_preference_update(inputs: dict[str, Any], choose: Choose) -> dict[s
 
 def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     if inputs["loss_type"] == "kto":
-        raise DoesNotApply("KTO estimates its reference point of each microbatch")
+        raise DoesNotApply("KTO estimates its reference point per microbatch")
     return cut_otherwise(inputs, choose, mask="chosen_mask")
 
 
 def _loss_types(item: Input) -> Input:
-    """Add, for a step, the losses that are means over responses."""
+    """Add the losses that are means over responses, for a step."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 
@@ -279,7 +285,7 @@ def _loss_types(item: Input) -> Input:
 PREFERENCE_UPDATE = replace(
     PREFERENCE_LOSS,
     name="preference_update",
-    summary="an update towards the chosen responses of pairs: from a batch, through microbatches, to the optimiser",
+    summary="a preference update: from a batch of pairs through microbatches to the optimizer",
     inputs=(*map(_loss_types, PREFERENCE_LOSS.inputs), MICRO_BATCH_SIZE),
     observes=(
         PREFERENCE_LOSS.observes[0],
@@ -309,8 +315,8 @@ def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``-min(r A, clip(r) A) w`` with ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``, of the
-    tokens whose ``w`` lies within its bounds. The ratio that is reported is that of every token, dropped or not."""
+    """``-min(r A, clip(r) A) w`` with ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``, over
+    tokens whose ``w`` is within its bounds. The reported ratio covers all tokens, including dropped ones."""
     valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
     ratio = (inputs["log_probs"] - inputs["proximal_log_probs"]).exp()
     weight = (inputs["proximal_log_probs"].detach() - inputs["behaviour_log_probs"]).exp()
@@ -333,35 +339,41 @@ def _arrange_decoupled_loss(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 DECOUPLED_LOSS = Contract(
     name="decoupled_loss",
-    summary="a policy loss relative to a proximal policy, weighted for the policy that sampled",
+    summary="a policy loss relative to a proximal policy, with importance weights for the sampling policy",
     source=(
         "decoupled PPO (arXiv:2110.00641), equation 2, in which the proximal policy and the weight are constants; "
         "tokens whose weight is out of bounds are dropped, as in IcePop (Ring-1T, arXiv:2510.18855)"
     ),
     inputs=(
-        per_token("log_probs", "of the trained policy, in nats", "log_prob", differentiable=True),
+        per_token("log_probs", "log-probs of the trained policy, in nats", "log_prob", differentiable=True),
         per_token(
-            "proximal_log_probs", "of the policy that the ratio is relative to", "log_ratio", differentiable=True
+            "proximal_log_probs",
+            "log-probs of the proximal policy, the denominator of the ratio",
+            "log_ratio",
+            differentiable=True,
         ),
-        per_token("behaviour_log_probs", "of the policy that sampled", "log_ratio"),
+        per_token("behaviour_log_probs", "log-probs of the policy that sampled", "log_ratio"),
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(dtype="bool", dtypes=()),
         knob("eps_clip", "bound of |ratio - 1|", (0.2, 0.6)),
         drawn(
-            "correction", "what drops tokens, as the framework calls it: icepop or mask", ("mask", "icepop"), REQUIRED
+            "correction",
+            "the framework's name of the mode that drops tokens: icepop or mask",
+            ("mask", "icepop"),
+            REQUIRED,
         ),
-        knob("weight_low", "smallest weight of a token that is kept", (None, 0.5)),
-        knob("weight_high", "largest weight of a token that is kept", (2.0, 5.0)),
+        knob("weight_low", "smallest weight of a kept token", (None, 0.5)),
+        knob("weight_high", "largest weight of a kept token", (2.0, 5.0)),
         dialect(
             "denominator",
             "counted",
-            "what the loss is divided by: counted (tokens of the mask) or kept (those whose weight is in bounds)",
+            "divisor of the loss: counted (tokens of the mask) or kept (tokens with a weight within bounds)",
         ),
     ),
     observes=(
         Observed("loss", "the loss"),
         Observed("gradient", "d loss / d log_probs", TOKENS, "gradient"),
-        Observed("proximal_gradient", "d loss / d proximal_log_probs, through the ratio alone", TOKENS, "gradient"),
+        Observed("proximal_gradient", "d loss / d proximal_log_probs, through the ratio only", TOKENS, "gradient"),
         Observed("ratio", "the reported ratio of each token", TOKENS, "metric"),
     ),
     measure=_measure_decoupled_loss,

@@ -1,4 +1,4 @@
-"""Surgery: what is done to rows and columns of a batch, and must leave each what it was."""
+"""Surgery: operations on rows and columns of a batch that must not change their contents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.values.literals import Tensor, from_array
 # -- row surgery -------------------------------------------------------------------------------------------------------
 
 
-#: What a row of a container holds: its number, tokens, weights and flags, and what is no tensor.
+#: The fields of a container's rows: number, tokens, weights, flags, and values that are not tensors.
 LAYOUTS: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "tokens": {"kind": "tensor", "dtype": "int64", "shape": [2]},
@@ -27,14 +27,14 @@ LAYOUTS: Mapping[str, Any] = {
 
 
 def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``, from a field to its column each, and ``metas``, what each has as a whole."""
+    """``call`` returns ``parts``, each a mapping from field to column, and ``metas``, the metadata of each part."""
     outputs = call(**inputs)
     parts, metas = list(outputs["parts"]), list(outputs["metas"])
     return {**rows_of(inputs["fields"], parts), "meta_kept": all(dict(meta) == dict(inputs["meta"]) for meta in metas)}
 
 
 def rows_of(fields: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Tell which rows the parts hold, by the field ``number``, and whether all else of each row stands beside it."""
+    """Return the rows of each part, by the field ``number``, and whether their other fields are unchanged."""
     places = {int(number): place for place, number in enumerate(fields["number"])}
     rows, dropped, intact = [], set(), 0
     dtype_changed, shape_changed = set(), set()
@@ -67,7 +67,7 @@ def _same_entry(one: Any, other: Any) -> bool:
 
 
 def taken(fields: Mapping[str, Any], places: Sequence[int]) -> dict[str, Any]:
-    """Take these rows of a container, in this order."""
+    """Return these rows of a container, in this order."""
     return {
         name: column[list(places)] if isinstance(column, torch.Tensor) else [column[place] for place in places]
         for name, column in fields.items()
@@ -80,7 +80,7 @@ def _oracle_row_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
-    """List the rows of each part that comes out."""
+    """Return the row numbers of each resulting part."""
     count, rows = inputs["count"], list(range(len(inputs["fields"]["number"])))
     surgeries: Mapping[str, Callable[[], list[list[int]]]] = {
         "cut": lambda: [part.tolist() for part in np.array_split(rows, count)],
@@ -97,7 +97,7 @@ def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
 
 
 def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw rows that all differ, as many as the surgery can be done to."""
+    """Draw distinct rows, as many as the operation accepts."""
     count = inputs["count"]
     if inputs["surgery"] == "cut":
         rows = count * choose.one_of((2, 1, 3)) + inputs["remainder"] * choose.integer(0, count - 1)
@@ -116,7 +116,7 @@ def _arrange_row_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, An
 
 
 def drawn_fields(layouts: Mapping[str, Any], rows: int, choose: Choose) -> dict[str, Any]:
-    """Draw a column of each layout; no entry of a row is equal to another row's, as far as the dtype goes."""
+    """Draw a column per layout. Rows have distinct entries, as far as the dtype allows."""
     return {name: _column(layout, rows, choose) for name, layout in layouts.items()}
 
 
@@ -137,45 +137,45 @@ def _column(layout: Mapping[str, Any], rows: int, choose: Choose) -> Any:
 
 ROW_SURGERY = rule(
     name="row_surgery",
-    summary="a container of rows that is cut, joined, put in another order, filled up or repeated",
+    summary="a container of rows that is split, joined, reordered, filled up or repeated",
     source=(
         "indexing of rows, as numpy and torch define it (array_split, concatenate, take, repeat, tile): "
-        "a row is one thing in all fields, and what belongs to the whole container goes with each part"
+        "a row stays together in all fields, and every part has the container's metadata"
     ),
     inputs=(
         drawn(
             "surgery",
-            "cut (into count parts, the first ones longer where it does not come out even), split (into parts of count "
+            "cut (into count parts, the first ones longer if the division is not even), split (into parts of count "
             "rows), join (containers of sizes rows), reorder (to order), fill (up to a multiple of count rows, with "
             "the rows again from the first), shorten (by the last count rows), repeat (each row count times), tile "
             "(all rows count times), repeat_each (row n sizes[n] times)",
             ("split", "cut", "join", "reorder", "fill", "shorten", "repeat", "tile", "repeat_each"),
             REQUIRED,
         ),
-        drawn("count", "what the surgery counts", (2, 1, 3, 4)),
-        drawn("remainder", "1 where a cut need not come out even", (0, 1)),
-        Input(
-            "meta", "mapping", "what belongs to the whole container", default={"temperature": 0.5, "split": ["train"]}
-        ),
+        drawn("count", "count of the operation", (2, 1, 3, 4)),
+        drawn("remainder", "1 if a cut may be uneven", (0, 1)),
+        Input("meta", "mapping", "metadata of the container", default={"temperature": 0.5, "split": ["train"]}),
         Input(
             "layouts",
             "mapping",
-            "what a search makes fields of: field -> kind (text; list: of tokens; tensor: of a dtype, each row of this "
-            "shape; ragged: each row of this shape and a length of its own); number is one number a row",
+            "layout of the fields that a search draws: field -> kind (text; list of tokens; tensor with a dtype and a "
+            "shape per row; ragged: each row with its own length); number is one number per row",
             default=LAYOUTS,
         ),
-        Input("fields", "any", "field -> column: a tensor [rows, ...], or a list of one entry a row", choices=({},)),
+        Input(
+            "fields", "any", "field -> column: a tensor [rows, ...], or a list with one entry per row", choices=({},)
+        ),
         Input("order", "any", "a permutation of the rows", default=(), choices=((),)),
-        Input("sizes", "any", "rows of each container that is joined, or how often each row is repeated", default=()),
+        Input("sizes", "any", "rows of each joined container, or number of repetitions of each row", default=()),
     ),
     observes=(
-        Observed("rows", "which row each row is that comes out, one part after the other", ("rows",)),
-        Observed("sizes", "how many rows each part has", ("parts",)),
-        Observed("intact", "how many fields of all rows that come out are those of the row"),
-        Observed("meta_kept", "whether each part has what belongs to the whole container"),
-        Observed("dropped", "fields that some part has no more"),
-        Observed("dtype_changed", "fields whose dtype is another one"),
-        Observed("shape_changed", "fields whose shape behind the rows is another one"),
+        Observed("rows", "original number of each resulting row, part after part", ("rows",)),
+        Observed("sizes", "number of rows of each part", ("parts",)),
+        Observed("intact", "number of fields, over all resulting rows, that are unchanged"),
+        Observed("meta_kept", "whether each part has the container's metadata"),
+        Observed("dropped", "fields that a part lacks"),
+        Observed("dtype_changed", "fields with a changed dtype"),
+        Observed("shape_changed", "fields with a changed shape per row"),
     ),
     measure=_measure_row_surgery,
     oracle=_oracle_row_surgery,
@@ -188,7 +188,7 @@ ROW_SURGERY = rule(
 
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``: the minibatches of all epochs, each a mapping from a field to its column."""
+    """``call`` returns ``parts``: the minibatches of all epochs, each a mapping from field to column."""
     observation = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
     rows, size, epochs = observation.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)
@@ -199,14 +199,14 @@ def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each epoch is a permutation of the rows: the identity, or any other where they are shuffled."""
+    """Each epoch is a permutation of the rows: the identity, or any permutation if shuffled."""
     size, rows = inputs["minibatch_size"], list(range(len(inputs["fields"]["number"])))
     starts = range(0, len(rows), size)
     return {"parts": [taken(inputs["fields"], rows[at : at + size]) for _ in range(inputs["epochs"]) for at in starts]}
 
 
 def _arrange_minibatch_iteration(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw as many rows as come out even."""
+    """Draw a number of rows that divides evenly."""
     rows = inputs["minibatch_size"] * choose.one_of((2, 1, 3))
     inputs["fields"] = drawn_fields(inputs["layouts"], rows, choose)
     return inputs
@@ -214,27 +214,29 @@ def _arrange_minibatch_iteration(inputs: dict[str, Any], choose: Choose) -> dict
 
 MINIBATCH_ITERATION = rule(
     name="minibatch_iteration",
-    summary="the rows of a batch in minibatches, epoch after epoch",
+    summary="the rows of a batch in minibatches over several epochs",
     source=(
         "PPO (arXiv:1707.06347, algorithm 1) optimises its surrogate on the whole batch for K epochs in minibatches: "
-        "each row once an epoch; an order that is drawn is drawn from the seed alone"
+        "each row once per epoch; a random order depends on the seed only"
     ),
     inputs=(
-        drawn("minibatch_size", "rows of a minibatch", (2, 1, 3), REQUIRED),
-        drawn("epochs", "how often the batch is gone through", (2, 1, 3), REQUIRED),
-        drawn("shuffle", "whether each epoch has an order of its own", (False, True)),
+        drawn("minibatch_size", "rows per minibatch", (2, 1, 3), REQUIRED),
+        drawn("epochs", "number of epochs", (2, 1, 3), REQUIRED),
+        drawn("shuffle", "whether each epoch has its own order", (False, True)),
         drawn("seed", "of the order", (0, 1, 7)),
-        Input("layouts", "mapping", "what a search makes fields of, as in row_surgery", default=LAYOUTS),
-        Input("fields", "any", "field -> column: a tensor [rows, ...], or a list of one entry a row", choices=({},)),
+        Input("layouts", "mapping", "layout of the fields that a search draws, as in row_surgery", default=LAYOUTS),
+        Input(
+            "fields", "any", "field -> column: a tensor [rows, ...], or a list with one entry per row", choices=({},)
+        ),
     ),
     observes=(
-        Observed("times", "how often each row comes in each epoch", ("epochs", "rows")),
-        Observed("sizes", "how many rows each minibatch has", ("minibatches",)),
-        Observed("in_order", "whether rows that are not shuffled come in their order"),
-        Observed("intact", "how many fields of all rows that come out are those of the row"),
-        Observed("dropped", "fields that some minibatch has no more"),
-        Observed("dtype_changed", "fields whose dtype is another one"),
-        Observed("shape_changed", "fields whose shape behind the rows is another one"),
+        Observed("times", "number of times that each row occurs in each epoch", ("epochs", "rows")),
+        Observed("sizes", "number of rows of each minibatch", ("minibatches",)),
+        Observed("in_order", "whether rows keep their order if not shuffled"),
+        Observed("intact", "number of fields, over all resulting rows, that are unchanged"),
+        Observed("dropped", "fields that a minibatch lacks"),
+        Observed("dtype_changed", "fields with a changed dtype"),
+        Observed("shape_changed", "fields with a changed shape per row"),
     ),
     measure=_measure_minibatch_iteration,
     oracle=_oracle_minibatch_iteration,
@@ -247,12 +249,12 @@ MINIBATCH_ITERATION = rule(
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the fields that are there; None is how the frameworks write a field that is not."""
+    """Return the fields that exist; frameworks write a missing field as None."""
     return {name: rows[name] for name in sorted(rows.keys()) if rows[name] is not None}
 
 
 def _measure_batch_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare the rows that the surgery made with rows of the batch that went in, field by field."""
+    """Compare the added rows with the original rows, field by field."""
     outputs = call(**inputs)
     real, made = _present(outputs["real_rows"]), _present(outputs["made_rows"])
     both = [name for name in real if name in made]
@@ -266,14 +268,14 @@ def _measure_batch_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_batch_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One made-up row: every field of the real rows, of their dtype and shape; zeros, so that it counts for nothing."""
+    """Return one padding row: every field of the real rows with its dtype and shape, and zeros for no weight."""
     real = {**inputs["fields"], **inputs["optional_fields"]}
     made = {name: torch.zeros_like(value[:1]) for name, value in _present(real).items()}
     return {"real_rows": real, "made_rows": made, "loss_mask": torch.zeros(1)}
 
 
 def _arrange_batch_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Make a batch of the layouts: every field that batches always have, and any of the others."""
+    """Draw a batch: every required field, and any of the optional fields."""
     rows, response = choose.integer(1, 3), choose.integer(1, 4)
     sizes = {"batch": rows, "response": response, "length": response + choose.integer(1, 2)}
     for layouts, fields in (("layouts", "fields"), ("optional_layouts", "optional_fields")):
@@ -285,7 +287,7 @@ def _arrange_batch_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def _batch_field(layout: Mapping[str, Any], sizes: dict[str, int], choose: Choose) -> Tensor:
-    """Fill a mask with ones; in any other field no two places hold the same number, as far as its dtype goes."""
+    """Fill a mask with ones, and other fields with distinct numbers, as far as the dtype allows."""
     for axis in layout["shape"]:
         if axis not in sizes:
             sizes[axis] = choose.integer(1, 2)
@@ -297,30 +299,29 @@ def _batch_field(layout: Mapping[str, Any], sizes: dict[str, int], choose: Choos
 
 BATCH_SURGERY = Contract(
     name="batch_surgery",
-    summary="rows that are made to fill up a training batch, beside the real ones",
+    summary="padding rows that fill up a training batch",
     source=(
-        "a worker treats every microbatch alike, so a made-up row must have each field "
-        "that real rows have, and no weight"
+        "a worker treats all microbatches alike, so a padding row must have every field of real rows and no weight"
     ),
     inputs=(
-        Input("fields", "any", "field name, as the framework calls it -> tensor [batch, ...]", choices=({},)),
-        Input("optional_fields", "any", "further fields that this batch carries", default={}, choices=({},)),
+        Input("fields", "any", "the framework's field name -> tensor [batch, ...]", choices=({},)),
+        Input("optional_fields", "any", "optional fields of this batch", default={}, choices=({},)),
         Input(
             "layouts",
             "mapping",
-            "what a search makes fields of: name of a field that every batch has -> dtype, shape (batch, response for "
+            "layout of the required fields that a search draws: name -> dtype, shape (batch, response for "
             "response tokens, length for all tokens, or another axis) and, for a mask, mask: true",
             default={},
         ),
-        Input("optional_layouts", "mapping", "the same, of the fields that a batch may lack", default={}),
+        Input("optional_layouts", "mapping", "layout of the optional fields", default={}),
         drawn("max_tokens_per_microbatch", "token budget of one microbatch", (8, 4, 100), REQUIRED),
     ),
     observes=(
-        Observed("fields", "the fields that the made-up rows carry"),
-        Observed("dropped", "fields of the real rows that the made-up rows lack"),
-        Observed("dtype_changed", "fields whose dtype is another one on the made-up rows"),
-        Observed("shape_changed", "fields whose shape behind the batch dimension is another one"),
-        Observed("counted_tokens", "sum of the made-up rows' loss mask"),
+        Observed("fields", "the fields of the padding rows"),
+        Observed("dropped", "fields of the real rows that the padding rows lack"),
+        Observed("dtype_changed", "fields with another dtype in the padding rows"),
+        Observed("shape_changed", "fields with another shape after the batch dimension"),
+        Observed("counted_tokens", "sum of the padding rows' loss mask"),
     ),
     measure=_measure_batch_surgery,
     oracle=_oracle_batch_surgery,
@@ -346,12 +347,12 @@ def _measure_column_padding(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, and beside them as many columns of the padding value as they lack; of one dtype. What is cut off is
-    at the side where padding would stand."""
+    """Return the values with as many padding columns as are missing, in the same dtype. Surplus columns are removed at
+    the side of the padding."""
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)
     beside = (missing, 0) if inputs["side"] == "left" else (0, missing)
-    # Padding a boolean goes through integers, so that torch takes the value as it would for any other dtype.
+    # Pad booleans as integers, so that torch converts the padding value as for other dtypes.
     wide = torch.nn.functional.pad(values.to(torch.float64), beside, value=float(inputs["pad_value"]))
     if inputs["longer"] == "cut":
         wide = wide[:, -inputs["length"] :] if inputs["side"] == "left" else wide[:, : inputs["length"]]
@@ -359,7 +360,7 @@ def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_column_padding(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a matrix of any dtype; booleans are filled up with false."""
+    """Draw a matrix of any dtype; booleans are padded with false."""
     dtype = choose.one_of(_DTYPES)
     shape = (choose.integer(1, 2), choose.integer(1, 4))
     numbers = np.arange(shape[0] * shape[1]).reshape(shape) % (2 if dtype == "bool" else 100)
@@ -371,19 +372,19 @@ def _arrange_column_padding(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 COLUMN_PADDING = rule(
     name="column_padding",
-    summary="rows that are filled up to a length with a value",
+    summary="rows that are padded to a length with a value",
     source="padding adds columns and nothing else: values, order and dtype stay",
     inputs=(
         Input("values", "any", "tensor [rows, columns] of any dtype", choices=((),)),
-        drawn("length", "columns that there are to be at least", (4, 2, 6), REQUIRED),
-        drawn("pad_value", "what the new columns hold", (0, 7), REQUIRED, kind="number"),
-        drawn("side", "where they stand: right or left", ("right", "left")),
-        dialect("longer", "kept", "rows that are longer: kept, or cut to the length"),
+        drawn("length", "minimum number of columns", (4, 2, 6), REQUIRED),
+        drawn("pad_value", "padding value", (0, 7), REQUIRED, kind="number"),
+        drawn("side", "side of the padding: right or left", ("right", "left")),
+        dialect("longer", "kept", "longer rows: kept, or cut to the length"),
     ),
     observes=(
-        Observed("padded", "the values with the new columns", ("rows", "columns")),
-        Observed("dtype_kept", "whether it has the dtype of the values"),
-        Observed("dtype", "the dtype that it has", role="other"),
+        Observed("padded", "the padded values", ("rows", "columns")),
+        Observed("dtype_kept", "whether the result has the dtype of the values"),
+        Observed("dtype", "dtype of the result", role="other"),
     ),
     measure=_measure_column_padding,
     oracle=_oracle_column_padding,
@@ -395,7 +396,7 @@ COLUMN_PADDING = rule(
 
 
 def _measure_collation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``samples``: each as it is read out of the batch, field by field."""
+    """``call`` returns ``samples``, each read from the batch field by field."""
     samples = inputs["samples"]
     outputs = list(call(**inputs)["samples"])
     fields = sorted(samples[0])
@@ -422,12 +423,12 @@ def _same_value(one: Any, other: Any) -> bool:
 
 
 def _oracle_collation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What went in."""
+    """Return the input samples."""
     return {"samples": inputs["samples"]}
 
 
 def _arrange_collation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw samples of the layouts, of lengths of their own; nothing in one is equal to anything in another."""
+    """Draw samples with different lengths and without common values."""
     lengths = [choose.integer(1, 4) for _ in range(choose.integer(1, 3))]
     inputs["samples"] = [
         {name: _sample_field(layout, row, tokens) for name, layout in inputs["layouts"].items()}
@@ -445,23 +446,23 @@ def _sample_field(layout: Mapping[str, Any], row: int, tokens: int) -> Any:
 
 COLLATION = rule(
     name="collation",
-    summary="samples that become one batch",
-    source="a batch is its samples side by side: what is read out of it for a sample is what the sample had",
+    summary="collation of samples into one batch",
+    source="a batch contains its samples: reading a sample back returns its original fields",
     inputs=(
         Input("samples", "any", "field -> value, for each sample", choices=([],)),
         Input(
             "layouts",
             "mapping",
-            "what a search makes samples of: field -> kind (text, tensor) and, of a tensor, dtype and shape "
-            "(sizes, or tokens: a length that every sample has of its own)",
+            "layout of the samples that a search draws: field -> kind (text, tensor); for a tensor, dtype and shape "
+            "(sizes, or tokens: the sample's own length)",
             default={},
         ),
     ),
     observes=(
-        Observed("count", "how many samples come out"),
-        Observed("dropped", "fields that some sample has no more"),
-        Observed("altered", "fields that come out of some sample otherwise than they went in"),
-        Observed("intact", "how many fields of all samples come out as they went in"),
+        Observed("count", "number of samples in the batch"),
+        Observed("dropped", "fields that a sample lost"),
+        Observed("altered", "fields that changed in a sample"),
+        Observed("intact", "number of fields, over all samples, that are unchanged"),
     ),
     measure=_measure_collation,
     oracle=_oracle_collation,

@@ -1,7 +1,7 @@
-"""Rollouts from end to end: an engine that answers from a table, and what a framework's own loop makes of its answers.
+"""Rollouts from end to end: an engine with scripted answers, and the training data that a framework's loop builds.
 
-Every token has a name, and what an engine says of a token (its log-prob, its experts) follows from that name and from
-the weights that said it. So whatever comes out beside a token, one can tell whether it is that token's.
+Every token has a name. Its log-prob and its experts follow from the name and from the version of the weights that
+generated it, so the contract can check that each value in the training data belongs to its token.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from sentinel.contracts.contract import AS_DEFINED, REQUIRED, Choose, Input, Obs
 from sentinel.contracts.conversations import chat
 from sentinel.values.lazy import torch
 
-#: What engines call the most tokens of an answer.
+#: Engines' names of the maximum number of tokens of an answer.
 _LIMITS = ("max_new_tokens", "max_tokens")
 
 
 def log_prob_of(token: int, version: int) -> float:
-    """Compute the log-prob with which these weights say the token; none is 0."""
+    """Return the token's log-prob under these weights; never 0."""
     return -(1 + (7 * token + 31 * version) % 127) / 64
 
 
 def expert_of(token: int, version: int) -> int:
-    """Number the expert that these weights send the token to; none is 0."""
+    """Return the expert that these weights route the token to; never 0."""
     return 1 + (5 * token + 11 * version) % 61
 
 
 @dataclass(frozen=True)
 class Answer:
-    """:ivar experts: those of all tokens, the context's among them, as these weights send them.
-    :ivar ends: ``stop``, ``length`` or ``abort``, which asks for the rest by another request.
-    :ivar count: of something that happened meanwhile, of which a sum is reported.
+    """One answer of the engine.
+
+    :ivar experts: experts of all tokens, including the context, under these weights.
+    :ivar ends: ``stop``, ``length`` or ``abort``; after ``abort`` the loop requests the rest.
+    :ivar count: a counter of this answer; the loop reports the sum.
     """
 
     ids: list[int]
@@ -46,9 +48,9 @@ class Answer:
 
 
 class TableEngine:
-    """What answers requests with the turns of the scenario, one piece after the other, and keeps what it was asked.
+    """Answers requests with the turns of the scenario, piece by piece, and records the requests.
 
-    It keeps the limit that a request names. New weights come with an interruption, before the rest is said.
+    It respects the limit of a request. At an interruption, new weights are loaded before the rest is generated.
     """
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
@@ -63,7 +65,7 @@ class TableEngine:
         context, sampling = [int(token) for token in token_ids], dict(sampling or {})
         self.requests.append((context, sampling))
         if not self._pieces:
-            assert len(self.requests) < 100, "the loop asks for ever"
+            assert len(self.requests) < 100, "the loop does not stop sending requests"
             return Answer([], [], [expert_of(token, self.version) for token in context], self.version, "stop", "")
         turn, ids, ends = self._pieces.pop(0)
         limits = [sampling[name] for name in _LIMITS if sampling.get(name) is not None]
@@ -82,13 +84,13 @@ class TableEngine:
         )
 
     def heard(self) -> list[dict[str, str]]:
-        """What the environment says to the turn that was said last; nothing where that was the last one."""
+        """Return the environment's messages after the last turn; empty after the final turn."""
         later = self._turns[self._turn + 1 : self._turn + 2]
         return self.messages[self._turns[self._turn] + 1 : later[0]] if later else []
 
 
 def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
-    """Write the answer as SGLang's server sends it: without experts of the last token, which nothing follows yet."""
+    """Return the answer as SGLang's server sends it: without experts of the last token, which was not yet processed."""
     import numpy
 
     experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
@@ -104,12 +106,12 @@ def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
 
 
 def experts_beside(experts: Any) -> list[Any] | None:
-    """List the experts of all tokens but the last, a layer and a choice each, and nothing for that."""
+    """Return the experts of all tokens except the last, with axes for layer and choice."""
     return None if experts is None else [*_listed(experts), None]
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """List each piece that the policy says in one go: the number of its turn, its tokens, and how it ends."""
+    """Return each piece that is generated without interruption: its turn, its tokens, and its end."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -130,11 +132,11 @@ def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
 def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """``call`` returns ``prompt_ids``, ``response_ids`` with their ``loss_mask``, and the ``engine``. It may return
     ``log_probs``, ``experts`` and ``versions`` (a list with one for each token of the response, or of all tokens, None
-    where the engine says nothing; an empty list where they are lost), whether the response was ``cut``, sums of what
-    was counted with each answer (``counts``), what the environment was told of its ``row``, time after time, and the
-    ``messages`` that are kept: None, or left out, where the framework has no such thing.
+    for tokens without a value; an empty list if they are lost), whether the response was ``cut``, the sums of the
+    answers' counters (``counts``), the values that the environment received of its ``row``, and the ``messages`` that
+    are kept. A key is None or missing if the framework has no such data.
 
-    What stands behind the last token that is trained on is left aside: nothing is said of it, nor after it.
+    Tokens after the last trained token are not compared.
     """
     outputs = call(**inputs)
     prompt, ids, mask = (_listed(outputs[name]) for name in ("prompt_ids", "response_ids", "loss_mask"))
@@ -160,7 +162,7 @@ def _measure_rollout(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str
     }
 
 
-#: What belongs to a token, and follows from it and from the weights that said it.
+#: Data of a token that follow from its name and the weights' version.
 _OWN: Mapping[str, Callable[[int, int], float]] = {
     "log_probs": log_prob_of,
     "experts": expert_of,
@@ -169,13 +171,13 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 
 
 def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], values: Any, of: Any) -> int:
-    """Count the tokens that the policy said and that are trained on, beside which something not their own stands."""
+    """Count trained tokens whose data belong to another token."""
     if values is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)
     answers = [engine.answer([]) for _ in pieces_of(inputs)]
     owners = [(token, answer.version) for answer in answers for token in answer.ids]
-    if of is expert_of:  # the last token of an answer is sent nowhere before the next request
+    if of is expert_of:  # the last token of an answer is not routed before the next request
         routed = [place < len(answer.ids) for answer in answers for place, _ in enumerate(answer.ids, 1)]
         owners = [pair if is_routed else (-1, 0) for pair, is_routed in zip(owners, routed)]
     beside = _listed(values)[-len(ids) :]
@@ -184,7 +186,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """Count messages of others than the policy that are kept twice; or not at all, although an answer followed."""
+    """Count messages of other roles that are kept twice, or missing although an answer followed."""
     if not kept:
         return 0
     _, messages = chat(inputs)
@@ -198,12 +200,12 @@ def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int
     )
 
 
-#: What a row's environment is told of it.
+#: Data of the row that its environment receives.
 ROW = "of this row"
 
 
 def _listed(values: Any) -> list[Any]:
-    """Write numbers as a list, one a token."""
+    """Return numbers as a list, one per token."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
         plain = [value[0] for value in plain]
@@ -211,8 +213,8 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
-    """The tokens of the conversation to the last that is said, where those stand that are said, and where the response
-    begins."""
+    """Return the conversation's tokens up to the last generated token, the positions of generated tokens, and the start
+    of the response."""
     tokenizer, messages = chat(inputs)
     first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
     ids = tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True))
@@ -225,7 +227,7 @@ def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
         ids, spoken = [*ids, tokenizer.eos_token_id], [*spoken, len(ids)]
     else:
         ids, spoken = tokenizer.encode(tokenizer.written(messages)), tokenizer.spoken(messages)
-        if inputs["end"] == "text":  # the template writes what the policy did not say
+        if inputs["end"] == "text":  # the template adds tokens that the policy did not generate
             spoken = [place for place in spoken if ids[place] != tokenizer.eos_token_id]
     spoken = spoken[: sum(len(tokens) for _, tokens, _ in pieces_of(inputs))]
     return ids[: spoken[-1] + 1 if spoken else start], spoken, start
@@ -239,15 +241,15 @@ def _is_cut(inputs: Mapping[str, Any]) -> bool:
 
 
 def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:
-    """Whether a request of a response's only turn names another limit than what of the response's is left."""
+    """Return True if a request of a single-turn response has another limit than the response's remaining tokens."""
     limits = [options[name] for name in _LIMITS if options.get(name) is not None]
     left = None if inputs["max_tokens"] is None else inputs["max_tokens"] - (len(context) - _whole(inputs)[2])
     return bool(limits) and left is not None and len(inputs["pieces"]) == 1 and limits[0] != left
 
 
 def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The conversation as the template writes it; trained is what the policy said, in the room that there is. Each
-    request has all that stands before its answer."""
+    """Build the conversation with the template, and train on the policy's tokens within the limit. Each request has
+    everything before its answer."""
     ids, spoken, start = _whole(inputs)
     room = len(ids) if inputs["max_tokens"] is None else inputs["max_tokens"]
     begins = [place for place in spoken if place - 1 not in spoken] or [start]
@@ -264,8 +266,8 @@ def _oracle_rollout(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a chat that ends with the policy, in as many turns as there may be, interrupted or not. The room is
-    that of the last turns, whatever a template writes between."""
+    """Draw a chat that ends with the policy, with up to the maximum number of turns, with or without interruptions. The
+    limit is that of the last turns, independent of template tokens."""
     conversation: list[list[Any]] = [["system", choose.integer(1, 2)]] if inputs["system"] else []
     conversation.append(["user", choose.integer(1, 3)])
     pieces = []
@@ -276,7 +278,7 @@ def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
         cuts = []
         words = choose.integer(1, 4) + inputs["interrupted"]
         conversation.append(["assistant", words])
-        if inputs["interrupted"]:  # somewhere in it, and perhaps once more, before anything was said or right after
+        if inputs["interrupted"]:  # at one position, and perhaps again right before or after the first token
             cuts = sorted([choose.integer(1, words - 1), *choose.integers(choose.integer(0, 1), 0, words - 1)])
         pieces.append([end - start for start, end in zip([0, *cuts], [*cuts, words])])
     room = None if inputs["max_tokens"] is None else inputs["max_tokens"] + 16 * (len(pieces) - 1)
@@ -285,39 +287,42 @@ def _arrange_rollout(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 ROLLOUT = rule(
     name="rollout",
-    summary="what a framework's own loop makes of a prompt, an engine's answers and an environment's",
+    summary="the training data that a framework's loop builds from a prompt, engine answers and environment messages",
     source=(
-        "a policy gradient is about the tokens that the policy said, given what stood before each: these and no others "
-        "are trained, with the log-probs, experts and weights that they were said with"
+        "a policy gradient covers exactly the tokens that the policy generated, each given its context, with the "
+        "log-probs, experts and weights of their generation"
     ),
     inputs=(
-        Input("conversation", "any", "turns: (role, number of words) each, every word another", choices=((),)),
+        Input("conversation", "any", "turns as (role, number of words); every word is distinct", choices=((),)),
         Input(
-            "pieces", "any", "for each answer the words said in one go; all but the last are cut short", choices=((),)
+            "pieces",
+            "any",
+            "for each answer, the words of each piece; all pieces but the last are interrupted",
+            choices=((),),
         ),
-        drawn("turns", "how many answers there may be", (1, 2, 3), REQUIRED),
-        drawn("heard", "most messages between two of them", (1, 2), 2),
-        drawn("system", "whether a message of the system comes first", (False, True)),
-        Input("after_an_answer", "any", "roles that speak between two answers", choices=(("user",), ("tool",))),
+        drawn("turns", "maximum number of answers", (1, 2, 3), REQUIRED),
+        drawn("heard", "maximum number of messages between two answers", (1, 2), 2),
+        drawn("system", "whether the chat starts with a system message", (False, True)),
+        Input("after_an_answer", "any", "roles that may appear between two answers", choices=(("user",), ("tool",))),
         drawn(
             "heard_as",
-            "how what an environment says stands behind an answer: chat, as messages; text, as such, in one answer; "
-            "again, as messages of a chat that is written anew from its beginning",
+            "form of environment messages after an answer: chat (messages); text (inserted into one answer); again "
+            "(messages of a chat that is rendered again from its beginning)",
             ("chat", "text", "again"),
         ),
-        drawn("routed", "whether the engine is to say its experts", (False, True, True)),
-        drawn("interrupted", "whether an engine stops for new weights", (False, True, True)),
+        drawn("routed", "whether the engine returns experts", (False, True, True)),
+        drawn("interrupted", "whether the engine stops to load new weights", (False, True, True)),
         drawn(
             "end",
-            "how the last answer ends: eos; length, its limit; text, that stops every one without a token of its own",
+            "end of the last answer: eos; length (the limit); text (a stop string without a token of its own)",
             ("eos", "length", "text"),
         ),
-        knob("resumed", "whether an answer that was interrupted is to go on", (True, True, False)),
+        knob("resumed", "whether an interrupted answer is continued", (True, True, False)),
         drawn("max_tokens", "most tokens of a response", (None, None, 6, 2)),
         Input(
             "options",
             "mapping",
-            "options of sampling, as a loop is given them",
+            "sampling options that the loop receives",
             default={},
             choices=({}, {"temperature": 0.5}, {"top_p": 0.75, "top_k": 7}),
         ),
@@ -325,18 +330,18 @@ ROLLOUT = rule(
         drawn("tools_share_a_turn", "see trained_tokens", (False, True)),
     ),
     observes=(
-        Observed("token_ids", "prompt and response, to the last token that is trained on", ("tokens",)),
+        Observed("token_ids", "prompt and response up to the last trained token", ("tokens",)),
         Observed("trained", "1 for those of them that are trained on", ("tokens",)),
-        Observed("asked", "the tokens that each request had, and -1 behind them", ("asked",)),
-        Observed("log_probs_astray", "tokens that have another log-prob than they were said with, or none"),
-        Observed("experts_astray", "tokens that have other experts than they were said with, or none"),
-        Observed("versions_astray", "tokens that have another version than that of the weights that said them"),
-        Observed("cut_astray", "1 where a response is said to be cut that is not, or the other way round"),
-        Observed("options_astray", "options of sampling that a request has otherwise"),
-        Observed("limits_astray", "requests that name another limit than what is left of the response's"),
-        Observed("rows_astray", "times that the environment was told of another row, or of none"),
-        Observed("messages_astray", "messages of others than the policy that are not kept once"),
-        Observed("counts_astray", "sums that are not those of all answers"),
+        Observed("asked", "the tokens of each request, followed by -1", ("asked",)),
+        Observed("log_probs_astray", "number of tokens with a missing or wrong log-prob"),
+        Observed("experts_astray", "number of tokens with missing or wrong experts"),
+        Observed("versions_astray", "number of tokens with a wrong weight version"),
+        Observed("cut_astray", "1 if the mark that the response is truncated is wrong"),
+        Observed("options_astray", "sampling options with another value in a request"),
+        Observed("limits_astray", "number of requests whose limit is not the response's remaining tokens"),
+        Observed("rows_astray", "number of times that the environment received another row's data, or none"),
+        Observed("messages_astray", "number of other roles' messages that are not kept exactly once"),
+        Observed("counts_astray", "sums that do not cover all answers"),
     ),
     measure=_measure_rollout,
     oracle=_oracle_rollout,

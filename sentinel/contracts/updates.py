@@ -1,17 +1,17 @@
-"""Policy updates: what reaches the optimiser from a batch that a worker cuts into mini-batches, ranks and microbatches.
+"""Policy updates: the gradient that reaches the optimizer from a batch that a worker splits.
 
-The model is a table. What a forward pass says of a token is the entry of ``log_probs`` for it, so that the gradient
-on that table is the gradient of everything the worker has done with the loss. A binding gives the worker
+The model is a table: the forward pass of a token returns its entry of ``log_probs``. The gradient on the table
+includes everything that the worker does with the loss. A binding gives the worker
 
-* a model (or forward step) that answers, for the rows that it is given, these rows of ``log_probs``: the very tensor
-  that it was handed, so that gradients reach it;
-* an optimiser that adds up, in ``step``, what has arrived there, and forgets it in ``zero_grad``; it changes nothing,
-  so that every mini-batch is judged at the same parameters.
+* a model (or forward step) that returns these rows of ``log_probs`` for the rows that it receives, as the same tensor,
+  so that gradients reach it;
+* an optimizer that accumulates the gradient in ``step`` and clears it in ``zero_grad``. It changes no parameter, so
+  that every mini-batch uses the same parameters.
 
-It returns ``gradient`` (what the optimiser has added up), and ``pg_loss``, ``kl_loss`` and ``entropy`` as the trainer
-would log them, reduced as the framework reduces what an update returns; None for what it does not report. Where it
-hands back the log-probs of its rows, these are ``told_log_probs``, in the order of the batch. A table of ``entropies``
-is another parameter, with ``entropy_gradient``.
+The call returns ``gradient`` (accumulated by the optimizer), and ``pg_loss``, ``kl_loss`` and ``entropy`` as the
+trainer logs them, reduced as the framework reduces the result of an update; None if they are not reported. Returned
+log-probs are ``told_log_probs``, in the order of the batch. A table of ``entropies`` is a second parameter, with
+``entropy_gradient``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from sentinel.contracts.kl_estimate import KL_ESTIMATE
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.values.lazy import torch
 
-#: How a worker may cut its rows: (rows per microbatch, tokens per microbatch).
+#: How a worker may split its rows: (rows per microbatch, tokens per microbatch).
 CUTS: tuple[tuple[int | None, int | None], ...] = ((None, None), (1, None), (2, None), (1, 8), (None, 8))
 
 
@@ -75,9 +75,9 @@ def _number(value: Any) -> float | None:
 
 
 def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """PPO (arXiv:1707.06347, algorithm 1) takes one step a mini-batch ``M`` of the loss ``L(M) = L_clip(M) + beta
-    KL(M) - c H(M)``, each term aggregated over all of ``M`` as ``loss_agg_mode`` says. How ``M`` is spread over ranks
-    and microbatches is not in it. Reported is the mean over the mini-batches."""
+    """PPO (arXiv:1707.06347, algorithm 1) takes one step per mini-batch ``M`` with the loss ``L(M) = L_clip(M) + beta
+    KL(M) - c H(M)``, each term aggregated over all of ``M`` by ``loss_agg_mode``. It does not depend on how ``M`` is
+    split over ranks and microbatches. Metrics are means over mini-batches."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     rows = len(log_probs)
     size = inputs["mini_batch_size"] or rows
@@ -111,7 +111,7 @@ def _rows_of_an_update(inputs: Mapping[str, Any], part: slice) -> dict[str, Any]
     return {**inputs, **{name: inputs[name][part] for name in _TENSORS if inputs[name] is not None}}
 
 
-#: What an aggregation takes for the whole batch.
+#: Global counts for an aggregation over the whole batch.
 _WHOLE = dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size"))
 
 
@@ -124,13 +124,13 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
-    """Aggregate a term beside the policy's own loss."""
+    """Aggregate a loss term other than the policy loss."""
     mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
     return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 
 
 def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Make log-probs of log-ratios, and ranks and microbatches that the rows divide into, as frameworks demand."""
+    """Convert log-ratios to log-probs, and choose ranks and microbatches that divide the rows."""
     spread(inputs, "log_probs", "old_log_probs")
     reference = inputs["ref_log_probs"]
     if reference is not None:
@@ -144,7 +144,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
-    """Choose ranks and microbatches that the rows divide into."""
+    """Choose ranks and microbatches that divide the rows."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
         ranks = inputs["dp_size"] = 1
@@ -154,13 +154,13 @@ def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask")
 
 
 def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
-    """Cut the same batch another way: one part, which is the whole."""
+    """Split the same batch differently, as one part that is the whole batch."""
     rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
     packs = "max_tokens_per_microbatch" in inputs
     now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
     others = [cut for cut in CUTS if cut != now and not (cut[0] and rows % cut[0]) and (packs or cut[1] is None)]
     if rows < 2:
-        raise DoesNotApply("one row cannot be cut")
+        raise DoesNotApply("one row cannot be split")
     size, tokens = choose.one_of(others)
     return [{**inputs, "micro_batch_size": size, **({"max_tokens_per_microbatch": tokens} if packs else {})}]
 
@@ -170,62 +170,62 @@ def _as_in(contract: Contract, *names: str) -> tuple[Input, ...]:
 
 
 MICRO_BATCH_SIZE = drawn(
-    "micro_batch_size", "rows of one forward pass, on a rank; left out, all that the rank has", (None, 1, 2)
+    "micro_batch_size", "rows of one forward pass on a rank; default: all rows of the rank", (None, 1, 2)
 )
 
-#: How a batch is cut: inputs that must not matter.
+#: Inputs that split a batch and must not change the result.
 CUTTING = (
     drawn(
         "dp_size",
-        "data-parallel ranks: each has an equal run of the rows of a step, and their gradients are averaged",
+        "data-parallel ranks; each has equally many consecutive rows of a step, and gradients are averaged",
         (1, 2),
     ),
     MICRO_BATCH_SIZE,
     drawn(
         "max_tokens_per_microbatch",
-        "microbatches are packed up to so many tokens, whatever micro_batch_size says; left out, they are not",
+        "token budget of a microbatch, which replaces micro_batch_size; default: no packing by tokens",
         (None, 8),
     ),
 )
 
 POLICY_UPDATE = Contract(
     name="policy_update",
-    summary="an update of the policy: from a batch, through mini-batches, ranks and microbatches, to the optimiser",
+    summary="a policy update: from a batch through mini-batches, ranks and microbatches to the optimizer",
     source=(
         "PPO (arXiv:1707.06347), equation 7 and algorithm 1, with a KL term as in GRPO (arXiv:2402.03300), equation 3; "
-        "aggregation as in loss_aggregation. Microbatches are an implementation of one sum"
+        "aggregation as in loss_aggregation. The split into microbatches must not change the sum"
     ),
     inputs=(
         per_token(
             "log_probs",
-            "of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
+            "log-probs of the trained policy, in nats, <= 0: the model's parameters, which its forward pass returns",
             "log_prob",
             differentiable=True,
         ),
-        per_token("old_log_probs", "of the policy that the ratio is relative to, for the same tokens", "log_ratio"),
+        per_token("old_log_probs", "old log-probs, the denominator of the ratio, for the same tokens", "log_ratio"),
         per_token("advantages", "advantage of each token", "advantage"),
         token_mask(dtype="int64", dtypes=()),
         per_token(
             "ref_log_probs",
-            "of the reference, for the same tokens; left out, there is no KL term",
+            "reference log-probs of the same tokens; default: no KL term",
             "log_ratio",
             default=None,
         ),
         knob("kl_coef", "coefficient of the KL term", (0.0, 0.5)),
         per_token(
             "entropies",
-            "of the trained policy at each token, in nats: parameters too, which the forward pass returns; left out, "
-            "there is no entropy term",
+            "entropy of the trained policy at each token, in nats: parameters that the forward pass returns; default: "
+            "no entropy term",
             "entropy",
             default=None,
             differentiable=True,
         ),
-        knob("entropy_coef", "coefficient of the entropy, which is made larger", (0.0, 0.25)),
+        knob("entropy_coef", "coefficient of the entropy bonus", (0.0, 0.25)),
         *(replace(item, default="k3") for item in _as_in(KL_ESTIMATE, "kl_estimator")),
         *_as_in(POLICY_LOSS, "eps_clip_low", "eps_clip_high", "dual_clip"),
         knob(
             "loss_agg_mode",
-            "how per-token losses of a mini-batch become one",
+            "how per-token losses of a mini-batch are reduced to one",
             LOSS_AGG_MODES,
             "token-mean",
             kind="string",
@@ -233,32 +233,39 @@ POLICY_UPDATE = Contract(
         Input(
             "loss_scale_factor",
             "number",
-            "constant divisor of seq-mean-token-sum-norm; left out, the number of columns",
+            "constant divisor of seq-mean-token-sum-norm; default: the number of columns",
             default=None,
         ),
-        Input("mini_batch_size", "integer", "rows of one optimiser step, of all ranks; left out, all", default=None),
+        Input("mini_batch_size", "integer", "rows of one optimizer step over all ranks; default: all", default=None),
         *CUTTING,
         dialect(
             "empty_rows",
             "absent",
-            "whether rows without a valid token count among the sequences of a mini-batch: absent or counted",
+            "whether a mini-batch counts rows without a valid token as sequences: absent or counted",
         ),
         *(item for item in AGGREGATION_INPUTS if item.name == "sequence_norm"),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
         *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
         dialect("kl_clamp", None, "as clamp in kl_estimate"),
         *(
-            dialect(f"{term}_agg_mode", None, f"how the {term} of tokens becomes one; left out, as the loss", "string")
+            dialect(
+                f"{term}_agg_mode",
+                None,
+                f"how the {term} of tokens is reduced to one number; default: like the loss",
+                "string",
+            )
             for term in ("kl", "entropy")
         ),
     ),
     observes=(
-        Observed("gradient", "what the optimiser is handed for log_probs, added up over its steps", TOKENS, "gradient"),
+        Observed(
+            "gradient", "gradient of log_probs that reaches the optimizer, summed over its steps", TOKENS, "gradient"
+        ),
         Observed("pg_loss", "the reported policy loss, without the KL term", role="metric"),
         Observed("kl_loss", "the reported KL term, without its coefficient", role="metric"),
-        Observed("entropy_gradient", "what the optimiser is handed for entropies", TOKENS, "gradient"),
+        Observed("entropy_gradient", "gradient of entropies that reaches the optimizer", TOKENS, "gradient"),
         Observed("entropy", "the reported entropy term, without its coefficient", role="metric"),
-        Observed("told_log_probs", "the log-probs that are handed back, row by row", TOKENS, "metric"),
+        Observed("told_log_probs", "the returned log-probs, row by row", TOKENS, "metric"),
     ),
     measure=_measure_policy_update,
     oracle=_oracle_policy_update,
@@ -279,9 +286,9 @@ POLICY_UPDATE = Contract(
 
 # -- supervised updates ------------------------------------------------------------------------------------------------
 #
-# The model is a table, as in :mod:`sentinel.contracts.updates`. A row is a sequence: a first token, which nothing
-# predicts, and ``tokens`` more. What the model says of a token stands one position before it, so a row of the table is
-# ``log_probs`` and, at the last position, ``output_after``: of a token that is not in the sequence.
+# The model is a table, as above. A row is a sequence: a first token, which nothing predicts, and ``tokens`` more. The
+# output for a token is one position before it, so a row of the table is ``log_probs`` and, at the last position,
+# ``output_after``: the output for a token that is not in the sequence.
 
 
 def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -295,7 +302,7 @@ def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: M
 
 
 def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Maximum likelihood: ``- sum_it m_it log p_it / sum_it m_it``, over the tokens of all rows that count."""
+    """Maximum likelihood: ``- sum_it m_it log p_it / sum_it m_it``, over the valid tokens of all rows."""
     valid = inputs["response_mask"] != 0
     count = int(valid.sum())
     if inputs["first_counts"] and inputs["first_token"] == "counted":
@@ -310,7 +317,7 @@ def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 SUPERVISED_UPDATE = Contract(
     name="supervised_update",
-    summary="an update towards given tokens: from a batch, through ranks and microbatches, to the optimiser",
+    summary="a supervised update: from a batch through ranks and microbatches to the optimizer",
     source=(
         "maximum likelihood of a token given those before it (Bengio et al., A Neural Probabilistic Language Model, "
         "2003, section 2), averaged over the tokens of the batch"
@@ -318,33 +325,33 @@ SUPERVISED_UPDATE = Contract(
     inputs=(
         per_token(
             "log_probs",
-            "of each token after the first, in nats, <= 0: the model's parameters, which its forward pass returns",
+            "log-probs of each token after the first, in nats, <= 0: parameters that the forward pass returns",
             "log_prob",
             differentiable=True,
         ),
         per_row(
             "output_after",
-            "what the model says at the last position of each row, of whatever stands there in the labels",
+            "the model's output at the last position of each row, for any label there",
             "log_prob",
             differentiable=True,
         ),
-        token_mask("1 where a token after the first is to be learned", dtype="int64", dtypes=()),
+        token_mask("1 for trained tokens after the first", dtype="int64", dtypes=()),
         drawn(
             "first_counts",
-            "whether the mask marks the first token of each row too, which nothing predicts",
+            "whether the mask also marks the first token of each row, which nothing predicts",
             (False, True),
         ),
         *CUTTING,
         dialect(
             "first_token",
             "absent",
-            "whether a first token that the mask marks is among those that the loss is divided by: absent or counted",
+            "whether the loss's divisor counts a first token that the mask marks: absent or counted",
         ),
     ),
     observes=(
         Observed("loss", "what is minimised"),
-        Observed("gradient", "what the optimiser is handed for log_probs", TOKENS, "gradient"),
-        Observed("gradient_after", "what it is handed for output_after", ("batch",), "gradient"),
+        Observed("gradient", "gradient of log_probs that reaches the optimizer", TOKENS, "gradient"),
+        Observed("gradient_after", "gradient of output_after that reaches the optimizer", ("batch",), "gradient"),
     ),
     measure=_measure_supervised_update,
     oracle=_oracle_supervised_update,
@@ -363,9 +370,9 @@ SUPERVISED_UPDATE = Contract(
 
 
 def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``gradient``, and ``stages``: a name of each boundary that the batch went through, and the
-    parts that came out of it, each a mapping from a field to its column. Rows are known by their ``number``, and what
-    else of ``rows`` (the fields that went in) a part has must be that row's."""
+    """``call`` returns the ``gradient``, and ``stages``: the name of each boundary that the batch passed through, and
+    its resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every other input
+    field (of ``rows``) in a part must belong to that row."""
     outputs = call(**{**_of_an_update(), **inputs, "log_probs": leaf(inputs["log_probs"])})
     rows, every = outputs["rows"], list(range(len(inputs["response_mask"])))
     lost = [
@@ -378,12 +385,12 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """Give what a step's scenario does not say of the update in it."""
+    """Return the inputs of the update that a step's scenario does not have."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
-    """Number the rows of a part that are one row of the batch in all that there is of it."""
+    """Return the number of each row of a part, or -1 if its fields belong to different rows."""
     columns = {name: part[name] for name in rows if name in part}
     columns = {name: column if hasattr(column, "dtype") else list(column) for name, column in columns.items()}
     return [
@@ -396,13 +403,13 @@ def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
 def _equal(one: Any, other: Any) -> bool:
     if getattr(one, "shape", ()) == () or len(one.shape) != len(other.shape):
         return bool(getattr(one, "shape", ()) == getattr(other, "shape", ()) and one == other)
-    width = min(one.shape[0], other.shape[0])  # padding may come and go
+    width = min(one.shape[0], other.shape[0])  # padding may change
     return bool((one[:width] == other[:width]).all()) and not (one[width:].any() or other[width:].any())
 
 
 def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A response's advantage is its reward above the mean of its prompt's (Dr. GRPO, arXiv:2503.20783, section 3.2),
-    and the step is that of an update of the policy with these advantages."""
+    """Subtract the prompt's mean reward from each response's (Dr. GRPO, arXiv:2503.20783, section 3.2), and update the
+    policy with these advantages."""
     rewards, labels = inputs["rewards"], inputs["group"]
     groups = torch.tensor([[one == other for other in labels] for one in labels]).to(rewards)
     above = rewards - groups @ rewards / groups.sum(-1)
@@ -412,12 +419,12 @@ def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response a token, and every prompt two responses at least, which need not stand together."""
+    """Give every response at least one token, and every prompt at least two responses, not always adjacent."""
     spread(inputs, "log_probs", "old_log_probs")
     with_a_token(inputs, choose)
     rows = inputs["response_mask"].shape[0]
     if rows < 2:
-        raise DoesNotApply("a prompt has several responses")
+        raise DoesNotApply("every prompt needs several responses")
     order = choose.permutation(rows)
     if inputs["group_layout"] == "equal":
         size = choose.one_of([size for size in range(2, rows + 1) if rows % size == 0])
@@ -436,18 +443,16 @@ _OF_A_STEP = """
 TRAINING_STEP = replace(
     POLICY_UPDATE,
     name="training_step",
-    summary="a step of the whole driver: from scored responses, through advantages and cuts, to the optimiser",
+    summary="a step of the whole driver: from scored responses through advantages and splits to the optimizer",
     inputs=(
         *_as_in(POLICY_UPDATE, *_OF_A_STEP.split()),
         per_row("rewards", "score of each response", "reward"),
         GROUP,
-        Input(
-            "group_layout", "string", "any, or equal: as many rows in each group, which stand together", default="any"
-        ),
+        Input("group_layout", "string", "any, or equal: groups are adjacent rows of equal number", default="any"),
     ),
     observes=(
         POLICY_UPDATE.observes[0],
-        Observed("lost_at", "the first boundary of the way behind which a row is not whole any more; 0: none"),
+        Observed("lost_at", "the first boundary after which a row is not intact; 0: none"),
         Observed("lost_by", "its name", role="other"),
     ),
     measure=_measure_training_step,

@@ -1,4 +1,4 @@
-"""Value losses: one scalar from a critic's predictions, its old ones and the returns."""
+"""Value losses: one scalar from a critic's values, its old values and the returns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.values.lazy import torch
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``l(v) = (v - R)^2`` (PPO, equation 9); with a clip range ``c`` and the old value ``o`` a token has the loss
+    """``l(v) = (v - R)^2`` (PPO, equation 9); with a clip range ``c`` and the old value ``o``, a token's loss is
     ``max(l(v), l(o + clip(v - o, -c, c)))`` (Engstrom et al., section 3, value function clipping)."""
     valid = inputs["response_mask"] != 0
     v, old, returns = (torch.where(valid, inputs[key], 0.0) for key in ("vpreds", "values", "returns"))
@@ -59,39 +59,39 @@ def _clip_fraction(cut: Any, inputs: Mapping[str, Any]) -> float:
 
 VALUE_LOSS = Contract(
     name="value_loss",
-    summary="the loss that moves a critic's values towards the returns",
+    summary="the loss of a critic's values relative to the returns",
     source=(
         "PPO (arXiv:1707.06347), equation 9, and for the clipped form Implementation Matters in Deep RL "
         "(arXiv:2005.12729), section 3; aggregation as in loss_aggregation"
     ),
     inputs=(
-        per_token("vpreds", "the critic's values now", "value", differentiable=True),
-        per_token("values", "its values before the update", "value"),
-        per_token("returns", "what it should predict", "value"),
+        per_token("vpreds", "the critic's current values", "value", differentiable=True),
+        per_token("values", "the critic's values before the update", "value"),
+        per_token("returns", "the targets of the values", "value"),
         token_mask(),
         Input(
             "cliprange_value",
             "number",
-            "how far a value may move from its old one; left out, any distance",
+            "clip range of a value around its old value; default: no clip",
             default=None,
-            # No value of the domain lies just there: at a bound a gradient is anybody's choice.
+            # No value of the domain is at a bound, where the gradient is not defined.
             choices=(None, 0.2, 0.6),
             knob=True,
         ),
         *AGGREGATION_INPUTS,
-        dialect("factor", 1.0, "of the whole loss: 1, or 0.5"),
-        dialect("kind", "mse", "mse: (v - R)^2; huber: the same up to huber_delta, and from there linear"),
-        dialect("huber_delta", 1.0, "where huber becomes linear"),
+        dialect("factor", 1.0, "factor of the loss: 1, or 0.5"),
+        dialect("kind", "mse", "mse: (v - R)^2; huber: the same up to huber_delta, then linear"),
+        dialect("huber_delta", 1.0, "distance from which huber is linear"),
         dialect(
             "clip_fraction_over",
             "tokens",
-            "what clip_fraction is the mean over: tokens, or sequences (each the mean over its own valid tokens)",
+            "unit of clip_fraction: a mean over tokens, or over sequences (each a mean over its valid tokens)",
         ),
     ),
     observes=(
         Observed("loss", "the scalar loss"),
         Observed("per_token_gradient", "d loss / d vpreds", TOKENS, "gradient"),
-        Observed("clip_fraction", "share of the valid tokens that the clip range cuts", role="metric"),
+        Observed("clip_fraction", "fraction of valid tokens that the clip range clips", role="metric"),
     ),
     measure=differentiated("clip_fraction", vpreds="per_token_gradient"),
     oracle=_oracle,

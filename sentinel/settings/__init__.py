@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (each setting is made by the declaration of its option)
-"""What a run was asked to do: the command line, over ``sentinel.toml`` or ``[tool.sentinel]``, over the defaults."""
+"""The settings of a run: command line, then ``sentinel.toml`` or ``[tool.sentinel]``, then defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError, nearest
 from sentinel.targets.refs import Ref
 from sentinel.values.files import WRITTEN
 
-#: Turns what was written (once or several times) into a setting's value; also given the names of the known targets.
+#: Converts the written text (once or several times) to a setting's value; receives the names of known targets too.
 Reader = Callable[[list[Any], Sequence[str]], Any]
 
 
@@ -24,8 +24,8 @@ Reader = Callable[[list[Any], Sequence[str]], Any]
 class Option:
     """One option: ``--sentinel-NAME`` of pytest, ``--NAME`` of a command, ``NAME`` in a settings file.
 
-    :ivar read: checks what was written, and gives the setting's value.
-    :ivar file: whether it names something on the disk, which in a settings file is relative to that file's folder.
+    :ivar read: checks the written text and returns the setting's value.
+    :ivar file: whether it is a path; in a settings file, paths are relative to the file's folder.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Option:
 
     @property
     def type(self) -> str:
-        """Say in words what a settings file may hold."""
+        """The accepted types in a settings file, in words."""
         return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
 
 
 def _option(name: str, metavar: str, help: str, read: Reader, default: Any = (), **more: Any) -> Any:
-    """Declare an option where its setting stands; pytest, the commands and the settings files all read it there."""
+    """Declare a setting and its option; pytest, the commands and settings files read this declaration."""
     option = Option(name, metavar, help, read, **more)
     make = {"default_factory": dict} if default is dict else {"default": default}
     return field(**make, metadata={"option": option})
@@ -58,7 +58,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """Read ``[TARGET=]VALUE``, as (target or None for all, value)."""
+    """Parse ``[TARGET=]VALUE`` as (target or None for all, value)."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -107,7 +107,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """Expand ``~``; that of a user who is not there stays: the next reader says that there is no such file."""
+    """Expand ``~``. ``~user`` of an unknown user stays, and is reported as a missing file later."""
     return Path(os.path.expanduser(text))
 
 
@@ -159,13 +159,13 @@ _REPORTS = Path("sentinel-reports")
 
 @dataclass(frozen=True)
 class Settings:
-    """Every option and its value; each is declared here and nowhere else.
+    """All settings; each is declared here only.
 
-    :ivar targets: the selected targets' names; empty where Sentinel was asked for through paths alone.
+    :ivar targets: the names of selected targets; empty if only paths were given.
     :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
     :ivar pythons: target name (None for all) -> interpreter whose environment has it installed.
-    :ivar sandbox: empty for the strictest that the machine offers.
-    :ivar laws: empty where nothing was said: then off for pins, and quick where a ref or a working tree is checked.
+    :ivar sandbox: empty for the strictest level that the machine supports.
+    :ivar laws: empty for the default: off for pins, quick for a ref or a working tree.
     """
 
     targets: tuple[str, ...] = _option(
@@ -177,19 +177,24 @@ class Settings:
     named_refs: tuple[tuple[str | None, Ref], ...] = _option(
         "ref",
         "[TARGET=]REF",
-        "judge these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
+        "check these refs instead of the recipes' pins: git:<sha|tag|branch|pull/N/head>, pypi:<version|latest>, "
         "path:<dir>, installed",
         _comma(_by_target(Ref.parse)),
         many=True,
     )
     trees: tuple[tuple[str | None, Ref], ...] = _option(
-        "repo", "[TARGET=]DIR", "judge a working tree, uncommitted changes included", _by_target(_tree), **_FILES
+        "repo", "[TARGET=]DIR", "check a working tree, including uncommitted changes", _by_target(_tree), **_FILES
     )
     recipes: tuple[Path, ...] = _option(
         "recipes", "DIR", "also load the recipes of this folder", _each(_folder), **_FILES
     )
     pythons: Mapping[str | None, str] = _option(
-        "python", "[TARGET=]PYTHON", "probe in this interpreter's environment", _mapping(_interpreter), dict, many=True
+        "python",
+        "[TARGET=]PYTHON",
+        "run the target in this interpreter's environment",
+        _mapping(_interpreter),
+        dict,
+        many=True,
     )
     repo_urls: Mapping[str | None, str] = _option(
         "repo-url", "[TARGET=]URL", "fetch from a fork instead of upstream", _mapping(_url), dict, many=True
@@ -200,17 +205,19 @@ class Settings:
     baseline: Path | None = _option(
         "baseline",
         "DIR",
-        "fail only where evidence differs from what is recorded here",
+        "fail only if evidence differs from the evidence recorded here",
         _one(_path),
         None,
         file=True,
     )
     device: str = _option("device", "DEVICE", "cpu (default), cuda or cuda:N", _one(_device), "cpu")
-    timeout: float = _option("timeout", "SECONDS", "for one probe (default: 60)", _one(_seconds), 60.0, number=True)
+    timeout: float = _option(
+        "timeout", "SECONDS", "seconds for one call (default: 60)", _one(_seconds), 60.0, number=True
+    )
     sandbox: str = _option(
         "sandbox",
         "LEVEL",
-        "strict, basic or off (default: the strictest that this machine offers)",
+        "strict, basic or off (default: the strictest level that this machine supports)",
         _choice("sandbox", "strict", "basic", "off"),
         "",
     )
@@ -224,14 +231,14 @@ class Settings:
     named_against: tuple[tuple[str | None, Ref], ...] = _option(
         "against",
         "[TARGET=]REF",
-        "compare what is judged with this ref too, and fail where a boundary's numbers differ for the worse",
+        "also compare with this ref, and fail if a boundary's numbers became worse",
         _comma(_by_target(Ref.parse)),
         many=True,
     )
     allowed_changes: tuple[str, ...] = _option(
         "allow-changes",
         "GLOB",
-        "boundaries that are meant to change, whatever the laws say of it (comma list, repeatable)",
+        "boundaries with an intended change, which does not fail (comma list, repeatable)",
         _comma(_each(str)),
         many=True,
     )
@@ -241,7 +248,7 @@ class Settings:
 
     @property
     def refs(self) -> tuple[tuple[str | None, Ref], ...]:
-        """List what is judged in the place of the recipes' pins."""
+        """The refs that are checked instead of the recipes' pins."""
         return self.named_refs + self.trees
 
     @property
@@ -250,22 +257,22 @@ class Settings:
 
     @property
     def selects_items(self) -> bool:
-        """Whether the options alone ask for Sentinel's items."""
+        """True if the options select Sentinel's items without any path."""
         return bool(self.targets or self.recipes or self.bugs)
 
     def refs_of(self, target: str) -> tuple[Ref, ...]:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str) -> tuple[Ref, ...]:
-        """Give the refs that what is judged of a target is compared with."""
+        """Return the refs that a target is compared with."""
         return tuple(dict.fromkeys(ref for name, ref in self.named_against if name in (None, target)))
 
     def python_of(self, target: str) -> str | None:
-        """Give the interpreter that a target is probed with; None for our own."""
+        """Return the interpreter for a target; None for our own."""
         return self.pythons.get(target, self.pythons.get(None))
 
     def url_of(self, target: str) -> str | None:
-        """Give the repository of a fork of a target; None for upstream's."""
+        """Return the URL of a target's fork; None for upstream."""
         return self.repo_urls.get(target, self.repo_urls.get(None))
 
     def selects(self, target: str, bug_id: str) -> bool:
@@ -274,7 +281,7 @@ class Settings:
         )
 
     def words(self) -> list[str]:
-        """Give the options that differ from their defaults, as they are written on a command line."""
+        """Return the options that differ from their defaults, as command-line words."""
         default = Settings()
         words = []
         for place, option in OPTIONS.items():
@@ -286,7 +293,7 @@ class Settings:
 
 
 def _write(option: Option, value: Any) -> str:
-    """Write a value as on a command line."""
+    """Return a value as it is written on a command line."""
     if isinstance(value, tuple):
         name, value = value
         return f"{name}={_write(option, value)}" if name else _write(option, value)
@@ -295,9 +302,9 @@ def _write(option: Option, value: Any) -> str:
     return value.name if option.name == "repo" else str(value)
 
 
-#: field of :class:`Settings` -> the option that it is set by
+#: Field of :class:`Settings` -> its option.
 OPTIONS: Mapping[str, Option] = {item.name: item.metadata["option"] for item in fields(Settings)}
-#: by the name that is written
+#: Written name -> option.
 NAMED: Mapping[str, Option] = {option.name: option for option in OPTIONS.values()}
 
 
@@ -342,10 +349,10 @@ def _check(file: str, key: str, value: Any) -> None:
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge what the command line gives (None: nothing) over what a file says, whose paths start at ``base``; check
-    it."""
+    """Merge command-line values (None: not given) over a file's values, whose paths are relative to ``base``, and check
+    them."""
     if _texts(options.get("ref")) or _texts(options.get("repo")):
-        file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both say what is judged
+        file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both select the code
     environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # of published runners
     values = {}
     for place, option in OPTIONS.items():
@@ -360,14 +367,14 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
         for other, _ in settings.trees:
             if name is None or other is None or name == other:
                 raise SentinelError(
-                    f"--sentinel-ref and --sentinel-repo both say what is judged of {name or other or 'every target'}; "
+                    f"--sentinel-ref and --sentinel-repo both select the code of {name or other or 'every target'}; "
                     "leave one out, or give both as refs: --sentinel-ref=git:main,path:DIR"
                 )
     return settings
 
 
 def _place(text: Any, option: Option, base: Path) -> Any:
-    """Make a file's path relative to its folder."""
+    """Resolve a path in a file relative to the file's folder."""
     if not option.file:
         return text
     name, equals, path = text.partition("=")
@@ -377,6 +384,6 @@ def _place(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """List what was written once or several times; a path or a URL may hold a comma."""
+    """Return the values of an option; paths and URLs may contain a comma."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

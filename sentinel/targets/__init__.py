@@ -1,8 +1,8 @@
-"""What an adapter declares: the target, and how contracts bind to its boundaries across its history.
+"""Declarations of an adapter: the target, and how contracts bind to its boundaries across its history.
 
-Standard library only: the controller reads these tables without torch, the worker reads the same file beside the
-target's code. An adapter module defines ``TARGET = Target(...)``; functions in it that touch tensors take the
-kit's torch.
+Only the standard library is imported: the controller reads these tables without torch, and the worker reads the same
+file next to the target's code. An adapter module defines ``TARGET = Target(...)``; its functions that use tensors
+import torch from the kit.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PackageRoot:
-    """A directory of the repository that is (the source of) one importable package, such as ``skyrl-gym/skyrl_gym``;
-    and the one that goes on ``sys.path`` so that it imports, ``skyrl-gym`` (empty: the repository's own root)."""
+    """A directory of the repository with one importable package, such as ``skyrl-gym/skyrl_gym``, and the directory
+    that is put on ``sys.path`` to import it, ``skyrl-gym`` (empty: the repository's root)."""
 
     path: str
     import_root: str = ""
 
     @property
     def package(self) -> str:
-        """The name that ``import`` uses."""
+        """The name of the package in an import statement."""
         return self.path.rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A small object put where the boundary would find a big one, and which the boundary does use.
+    """A small object that replaces a large one which the boundary uses.
 
-    :ivar reason: why the real one is not available on this machine, and why this one gives the same answer.
+    :ivar reason: why the real object is not available here, and why the stand-in gives the same result.
     """
 
     name: str
@@ -43,15 +43,14 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Dialect:
-    """A difference from the contract that the framework means. It is shown, never skipped in silence, and checked: a
-    search reports one that no longer holds.
+    """An intended difference from the contract. Reports list it, and a search reports a dialect that no longer holds.
 
-    :ivar name: a dialect input of the contract, or the name of a law that the boundary does not keep.
-    :ivar value: what the boundary takes the dialect input to be; not used for a law.
-    :ivar reason: why the framework means it, in one sentence.
-    :ivar link: where it says so: a line of its code or documentation, an issue, a paper.
-    :ivar where: canonical input -> values: the dialect holds only in scenarios that have one of these.
-    :ivar symptom: for a law, the one kind of violation that is meant (``value``, ``non-finite``); empty for any.
+    :ivar name: a dialect input of the contract, or the name of a law that the boundary does not satisfy.
+    :ivar value: the boundary's value of the dialect input; not used for a law.
+    :ivar reason: why the framework intends it, in one sentence.
+    :ivar link: the source: a line of code or documentation, an issue, a paper.
+    :ivar where: canonical input -> values: the dialect applies only to scenarios with one of these values.
+    :ivar symptom: for a law, the intended kind of violation (``value``, ``non-finite``); empty for any.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Dialect:
     symptom: str = ""
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
-        """Say whether a scenario is one of those that the dialect speaks of."""
+        """Return True if the dialect applies to a scenario."""
         return all(inputs.get(name) in values for name, values in self.where.items())
 
 
@@ -72,31 +71,31 @@ BoundaryCall = Callable[[Any, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Binding:
-    """One boundary of a target, bound to the contract whose meaning it has.
+    """One boundary of a target, bound to a contract.
 
-    :ivar boundary: its dotted path today; recipes use this one (or any of ``formerly``).
-    :ivar formerly: its other dotted paths in history, tried in this order when the first is not in a checkout, before
-        those that :attr:`Target.moved` gives.
-    :ivar arguments: canonical input -> the parameter names it has had upstream, newest first. A canonical input not
-        named here is passed under its own name, and refused where the boundary has no such parameter: a ``call`` leaves
-        out what it must not get. ``group`` is a list of labels; numbers per token or row are tensors.
-    :ivar constants: upstream parameter -> value passed whenever the boundary has that parameter.
-    :ivar outputs: canonical output names, in the order of the tuple that the boundary returns (a single name: the
-        return value itself; a mapping return is read by name).
-    :ivar call: for boundaries that need more than names: ``call(boundary, inputs)`` gets a
+    :ivar boundary: its dotted path today; recipes use this path or one of ``formerly``.
+    :ivar formerly: its earlier dotted paths, tried in this order if the first is not in a checkout, before the paths
+        that :attr:`Target.moved` gives.
+    :ivar arguments: canonical input -> parameter names upstream, newest first. Other canonical inputs are passed under
+        their own names, and refused if the boundary has no such parameter; a ``call`` must drop inputs that the
+        boundary must not receive. ``group`` is a list of labels; numbers per token or row are tensors.
+    :ivar constants: upstream parameter -> value that is passed if the boundary has the parameter.
+    :ivar outputs: canonical output names, in the order of the returned tuple (a single name: the returned value itself;
+        a returned mapping is read by name).
+    :ivar call: for boundaries that need more than names: ``call(boundary, inputs)`` receives a
         :class:`~sentinel.worker.calling.Boundary` (its ``function``, ``module``, ``owner``, and ``invoke``, which
         binds by name as above) and the canonical inputs as tensors, and returns the canonical outputs as a mapping.
     :ivar imports: further target modules that ``call`` needs; they are imported before the probe is forked.
-    :ivar requires: dotted paths (a configuration field, an attribute) without which the thing is not in this version,
-        as in recipes; a search then has nothing to look at.
-    :ivar fixed: canonical inputs that the boundary fixes by being what it is (``{"estimator": "rloo"}``).
-    :ivar accepts: canonical input -> the choices that this boundary takes, where they are not all of the contract's;
-        for the contract's mask the styles of mask: ``full``, ``right`` (padding), ``left``, ``gaps``.
-    :ivar dtypes: the float dtypes in which the framework has these tensors; empty: any.
-    :ivar twins: the boundaries (dotted paths of other bindings of the same contract) that must give the same answer.
-    :ivar moved: the target's, which gives it to each of its bindings.
-    :ivar like: of what a revision registers: the boundary as which it is called; empty where the adapter names it.
-    :ivar takes: of what a revision registers: its parameters without a default, and with ``?`` those that may be None.
+    :ivar requires: dotted paths (a configuration field, an attribute). If one is missing, the boundary is not in this
+        version, as in recipes, and a search skips it.
+    :ivar fixed: canonical inputs that the boundary fixes (``{"estimator": "rloo"}``).
+    :ivar accepts: canonical input -> choices of this boundary, if they are fewer than the contract's; for the
+        contract's mask, the mask styles: ``full``, ``right`` (padding), ``left``, ``gaps``.
+    :ivar dtypes: the float dtypes that the framework uses for these tensors; empty: any.
+    :ivar twins: dotted paths of other bindings of the same contract that must give the same result.
+    :ivar moved: :attr:`Target.moved`, which the target sets on each binding.
+    :ivar like: for a registered function: the boundary whose binding it uses; empty if the adapter names it.
+    :ivar takes: for a registered function: its parameters without a default; ``?`` marks parameters that may be None.
     """
 
     boundary: str
@@ -120,11 +119,11 @@ class Binding:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The dotted paths of its boundary in history, today's first."""
+        """The boundary's dotted paths, today's first."""
         return tuple(dict.fromkeys(name for path in (self.boundary, *self.formerly) for name in self.names(path)))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Give a dotted path, and what it was before its package or module moved."""
+        """Return a dotted path and its earlier forms, before its package or module moved."""
         before = (
             f"{then}{path.removeprefix(today)}"
             for today, several in self.moved.items()
@@ -138,13 +137,13 @@ class Binding:
 class Registry:
     """A family of functions that the framework's modules register: policy losses, estimators.
 
-    Whatever a revision registers there and no binding names is called as ``like`` is, and keeps the laws of that one's
-    contract that need no oracle.
+    A registered function without a binding is called like ``like``, and must satisfy the laws of that contract that
+    need no oracle.
 
-    :ivar decorator: its name, such as ``register_policy_loss``.
+    :ivar decorator: the decorator's name, such as ``register_policy_loss``.
     :ivar like: the dotted path of a bound member.
-    :ivar table: where a module puts a function without the decorator: ``table.register("name", function)``, or
-        ``table["name"] = function``.
+    :ivar table: the table to which a module adds a function without the decorator: ``table.register("name",
+        function)``, or ``table["name"] = function``.
     """
 
     decorator: str
@@ -153,8 +152,8 @@ class Registry:
 
 
 def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Binding:
-    """Bound as another one; what that one means to do differently holds where an option is chosen, and a law that no
-    other member keeps either, such as one about values that the framework never hands to the family, is not asked."""
+    """Reuse another member's binding. Its dialects apply for the options that this binding fixes, and laws that no
+    member satisfies (about values that the framework never passes to the family) are dropped."""
     always = [{dialect.name for dialect in member.dialects if not dialect.where} for member in family]
     of_all = set.intersection(*always) if len(family) > 1 else set()
     shared = tuple(item for item in like.dialects if item.value is not None or item.where or item.name in of_all)
@@ -165,7 +164,7 @@ def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Bind
 
 @dataclass(frozen=True)
 class Alias:
-    """What stands at a dotted path: a later Python's, by way of a package that gives it to earlier ones."""
+    """A value at a dotted path of a newer Python, taken from a package that provides it for older versions."""
 
     path: str
 
@@ -174,24 +173,22 @@ class Alias:
 class Target:
     """An external framework.
 
-    :ivar name: what ``--sentinel-target`` calls it.
-    :ivar roots: its package roots; which of them a revision has is decided by looking at its tree.
+    :ivar name: the name for ``--sentinel-target``.
+    :ivar roots: its package roots; a revision's tree decides which of them exist.
     :ivar pypi: its distribution's name on PyPI, if upstream publishes one.
-    :ivar preload: real third-party packages that are imported before the target, where installed, because boundaries
-        use them while they are probed, or because each of its checkouts would import them anew.
-    :ivar moved: dotted path of a package, module or class -> what it was called before. All that is bound or imported
-        below it is looked for there, too.
-    :ivar registries: families whose members need no binding each.
-    :ivar ghost_versions: a package that may be a ghost -> the version it says it has: for targets that refuse to import
-        beside a version they do not know.
-    :ivar arguments: canonical input -> what its functions call it, newest first: of each binding that does not say so
-        itself.
-    :ivar at_import: dotted path of a function that the target's modules call while they are imported, and that a
-        contained process cannot answer -> what it answers there instead; or of what they read there, such as the
-        version of a package that is newer than they accept -> a plain value, or an :class:`Alias`.
-    :ivar defaults: where its configuration has its defaults, whole: dotted paths of dataclasses or of functions that
-        give what adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
-        options has the others.
+    :ivar preload: real third-party packages that are imported before the target, if installed, because boundaries use
+        them, or because every checkout would import them again.
+    :ivar moved: dotted path of a package, module or class -> its earlier paths. Everything below it is looked up there
+        too.
+    :ivar registries: families whose members need no binding of their own.
+    :ivar ghost_versions: a package that may be a stub module -> its version, for targets that refuse unknown versions.
+    :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
+    :ivar at_import: dotted path of a function that the target calls during import and that a contained process cannot
+        run -> its result; or of a value that it reads, such as a package version that it rejects -> a plain value, or
+        an :class:`Alias`.
+    :ivar defaults: sources of the configuration's defaults: dotted paths of dataclasses, or of functions that return a
+        function which adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
+        options gets the others.
     :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
         ``*`` speaks of all that it matches; of several, the first. What "not yet bound" begins is not left out.
     """
@@ -219,7 +216,7 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """Find the binding of a boundary, by today's path or a former one, or as another member of its registered
+        """Return the binding of a boundary, by today's path or an earlier one, or as a member of a registered
         family."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
@@ -267,7 +264,7 @@ class Target:
         return f"{said}; the nearest that it binds is {nearest[0]}" if nearest else said
 
     def module_of(self, file: str) -> str:
-        """Give the dotted name of a file of the package roots, by its repository path."""
+        """Return the dotted name of a file in the package roots, from its repository path."""
         root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
         parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

@@ -1,4 +1,4 @@
-"""A checkout: the target's package roots at one ref, on disk, ready to import and proven by hashes."""
+"""A checkout: the target's package roots at one ref, on disk, importable and verified by hashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file of the revision that is not on disk: too large and not source code, or absent from the mirror."""
+    """A file of the revision that is not on disk: too large and not source code, or missing in the mirror."""
 
     path: str
     size: int | None
@@ -19,11 +19,13 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Checkout:
-    """:ivar path: the read-only directory that holds the package roots at their repository paths.
+    """The target's package roots at one ref.
+
+    :ivar path: the read-only directory with the package roots at their repository paths.
     :ivar import_roots: absolute directories for ``sys.path``, in order.
-    :ivar tree: sha256 over the contents of the package roots; the same for the same files, whatever the source.
-    :ivar digest: ``sha256:<hex>`` of the wheel, where the source is pypi.
-    :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, where one was.
+    :ivar tree: sha256 over the contents of the package roots; the same for the same files from any source.
+    :ivar digest: ``sha256:<hex>`` of the wheel, if the source is pypi.
+    :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, if any.
     """
 
     target: str

@@ -10,8 +10,8 @@ from types import ModuleType
 
 
 def load_file(file: Path) -> ModuleType:
-    """Execute a Python file as a module of its own and return it; the same file gives the same module. An
-    ``__init__.py`` is loaded as a package, so that the modules of its folder can be imported relative to it."""
+    """Execute a Python file as a module and return it; the same file gives the same module. An ``__init__.py`` is
+    loaded as a package, so that modules of its folder can be imported relative to it."""
     package = file.name == "__init__.py"
     stem = file.parent.name if package else file.stem
     name = f"sentinel_file_{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
@@ -23,7 +23,7 @@ def load_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their own module up while it is executed
+    sys.modules[name] = module  # dataclasses look up their module during execution
     try:
         spec.loader.exec_module(module)
     except BaseException:

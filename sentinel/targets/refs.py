@@ -21,7 +21,7 @@ _UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 class Ref:
     """One revision of a source.
 
-    :ivar kind: which source has it.
+    :ivar kind: the source.
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
     """
@@ -31,8 +31,8 @@ class Ref:
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """Read ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``; nothing that git or pip takes for an
-        option."""
+        """Parse ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``. Names that git or pip would read as an
+        option are refused."""
         if text == "installed":
             return cls("installed")
         kind, colon, name = text.partition(":")
@@ -51,25 +51,25 @@ class Ref:
 
     @property
     def short(self) -> str:
-        """The ref as item ids show it: full shas cut to seven digits."""
+        """The ref in item ids, with full shas shortened to seven digits."""
         if self.kind == "git" and _FULL_SHA.fullmatch(self.name):
             return f"git:{self.name[:7]}"
         return str(self)
 
     @property
     def immutable(self) -> bool:
-        """Whether the ref names the same code for ever: a full sha, or a release by its number."""
+        """True if the ref always names the same code: a full sha, or a release number."""
         if self.kind == "git":
             return _FULL_SHA.fullmatch(self.name) is not None
         return self.kind == "pypi" and self.name != "latest"
 
     @property
     def is_sha(self) -> bool:
-        """Whether a git ref is written as a (possibly shortened) object name."""
+        """True if a git ref is a (possibly shortened) object name."""
         return self.kind == "git" and _HEX.fullmatch(self.name) is not None
 
     def key(self, tree: str) -> str:
-        """Give the evidence file's stem: ``git-<12 hex>``, ``git-<name>`` for a moving name, ``pypi-<version>``,
+        """Return the evidence file's stem: ``git-<12 hex>``, ``git-<name>`` for a moving name, ``pypi-<version>``,
         ``path-<12 hex of the tree hash>``."""
         if self.kind == "git":
             return f"git-{self.name[:12]}" if self.immutable else f"git-{_file_name(self.name)}"
@@ -86,7 +86,7 @@ def _problem(kind: str, name: str) -> str | None:
     if not name:
         return "the part after the colon is empty"
     if "\0" in name or "\n" in name:
-        return "it holds a control character"
+        return "it contains a control character"
     if kind == "git":
         if name.startswith("-"):
             return "a git name cannot begin with '-'"

@@ -1,1 +1,1 @@
-"""Tensors and other literals as data, and when two values agree."""
+"""Tensors and other literals as data, and comparison of values."""

@@ -1,4 +1,4 @@
-"""How closely two observed values must agree: by the dtype of the observation, as DESIGN fixes it."""
+"""Compare an observed value with an expected one, within the tolerance of the observed dtype."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from sentinel.values.literals import FLOATS, Tensor, tensor
 from sentinel.values.tolerance import Tolerance
 
-#: dtype -> (relative, absolute). bfloat16 and float16: four times and once their machine epsilon, what a sum of a few
-#: numbers near 1 can be off by.
+#: dtype -> (relative, absolute). bfloat16 and float16: four times and once their machine epsilon, the error of a sum of
+#: a few numbers near 1.
 DEFAULTS: dict[str, tuple[float, float]] = {
     "float64": (1e-9, 1e-12),
     "float32": (1e-5, 1e-6),
@@ -21,15 +21,15 @@ DEFAULTS: dict[str, tuple[float, float]] = {
 }
 
 
-#: A number without a dtype is most often ``tensor.item()`` of a float32 tensor.
+#: A number without a dtype is usually ``tensor.item()`` of a float32 tensor.
 BARE = "float32"
 
 
 def mismatch(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> str:
-    """Say which element of an observed value is not the expected one, by how much, at which tolerance; else empty.
+    """Return the first difference from the expected value and its tolerance, in words; empty if there is none.
 
     Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals
-    NaN only where the expectation says NaN. Nested lists of numbers in the expectation are read with the observation's
+    NaN only if NaN is expected. Nested lists of numbers in the expectation are read with the observation's
     dtype; a :class:`Tensor` in it must have that dtype too."""
     if isinstance(observed, Tensor):
         return _tensors(observed, expected, tolerance)
@@ -93,7 +93,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> str:
         try:
             right = tensor(list(expected) if isinstance(expected, tuple) else expected, _wide(observed.dtype)).array()
         except ValueError as error:
-            return f"the expected value is no tensor: {error}"
+            return f"the expected value is not a tensor: {error}"
     left = observed.array()
     if left.shape != right.shape:
         return f"expected shape {list(right.shape)}, observed {list(left.shape)}"
@@ -117,7 +117,7 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> str:
 
 
 def _wide(dtype: str) -> str:
-    # Expectations carry full precision; reading them in the observation's own dtype would round before comparing.
+    # Expected values have full precision; converting them to the observed dtype would round before comparing.
     return "float64" if dtype in FLOATS else "int64"
 
 
@@ -126,7 +126,7 @@ def _compared_as(dtype: str) -> Any:
 
 
 def bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
-    """Give (relative, absolute) for an observation of this dtype; zeros where it must agree exactly."""
+    """Return (relative, absolute) for an observed dtype; zeros if values must agree exactly."""
     if tolerance.exact or dtype not in DEFAULTS:
         return 0.0, 0.0
     relative, absolute = DEFAULTS[dtype]
@@ -141,8 +141,10 @@ def _at(relative: float, absolute: float) -> str:
 
 
 def minus(left: Any, right: Any) -> Any:
-    """Subtract tensors of one shape in their dtype, numbers, lists item by item; ValueError where that cannot be
-    done."""
+    """Subtract tensors of one shape in their dtype, numbers, or lists item by item.
+
+    :raises ValueError: for other values.
+    """
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         if left.shape != right.shape:
             raise ValueError(f"shapes {list(left.shape)} and {list(right.shape)} cannot be subtracted")

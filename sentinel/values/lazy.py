@@ -1,4 +1,4 @@
-"""torch, imported once a function asks it for something: the controller reads adapters and contracts without it."""
+"""torch, imported on first use, because the controller reads adapters and contracts without it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Values that cross a process or go to disk: plain Python scalars and containers, plus the literals below.
+"""Values that cross a process or go to disk: plain Python scalars and containers, and the literals below.
 
-The controller never imports torch, so a tensor here is its dtype, its shape and its bytes.
+The controller never imports torch, so a tensor is stored as dtype, shape and bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ STORAGE: dict[str, str] = {
 FLOATS = ("float64", "float32", "float16", "bfloat16")
 HALVES = ("float16", "bfloat16")
 
-#: How evidence and recipes write the floats that JSON has not.
+#: Strings in evidence and recipes for floats that JSON lacks.
 TAGGED: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def tagged(value: float) -> float | str:
-    """Write a float as JSON can hold it: itself, or one of :data:`TAGGED`."""
+    """Return a float for JSON: itself, or one of :data:`TAGGED`."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -46,12 +46,12 @@ def tagged(value: float) -> float | str:
 class Tensor:
     """A tensor as data.
 
-    :ivar dtype: torch's name of it, without the ``torch.`` prefix.
+    :ivar dtype: torch's name without the ``torch.`` prefix.
     :ivar data: C-contiguous little-endian bytes.
     :ivar requires_grad: whether the worker makes it a leaf whose gradient is observed (inputs), or whether it had
         one (outputs).
-    :ivar contiguous: whether its elements lie side by side in the worker's memory (inputs); if not, there is something
-        else between any two of them.
+    :ivar contiguous: whether its elements are adjacent in the worker's memory (inputs); if not, other elements are
+        between them.
     """
 
     dtype: str
@@ -61,7 +61,7 @@ class Tensor:
     contiguous: bool = True
 
     def array(self) -> npt.NDArray[Any]:
-        """Give the values as numpy sees them, not to be written to; bfloat16 widened to float32."""
+        """Return the values as a read-only numpy array; bfloat16 is widened to float32."""
         return self._array
 
     @cached_property
@@ -74,13 +74,15 @@ class Tensor:
         return raw
 
     def nested(self) -> Any:
-        """Give the values as nested lists (a scalar for a zero-dimensional tensor) of Python numbers."""
+        """Return the values as nested lists of Python numbers, or a scalar for zero dimensions."""
         return self.array().tolist()
 
 
 def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from nested lists; ValueError for ragged ones, no numbers, or what does not fit the
-    dtype."""
+    """Make a tensor literal from nested lists.
+
+    :raises ValueError: for ragged lists, values that are not numbers, or numbers that do not fit the dtype.
+    """
     if dtype not in STORAGE:
         raise ValueError(f"unknown dtype {dtype!r}; one of {', '.join(STORAGE)}")
     _require_numbers(values)
@@ -91,7 +93,10 @@ def tensor(values: Any, dtype: str, requires_grad: bool = False, contiguous: boo
 
 
 def from_array(values: npt.NDArray[Any], dtype: str, requires_grad: bool = False, contiguous: bool = True) -> Tensor:
-    """Make a tensor literal from an array of numbers; ValueError where one does not fit an integer dtype or bool."""
+    """Make a tensor literal from an array of numbers.
+
+    :raises ValueError: if a number does not fit an integer dtype or bool.
+    """
     if dtype == "bfloat16":
         array: npt.NDArray[Any] = _to_bfloat16(values.astype(np.float32))
     else:
@@ -139,14 +144,14 @@ class Tuple:
 
 @dataclass(frozen=True)
 class Namespace:
-    """An object with these attributes (``{namespace: {...}}``): a stand-in that a recipe writes out."""
+    """An object with these attributes (``{namespace: {...}}``), written out in a recipe."""
 
     attributes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class New:
-    """An object of the target's own (``{new: dotted.path, arguments: {...}}``), made in the worker by a real call."""
+    """An object of the target (``{new: dotted.path, arguments: {...}}``), created in the worker by a real call."""
 
     path: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -168,7 +173,7 @@ class Device:
 
 Literal = Tensor | Array | Tuple | Namespace | New | Attribute | Device
 
-#: Literal -> key of the recipe language -> field. The first key says which literal it is.
+#: Literal -> key of the recipe language -> field. The first key identifies the literal.
 WRITTEN: Mapping[type, Mapping[str, str]] = {
     Array: {"array": "values", "dtype": "dtype"},
     Tuple: {"tuple": "items"},
@@ -180,8 +185,8 @@ WRITTEN: Mapping[type, Mapping[str, str]] = {
 
 
 def _written(value: Any, write: Callable[[Any], Any]) -> Any:
-    """Write containers and literals as the recipe language does, and their parts by ``write``."""
-    if value is None or isinstance(value, (str, int)):  # first: most are
+    """Convert containers and literals to the recipe language, and their parts with ``write``."""
+    if value is None or isinstance(value, (str, int)):  # the most frequent case first
         return value
     if isinstance(value, float):
         return tagged(value)
@@ -195,17 +200,17 @@ def _written(value: Any, write: Callable[[Any], Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Give JSON-ready data for a reader: nested lists for tensors, the recipe language for literals, "NaN" for NaN."""
+    """Return JSON data for readers: nested lists for tensors, the recipe language for literals, "NaN" for NaN."""
     return plain(value.nested()) if isinstance(value, Tensor) else _written(value, plain)
 
 
 def untyped(value: Any) -> Any:
-    """Give the tensors, numbers, lists and mappings that :func:`typed` wrote."""
+    """Return the tensors, numbers, lists and mappings that :func:`typed` wrote."""
     if isinstance(value, Mapping):
         if not {"dtype", "shape", "tensor"} <= value.keys():
             return {name: untyped(item) for name, item in value.items()}
         array = np.array(value["tensor"], dtype=object).reshape(value["shape"])
-        numbers = array.astype(np.float64 if value["dtype"] in FLOATS else np.int64)  # which reads "NaN", too
+        numbers = array.astype(np.float64 if value["dtype"] in FLOATS else np.int64)  # also reads "NaN"
         return from_array(numbers, value["dtype"], value.get("requires_grad", False), value.get("contiguous", True))
     if isinstance(value, list):
         return [untyped(item) for item in value]
@@ -213,8 +218,7 @@ def untyped(value: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """Give what :func:`plain` does, but keep dtype and shape of a tensor beside its values: nothing about it is
-    lost."""
+    """Like :func:`plain`, but keep dtype and shape of tensors next to their values, without loss."""
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}

@@ -1,4 +1,4 @@
-"""How closely a recipe wants values to agree."""
+"""The tolerance of a recipe."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How closely a value must agree; None stands for the default of the observation's dtype."""
+    """Relative and absolute tolerance; None is the default of the observed dtype."""
 
     relative: float | None = None
     absolute: float | None = None

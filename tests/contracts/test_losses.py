@@ -239,9 +239,9 @@ def test_kl_cov_pulls_the_tokens_of_the_largest_covariance_back(oracle):
     [
         ("clip_cov", {}, "without cov_share"),
         ("kl_cov", {}, "without cov_share"),
-        ("clip_cov", {"cov_share": 0.25, "cov_low": -3.0}, "at random"),
-        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "at the bound itself"),
-        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "at the bound itself"),
+        ("clip_cov", {"cov_share": 0.25, "cov_low": -3.0}, "are random"),
+        ("clip_cov", {"cov_share": 1.0, "cov_low": 1.0}, "is at the bound"),
+        ("kl_cov", {"cov_share": 0.5, "advantages": [[1.0] * 5]}, "is at the bound"),
     ],
 )
 def test_what_chance_or_rounding_decides_has_no_reference(algorithm, given, why, oracle):

@@ -1,4 +1,4 @@
-"""Watch a training run: calls of the target's boundaries are copied and checked in a process beside it.
+"""Watch a training run: copy calls of the target's boundaries, and check them in a separate process.
 
     import sentinel.tools.watch
 

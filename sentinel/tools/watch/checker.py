@@ -1,7 +1,8 @@
-"""The process beside a watched run: reads the calls of its processes as scenarios, and lets the laws look at them.
+"""The checker of a watched run: reads calls of the run's processes as scenarios, and checks laws on them.
 
-It has the run's own copy of the framework, imports what the run has imported, and touches no accelerator. What it finds
-goes to the events' file and to standard error; that it ends, hangs or fails costs its checks and nothing else.
+It is a separate process with the run's copy of the framework. It imports the modules that the run has imported, and
+uses no accelerator. Violations go to the events file and to standard error. If the checker ends, hangs or fails, the
+run continues without checks.
 """
 
 from __future__ import annotations
@@ -47,38 +48,38 @@ from sentinel.worker import answers, calling, ghosts, probe
 from sentinel.worker.answers import Failed, Replies
 from sentinel.worker.serving import Server
 
-#: Rows and tokens of a call that the laws vary: differences show in few, and rounding hides them in many.
+#: Rows and tokens of a call that laws vary: few, because rounding hides differences in many.
 MOST_ROWS, MOST_TOKENS = 8, 12
-#: Calls of one boundary that the laws vary; of the others the result alone is looked at.
+#: Calls per boundary that laws vary; of further calls only the result is checked.
 _VARIED = 20
-#: Numbers of the largest tensor of a scenario that is written.
+#: Largest number of elements of a tensor in a written scenario.
 _MOST_WRITTEN = 4096
-#: Bytes of the events' file before it begins again, and files that are put aside.
+#: Bytes of the events file before it is rotated, and rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
-#: What takes much memory, and no function needs that is given numbers: data sets, and models beside the run's.
+#: Modules that take much memory and that no function of numbers needs: datasets, and other models.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
     "transformers.image_processing_utils",
 )
-#: Bytes that it may ask for: a function that fills memory fails in it.
+#: Memory limit of the checker, in bytes.
 _MEMORY = 4 << 30
-#: Seconds that one look or one function may take; then the checker ends, and the run goes on without.
+#: Seconds for one check or one function; then the checker ends, and the run continues without it.
 _LONGEST = 600.0
-#: Causes that are printed of what was not examined; the events' file has all of them.
+#: Causes of what was not examined that are printed; the events file has all of them.
 _CAUSES = 5
 
 
 class OwnSession(LawSession):
-    """Calls the run's own copy of the boundary, in this process."""
+    """Calls the run's copy of the boundary in this process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = roots
         self._target_side, self._oracle_side = Server(roots, None), Server((), None)
 
     def close(self) -> None:
-        """Do nothing: nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def fresh(self) -> OwnSession:
         return OwnSession(self._roots)
@@ -99,9 +100,9 @@ class OwnSession(LawSession):
 class Process:
     """A process of the run.
 
-    :ivar rank: in the training, where it has one.
-    :ivar planned: the numbers of the boundaries that it was told to watch.
-    :ivar waits: whether it was not yet told that all of its functions are read.
+    :ivar rank: its rank in the training, if it has one.
+    :ivar planned: the numbers of the boundaries that it watches.
+    :ivar waits: whether it does not know yet that all its functions are read.
     """
 
     connection: Connection
@@ -113,12 +114,15 @@ class Process:
     waits: bool = False
 
     def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # one that is gone is heard of soon
+        with contextlib.suppress(OSError):  # a process that is gone is noticed soon
             self.connection.send(message)
 
 
 class Checker:
-    """:param whole: whether calls are written however large they are."""
+    """The checker.
+
+    :param whole: whether large calls are written too.
+    """
 
     def __init__(
         self, catalog: Catalog, target: str, events: Path, whole: bool = False, without: Sequence[str] = ()
@@ -162,7 +166,7 @@ class Checker:
         self._rate, self._begun = "", False
 
     def prepare(self, modules: Sequence[str]) -> None:
-        """Read the functions of these modules before there is a run."""
+        """Read the functions of these modules before the run starts."""
         self._await(modules)
         while self._waiting:
             self._plan(*self._waiting.pop(0))
@@ -172,12 +176,12 @@ class Checker:
         return list(self._readings.values())
 
     def attach(self, connection: Connection) -> None:
-        """Listen to a process of the run."""
+        """Accept messages from a process of the run."""
         memory = Memory(self._without, self._together, self._invariants)
         self._processes[connection] = Process(connection, memory)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
-        """Answer the run's processes until the last of them has gone."""
+        """Serve the run's processes until the last one ends."""
         while True:
             faulthandler.dump_traceback_later(_LONGEST, exit=True, file=sys.stderr)
             sources: list[Any] = [*self._processes, *([listening] if listening is not None else ())]
@@ -211,7 +215,7 @@ class Checker:
             self._take(process, message)
 
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
-        """Let a process go, with what is known by now; after the last one that is written."""
+        """Finish a process; after the last one, write the summary."""
         del self._processes[process.connection]
         if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
             self._not["watched"][ENDED] += late
@@ -236,7 +240,7 @@ class Checker:
                 self._waiting.append((number, subject))
 
     def _offer(self) -> None:
-        """Have processes copy the calls of what was read by now, and tell those of which all was."""
+        """Make processes copy calls of the functions read so far, and notify processes whose functions are all read."""
         for process in self._processes.values():
             if not process.waits:
                 continue
@@ -281,7 +285,7 @@ class Checker:
             self._check(process, *message[1:])
 
     def _tell_numbers(self) -> None:
-        """Have the run's logger told, at most once a second, of what is new."""
+        """Send new numbers to the run's logger, at most once per second."""
         numbers = {"sentinel/violations": sum(self._kinds.values()), "sentinel/checked": self._checked()}
         if numbers != self._numbers and time.monotonic() - self._numbers_at >= 1.0:
             self._numbers, self._numbers_at = numbers, time.monotonic()
@@ -289,14 +293,14 @@ class Checker:
                 process.send("numbers", numbers)
 
     def _print_failures(self) -> None:
-        """Print which functions cannot be watched because setting that up failed, each cause once."""
+        """Print the functions that cannot be watched because setup failed, one line per cause."""
         new = [reason for reason in self._failed if reason not in self._printed]
         self._printed.update(new)
         for line in _causes({f"cannot watch {_names(self._failed[reason])}: {reason}": 0 for reason in new}):
             _say(line)
 
     def _producers(self, modules: set[str]) -> tuple[tuple[str, str], ...]:
-        """Give the functions that give rows their advantages."""
+        """Return the functions that compute advantages."""
         functions = []
         for subject in self._subjects:
             makes = any(item.key in ("advantages", "normalised") for item in subject.contract.observes)
@@ -307,7 +311,7 @@ class Checker:
         return tuple(functions)
 
     def _look(self, process: Process, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Let invariants of the training look."""
+        """Check the invariants of the training."""
         try:
             for one, how in process.memory.look(kind, {**values, "step": step, "process": process.pid}):
                 self._tell_of(process, one, how, step)
@@ -328,23 +332,23 @@ class Checker:
         )  # fmt: skip
 
     def _first(self, process: Process, kind: tuple[str, str, str]) -> bool:
-        """Count a violation; whether it is the first of its kind in this run."""
+        """Count a violation, and return True if it is the first of its kind in this run."""
         self._kinds[kind] += 1
         self._where.setdefault(kind, set()).add(process.pid)
         return self._kinds[kind] == 1
 
     def _plan(self, number: int, subject: Subject) -> None:
-        """Find out how a boundary's calls are read, and have the run copy them."""
+        """Find how a boundary's calls are read, and make the run copy them."""
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
             ghosts.state().probing = True
             reading = reading_of(number, subject, boundary)
-        except BaseException as error:  # the run's modules may do anything when they are called
+        except BaseException as error:  # the run's modules may raise anything
             known = isinstance(error, (Unreadable, AbsentError))
             reason = (str(error) if known else f"{type(error).__name__}: {error}")[:300]
             self._not["watched"][reason] += 1
-            # A binding may be of other versions, or also name a module that the run has not imported.
+            # A binding may belong to other versions, or name a module that the run has not imported.
             elsewhere = isinstance(error, DriftError) or not self._modules[number] <= {None, *self._loaded}
             if not known and (boundary is not None or not elsewhere):
                 self._failed.setdefault(reason, []).append(subject.name)
@@ -402,7 +406,7 @@ class Checker:
     def _violations(
         self, number: int, reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]
     ) -> Iterator[tuple[Law, Violation, Mapping[str, Any], str]]:
-        """Check the run's own result, then that of the run's own copy of the function on a few of its rows."""
+        """Check the run's result, then call the run's copy of the function on a few of its rows."""
         subject = reading.subject
         search = BoundarySearch(self._session, subject, 0)
         yield from self._of_the_result(reading, search, inputs, observed)
@@ -425,7 +429,7 @@ class Checker:
             return
         try:
             case = case_of(reading, inputs, observed)
-        except DoesNotApply:  # the reference has nothing to say of this scenario
+        except DoesNotApply:  # the oracle does not apply to this scenario
             return
         for law in alone:
             with contextlib.suppress(DoesNotApply):
@@ -449,7 +453,7 @@ class Checker:
             return
         names = [bug for bug, paths, laws in self._bugs if law.name in laws and boundary in paths]
         hint = f" (compare {', '.join(names[:3])})" if names else ""
-        how = "" if where == "run" else ", the run's own function on a few rows of it"
+        how = "" if where == "run" else ", the run's function on a few of its rows"
         _say(
             f"{law.name} does not hold: {boundary}, call {call.call}, step {call.step}{_rank_of(process)}{how}: "
             f"{violation.key}: {violation.detail}{hint}"
@@ -491,9 +495,9 @@ class Checker:
         }
 
     def _nothing(self) -> str:
-        """Return why this run says nothing about its calls; empty if it does.
+        """Return why no call of this run was examined; empty if calls were.
 
-        Invariants alone are an examination only if no call was copied and no function failed to be set up.
+        Invariants alone count as an examination only if no call was copied and no function failed to be set up.
         """
         missed = self._counts["copied"] or self._failed or self._not["watched"][ENDED]
         if self._kinds or (self._checked() and (self._counts["read"] or not missed)):
@@ -536,7 +540,7 @@ class Checker:
             _say(f"its settings: sentinel audit {self._target.name} --config {self._configured}")
 
     def _write(self, event: Mapping[str, Any], process: Process | None = None) -> None:
-        """Write a line at once, whoever else writes; a disk that is full ends the writing."""
+        """Append a line atomically, because several processes write; a full disk ends the writing."""
         where = {} if process is None else {"pid": process.pid, "process_rank": process.rank}
         record = {"run": os.getpid(), "time": round(time.time(), 3), **where, **event}
         line = json.dumps(record).encode() + b"\n"
@@ -549,12 +553,11 @@ class Checker:
             with self.events.open("ab", buffering=0) as file:
                 before = file.seek(0, os.SEEK_END)
                 if file.write(line) != len(line):
-                    file.truncate(before)  # whoever reads it meets whole lines
+                    file.truncate(before)  # readers see whole lines only
 
 
 def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Choose a few rows and tokens of a scenario, whole groups where there are groups; None for what has no rows to
-    choose."""
+    """Select a few rows and tokens of a scenario, and whole groups if it has groups; None if it has no rows."""
     labels = inputs.get(contract.group)
     by_row = [item for item in contract.inputs if item.kind in ("any", "mapping") and inputs[item.name]]
     sizes = sizes_of(contract, inputs)
@@ -572,7 +575,7 @@ def cut(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _spread(size: int) -> list[int]:
-    """Give places spread over a dimension, the first and the last among them."""
+    """Return indices spread over a dimension, including the first and the last."""
     if size <= MOST_TOKENS:
         return list(range(size))
     return sorted({round(place * (size - 1) / (MOST_TOKENS - 1)) for place in range(MOST_TOKENS)})
@@ -583,7 +586,7 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 
 
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
-    """Yield a line for each of the first few causes, with how often it applies if there is a noun for that."""
+    """Yield a line for each of the first few causes, with a count if ``noun`` is given."""
     for cause in itertools.islice(causes, _CAUSES):
         yield f"{cause} ({_counted(causes[cause], noun)})" if noun else cause
     if len(causes) > _CAUSES:
@@ -599,14 +602,14 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _named(recipe: Recipe) -> str:
-    """Give a known bug, with the settings that avoid it."""
+    """Return a known bug with the settings that avoid it."""
     until = recipe.document.get("until") or {}
     avoided = ", ".join(f"{name}={value}" for name, value in until.items())
     return f"{recipe.bug_id}, which {avoided} avoids" if avoided else recipe.bug_id
 
 
 def _version(target: Target) -> str:
-    """Give the release of the run's copy; empty where it does not say."""
+    """Return the version of the run's copy; empty if unknown."""
     try:
         return metadata.version(target.pypi or target.name)
     except metadata.PackageNotFoundError:
@@ -624,7 +627,7 @@ def _rank_of(process: Process) -> str:
 
 
 def _stand_back() -> None:
-    """Leave the machine to the run: where cores or memory are short, the checker is the one that goes without."""
+    """Lower the checker's priority, so that the run gets cores and memory first."""
     with contextlib.suppress(OSError):
         os.nice(10)
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
@@ -635,8 +638,8 @@ def _stand_back() -> None:
 def main(arguments: Sequence[str]) -> None:
     """Check one run.
 
-    :param arguments: the number of the open socket, its place, the target, the events' file, what is written,
-        and the invariants that are not looked at.
+    :param arguments: file descriptor of the socket, its path, the target, the events file, what to capture, and the
+        invariants to skip.
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

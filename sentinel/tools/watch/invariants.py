@@ -1,4 +1,4 @@
-"""What a training keeps from one step to the next: each invariant a small object that looks at what was seen of it."""
+"""Invariants of a training from one step to the next. Each is an object that checks the observed events."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ import torch
 
 from sentinel.contracts.step_losses import PREFERENCE_LOSS
 
-_TRAINER, _OPTIMISER = "a trainer of transformers", "an optimiser of torch"
+_TRAINER, _OPTIMISER = "a trainer of transformers", "an optimizer of torch"
 
 
 @dataclass(frozen=True)
 class Invariant:
-    """:ivar of: the kinds of what is seen that it looks at.
-    :ivar needs: what must be there for it to see anything.
-    :ivar broken: how it is broken; empty where it is kept. It may keep something for the next look.
-    :ivar across: whether it compares processes of one run, and keeps what it keeps for all of them.
+    """One invariant.
+
+    :ivar of: the kinds of events that it checks.
+    :ivar needs: what a run must have for it to apply.
+    :ivar broken: returns the violation in words; empty if the invariant holds. It may store data for the next check.
+    :ivar across: whether it compares processes of one run, and shares its stored data between them.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Invariant:
 
 @dataclass
 class Memory:
-    """What invariants keep between looks at one process, each for itself; and how often each has looked."""
+    """Data that each invariant stores between checks of one process, and the number of its checks."""
 
     without: Sequence[str] = ()
     together: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +58,7 @@ def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) 
 
 
 def _trimmed(row: torch.Tensor) -> bytes:
-    """Give a row's numbers without the zeros around them, which padding adds and cuts."""
+    """Return a row's numbers without leading and trailing zeros, which padding adds and removes."""
     places = row.reshape(-1).nonzero()
     return _bits(row.reshape(-1)[int(places.min()) : int(places.max()) + 1]) if len(places) else b""
 
@@ -83,7 +85,7 @@ def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
         if here in rows_made:
             continue
         nearest = max(rows_made, key=lambda other: sum(here[name] == other[name] for name in shared))
-        return f"row {row} of the batch was never computed so: {', '.join(n for n in shared if here[n] != nearest[n])}"
+        return f"{', '.join(n for n in shared if here[n] != nearest[n])} of row {row} changed after they were computed"
     return ""
 
 
@@ -126,15 +128,14 @@ def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
 
 
 def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
-    """Say how far apart log-probs of rollout and trainer were on average, by a token's place and by a response's
-    length."""
+    """Return the mean difference between log-probs of rollout and trainer, by token position and response length."""
     return {
         f"{name} {1 << power}" + (f"-{(2 << power) - 1}" if power else ""): total / count
         for (name, power), (total, count) in sorted(memory.get("sums", {}).items())
     }
 
 
-#: Nats between log-probs of an engine and of a trainer of the same weights.
+#: Largest mean difference, in nats, between log-probs of an engine and a trainer with the same weights.
 _AGREE = 0.1
 
 
@@ -152,11 +153,11 @@ def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
     apart = (of_model - of_loss)[mask & ~of_model.isnan()].abs()
     if not len(apart):
         return ""
-    return f"a token's is {float(apart.max()):.3g} off what the model says of it" if float(apart.max()) > _AGREE else ""
+    return f"a token's differs by {float(apart.max()):.3g} from the model's" if float(apart.max()) > _AGREE else ""
 
 
 def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
-    """Say which tokens but the first are learned, of a batch with labels of which all log-probs are known."""
+    """Return the trained tokens except the first, for a batch whose labels and log-probs are all known."""
     labels, log_probs = values.get("labels"), values["log_probs"]
     learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
     complete = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
@@ -169,7 +170,7 @@ def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, A
         return ""
     learned = labels != -100
     if (labels != ids)[learned].any():
-        return f"{int((labels != ids)[learned].sum())} of {int(learned.sum())} labels are not the token at their place"
+        return f"{int((labels != ids)[learned].sum())} of {int(learned.sum())} labels are not the token there"
     if attention is not None and (attention[learned] == 0).any():
         return "padding is learned"
     return ""
@@ -180,7 +181,7 @@ def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, 
     if labels is None or attention is None or not values.get("partly") or labels.shape != attention.shape:
         return ""
     masked = ((labels == -100) & (attention != 0)).any(-1)
-    return "" if masked.any() or not len(masked) else f"{len(masked)} of {len(masked)} rows learn all that they have"
+    return "" if masked.any() or not len(masked) else f"{len(masked)} of {len(masked)} rows train on all their tokens"
 
 
 def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -190,12 +191,16 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     total = -float(values["log_probs"][learned].sum())
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
     memory["total"], memory["count"] = memory.get("total", 0.0) + total, memory.get("count", 0) + int(learned.sum())
-    shared = values["items"] is not None and values.get("world", 1)  # counted over all ranks, of which it is one's
+    shared = values["items"] is not None and values.get("world", 1)  # a count over all ranks; this is one rank's loss
     expected = total / max(items, 1.0) * (shared or 1)
     if values.get("loss_type") not in (None, "nll", "chunked_nll"):
         return ""
     loss = float(values["loss"])
-    return "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}, and what the labels cost {expected:.6g}"
+    return (
+        ""
+        if _near(loss, expected, 1e-2, 1e-4)
+        else f"it is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}"
+    )
 
 
 def _of_pairs(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -216,7 +221,7 @@ def _of_pairs(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         inputs[f"{side}_mask"] = half
     expected, loss = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
     return (
-        "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}, and {loss_type} of these pairs {expected:.6g}"
+        "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}; {loss_type} of these pairs is {expected:.6g}"
     )
 
 
@@ -231,16 +236,16 @@ def _steps_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) 
         return ""
     total, count, calls, plain = (memory.pop(name, 0) for name in ("total", "count", "calls", "plain"))
     losses = sum(map(float, values["losses"]))
-    if values.get("world", 1) > 1:  # each rank has its part of a step's tokens
+    if values.get("world", 1) > 1:  # each rank has a part of a step's tokens
         return ""
     if not count or not plain or calls != len(values["losses"]) or _near(losses, total / count, 1e-2, 1e-4):
         return ""
     mean = total / count
-    return f"the losses of {calls} micro-batches are {losses:.6g} together, the mean of their {count} tokens {mean:.6g}"
+    return f"the losses of {calls} micro-batches sum to {losses:.6g}; the mean over their {count} tokens is {mean:.6g}"
 
 
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    if memory.get("step") != values.get("step"):  # what ended the step before may have had no room
+    if memory.get("step") != values.get("step"):  # the event that ended the previous step may have been dropped
         memory.update(step=values.get("step"), batches=[])
     if kind == "consumed":
         rows = values["rows"]
@@ -251,26 +256,26 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         before.append(batch)
         return ""
     wanted, done = values["wanted"], len(values["losses"])
-    return f"a step has {done} micro-batches, {wanted} are configured" if wanted and done != wanted else ""
+    return f"a step had {done} micro-batches; {wanted} are configured" if wanted and done != wanted else ""
 
 
 def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     expected = values["scheduled"]
     wrong = [rate for rate in values["rates"] if expected is not None and not _near(rate, expected, 1e-4, 1e-12)]
-    return f"it is {wrong[0]:.6g}, and {expected:.6g} by the schedule" if wrong else ""
+    return f"it is {wrong[0]:.6g}; the schedule gives {expected:.6g}" if wrong else ""
 
 
 def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     if kind == "stepping":
         names = values["left"]
-        return f"no optimiser holds {', '.join(names[:3])}, which wants a gradient" if names else ""
+        return f"no optimizer has {', '.join(names[:3])}, although a gradient is required" if names else ""
     for name, (before, after, gradient) in values["parameters"].items():
         moved = not torch.equal(before, after)
         has = gradient is not None and bool((gradient != 0).any())
         if moved and gradient is None:
-            return f"{name} has no gradient, and was changed"
+            return f"{name} has no gradient but changed"
         if has and not moved and before.dtype == torch.float32:
-            return f"{name} has a gradient, and was not changed"
+            return f"{name} has a gradient but did not change"
         if has and not torch.isfinite(gradient).all():
             return f"the gradient of {name} is not finite"
     return ""
@@ -279,9 +284,9 @@ def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, An
 def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     for name, (first, now, trained) in values["reference"].items():
         if trained:
-            return f"its {name} is held by the optimiser"
+            return f"the optimizer holds its {name}"
         if not torch.equal(first, now):
-            return f"its {name} is no longer what it was"
+            return f"its {name} changed"
     return ""
 
 
@@ -302,47 +307,47 @@ def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -
     while len(memory) > _KEPT:
         memory.pop(next(iter(memory)))
     if kind != "answers":
-        return f"{min(apart)} is not what it is in another process" if apart else ""
+        return f"{min(apart)} differs between processes" if apart else ""
     alike = memory.pop("alike", 0)
-    memory["alike"] = alike if not compared else alike + 1 if same else 0  # once may be the end of a data set
+    memory["alike"] = alike if not compared else alike + 1 if same else 0  # once may be the end of a dataset
     return "two processes train on the same rows" if same and memory["alike"] > 1 else ""
 
 
-#: Looks that are kept for the other processes.
+#: Checks that are stored for the other processes.
 _KEPT = 64
 
 INVARIANTS = (
     Invariant(
         "rows_stay_together", ("produced", "consumed"),
-        "advantages, masks and old log-probs of a row are of that row's tokens",
-        f"{_TRAINER}, and an adapter's function that returns a batch with advantages", _rows_stay,
+        "advantages, masks and old log-probs of a row belong to that row's tokens",
+        f"{_TRAINER}, and a bound function that returns a batch with advantages", _rows_stay,
     ),
     Invariant(
-        "advantages_are_of_one_prompt", ("produced",), "a response is better or worse than others to the same prompt",
+        "advantages_are_of_one_prompt", ("produced",), "advantages are relative to other responses to the same prompt",
         f"{_TRAINER} with several responses to a prompt", _of_one_prompt,
     ),
     Invariant(
-        "sampling_is_as_asked", ("generated",), "another temperature samples from another policy than is trained",
+        "sampling_is_as_asked", ("generated",), "another temperature samples from another policy",
         f"{_TRAINER} that generates with transformers", _sampling_options,
     ),
     Invariant(
-        "the_first_ratio_is_one", ("fresh",), "before a step the policy is the one that sampled",
-        "a loss of old log-probs that is read", _ratio_is_one, across=True,
+        "the_first_ratio_is_one", ("fresh",), "before a step, the policy is the one that sampled",
+        "a loss with old log-probs whose calls can be read", _ratio_is_one, across=True,
     ),
     Invariant(
-        "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens that it was given log-probs of",
-        f"{_TRAINER}, and a loss of log-probs that is read", _of_the_model,
+        "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens whose log-probs it receives",
+        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model,
     ),
     Invariant(
-        "labels_are_tokens", ("answers",), "a model learns to say the token that stands there",
+        "labels_are_tokens", ("answers",), "a label is the token at its position",
         f"{_TRAINER}, and labels", _labels_are_tokens,
     ),
     Invariant(
-        "prompts_are_not_learned", ("answers",), "the configuration says that completions alone are learned",
+        "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
         f"{_TRAINER}, labels", _prompts_are_masked,
     ),
     Invariant(
-        "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean of what its labels cost",
+        "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean cross-entropy of its labels",
         f"{_TRAINER}, and labels", _mean_of_labels,
     ),
     Invariant(
@@ -350,26 +355,26 @@ INVARIANTS = (
         f"{_TRAINER}, and pairs with a reference", _of_pairs,
     ),
     Invariant(
-        "micro_batches_add_up", ("answers", "stepping"), "how a batch is cut changes nothing",
+        "micro_batches_add_up", ("answers", "stepping"), "the split of a batch changes nothing",
         f"{_TRAINER}, and labels", _steps_add_up,
     ),
     Invariant(
-        "samples_are_used_as_often_as_configured", ("consumed", "stepping"), "a step is of the configured batch",
+        "samples_are_used_as_often_as_configured", ("consumed", "stepping"), "a step has the configured batch size",
         _TRAINER, _as_often,
     ),
     Invariant(
-        "the_rate_is_the_schedules", ("stepping",), "the configuration names the schedule", _TRAINER, _scheduled,
+        "the_rate_is_the_schedules", ("stepping",), "the rate follows the configured schedule", _TRAINER, _scheduled,
     ),
     Invariant(
-        "parameters_follow_gradients", ("stepping", "stepped"), "what has a gradient learns, and nothing else",
+        "parameters_follow_gradients", ("stepping", "stepped"), "exactly the parameters with a gradient change",
         f"{_OPTIMISER}, and {_TRAINER}", _follow_gradients,
     ),
     Invariant(
-        "the_reference_stays", ("stepping",), "the policy is held to what it was", f"{_TRAINER} with a reference",
+        "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
         _reference_stays,
     ),
     Invariant(
-        "ranks_agree", ("answers", "stepping", "stepped"), "replicas are one model, which learns from rows of each",
-        f"{_TRAINER} in several processes that have the whole model each", _ranks_agree, across=True,
+        "ranks_agree", ("answers", "stepping", "stepped"), "replicas are equal and train on different rows",
+        f"{_TRAINER} in several processes that each have the whole model", _ranks_agree, across=True,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The thread of a watched run that talks to the checker: it sends copies of calls, and is told what to copy."""
+"""The thread of a watched run that sends copied calls to the checker, and receives which calls to copy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sentinel.tools.watch.training import Event, Training
 from sentinel.tools.watch.values import packed
 from sentinel.tools.watch.wrapping import ENDED, Budget, Call, Watcher
 
-#: What launchers tell a process of a training, beside what tells it to watch: code that finds these would join it.
+#: Environment variables of launchers; code that finds them would join the training.
 _OF_RANKS = (
     *("SENTINEL_WATCH", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "NODE_RANK", "MASTER_", "TORCHELASTIC_"),
     *("ACCELERATE_", "FSDP_", "DEEPSPEED_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "RAY_"),
@@ -30,10 +30,10 @@ _OF_RANKS = (
 
 
 class Watching:
-    """A run that is watched. :meth:`stop` ends it, as leaving its ``with`` block and the end of the process do.
+    """A watched run. :meth:`stop`, leaving the ``with`` block and the end of the process end it.
 
-    :ivar counts: what became of it, once it has ended: violations, calls that were checked, and why others were not.
-    :ivar checker: the number of the process beside it, where this one has started it.
+    :ivar counts: the result after the end: violations, checked calls, and why other calls were not checked.
+    :ivar checker: process id of the checker, if this process started it.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Watching:
         atexit.register(self.stop)
 
     def _met(self, words: Sequence[str]) -> Connection:
-        """Connect to the checker of this run; the first of its processes starts one."""
+        """Connect to the checker of this run; the first process starts it."""
         place = meeting.address(words, self._packages)
 
         def launch(listening: socket.socket) -> None:
-            """Start the checker with the run's own copy of the framework, and no accelerator."""
+            """Start the checker with the run's copy of the framework and no accelerator."""
             environment = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
             environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
             environment |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "HYPOTHESIS_NO_PLUGINS": "1"}
@@ -89,8 +89,8 @@ class Watching:
                 pass_fds=[listening.fileno()],
                 env=environment,
                 stdout=subprocess.PIPE,
-                start_new_session=True,  # what ends this process is no reason to leave the others; a shell is between
-                check=True,  # the two, as Ray kills the children of a worker that ends
+                start_new_session=True,  # the checker must survive this process, because others use it; a shell is
+                check=True,  # between the two, as Ray kills the children of a worker that ends
             )
             self.checker = int(started.stdout)
 
@@ -103,22 +103,22 @@ class Watching:
         self.stop()
 
     def ready(self, seconds: float = 120.0) -> bool:
-        """Wait until the functions that are loaded have been read, for a run that is short; whether they have."""
+        """Wait until the loaded functions are read, and return whether they are; for short runs."""
         return not self._ending.is_set() and self._ready.wait(seconds)
 
     def stop(self) -> None:
-        """Give every function its own code back, and wait a little for what was copied to be checked."""
+        """Restore every function's code, and wait briefly until copied calls are checked."""
         if os.getpid() != self._pid or self._ending.is_set():
             return
         self._training.stop()
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
-        self.watcher.restore()  # what it was about to watch
+        self.watcher.restore()  # functions that it was about to watch
         self._connection.close()
 
     def _talk(self) -> None:
-        """Talk to the checker; whatever happens to it ends this thread, and nothing else."""
+        """Exchange messages with the checker. An error ends this thread only."""
         idle = 0.0
         try:
             while not self._ending.is_set():
@@ -149,7 +149,7 @@ class Watching:
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:
-        """Send what waits; whether there was any."""
+        """Send queued calls, and return True if there were any."""
         sent = False
         for waiting in (self.watcher.copies, self.watcher.events):
             with contextlib.suppress(queue.Empty):
@@ -163,17 +163,17 @@ class Watching:
         fields = ("parts", "result", "gradients") if isinstance(one, Call) else ("values",)
         try:
             plain = one._replace(**{name: packed(getattr(one, name)) for name in fields})
-        except Exception as error:  # a device that fails, a tensor of a kind that nobody knows
+        except Exception as error:  # a failing device, an unknown kind of tensor
             self.watcher.note(error)
         else:
             self._connection.send(("call" if isinstance(one, Call) else "event", plain))
 
     def _tell_rank(self) -> None:
-        """Say which process of the training this is, as soon as it is known."""
+        """Send this process's rank as soon as it is known."""
         distributed: Any = sys.modules.get("torch.distributed")
         variable = os.environ.get("RANK", "")
         rank = int(variable) if variable.isdigit() else None
-        with contextlib.suppress(Exception):  # it ends as it likes, and tests put others in its place
+        with contextlib.suppress(Exception):  # its end does not matter, and tests replace it
             if distributed.is_available() and distributed.is_initialized():
                 rank = int(distributed.get_rank())
         if rank != self._rank:
@@ -184,11 +184,11 @@ class Watching:
 
     def _tell_modules(self) -> None:
         if len(sys.modules) == self._modules:
-            return  # to look through thousands of names would be most of what watching costs
+            return  # searching thousands of names would dominate the cost of watching
         self._modules = len(sys.modules)
         mine = {name: one for name, one in list(sys.modules.items()) if name.partition(".")[0] in self._packages}
         halves = {name for name, one in mine.items() if getattr(getattr(one, "__spec__", None), "_initializing", False)}
-        if halves:  # what is being imported has no functions yet
+        if halves:  # a module that is being imported has no functions yet
             self._modules = -1
         loaded = mine.keys() - halves - self._reported
         if loaded:
@@ -197,7 +197,7 @@ class Watching:
             self._connection.send(("modules", sorted(loaded)))
 
     def _hear(self, seconds: float) -> None:
-        """Take what the checker says, and where there is time for it, until it has said its last."""
+        """Receive the checker's messages until its last one, as far as time allows."""
         until = time.monotonic() + seconds
         while self._connection.poll(max(until - time.monotonic(), 0.0)):
             kind, content = self._connection.recv()
@@ -223,15 +223,15 @@ def start(
     capture: Literal["numbers", "full"] = "numbers",
     without: Sequence[str] = (),
 ) -> Watching:
-    """Watch the boundaries of a target in this process, as far as their modules are imported or will be.
+    """Watch the boundaries of a target in this process whose modules are imported now or later.
 
-    :param target: as ``sentinel list targets`` names it.
-    :param events: a line of JSON for each kind of violation, and a last one that counts.
-    :param every: of so many calls of a boundary one is copied, at most.
-    :param share: of the run's time that goes into copies, at most.
-    :param capture: what is written of a call that breaks a law: numbers of a call that is not large, or whole calls,
-        with the names of their groups.
-    :param without: names of invariants of the training that are not looked at.
+    :param target: a name of ``sentinel list targets``.
+    :param events: file for one line of JSON per kind of violation, and a last line with counts.
+    :param every: copy at most one of this many calls of a boundary.
+    :param share: largest share of the run's time that copies may take.
+    :param capture: what is written of a call that breaks a law: the numbers of small calls, or whole calls with the
+        names of their groups.
+    :param without: names of invariants of the training to skip.
     """
     from sentinel.recipes.catalog import bundled_catalog
 

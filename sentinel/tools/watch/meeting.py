@@ -1,4 +1,4 @@
-"""Where the processes of one run meet their checker: the first of them opens a socket for it, and it removes that."""
+"""The socket between a run's processes and their checker: the first process opens it, the checker removes it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-#: Seconds that the end of a run waits for what was copied to be checked.
+#: Seconds that the end of a run waits until copied calls are checked.
 PATIENCE = 20.0
-#: Seconds that a process waits for another one that is meeting the checker.
+#: Seconds that a process waits for another process that is connecting.
 _PATIENCE = 5.0
 
 
 def address(words: Sequence[str], packages: Sequence[str]) -> Path:
     """Return the path of this run's socket on this machine.
 
-    Its name starts with the run's number, if a command started the run, and is derived from what the checker is asked
-    to do and from the copy of the framework that is imported here.
+    Its name starts with the run's number, if a command started the run, and is derived from the checker's options
+    and from the copy of the framework that is imported here.
 
-    :raises OSError: if the folder is not this user's alone.
+    :raises OSError: if other users can access the folder.
     """
     folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's alone")  # what comes through the socket is believed
+        raise PermissionError(f"{folder} is not this user's alone")  # messages from the socket are trusted
     number = os.environ.get("SENTINEL_WATCH_RUN", "")
     run = [*words, number, *roots(packages)]
     return folder / f"{number}-{hashlib.sha256(repr(run).encode()).hexdigest()[:24]}"
@@ -49,7 +49,7 @@ def _folder() -> Path:
 
 
 def roots(packages: Sequence[str]) -> Iterator[str]:
-    """Give the folders that packages are imported from here."""
+    """Return the folders from which packages are imported here."""
     for package in packages:
         with contextlib.suppress(ImportError, ValueError):
             spec = importlib.util.find_spec(package)
@@ -58,15 +58,15 @@ def roots(packages: Sequence[str]) -> Iterator[str]:
 
 
 def joined(place: Path, launch: Callable[[socket.socket], None]) -> Connection:
-    """Connect to the checker of a run, which is launched where there is none.
+    """Connect to the checker of a run; launch it if there is none.
 
-    :param launch: starts a process that has the socket.
+    :param launch: starts a process with the socket.
     """
     ours = socket.socket(socket.AF_UNIX)
     with _alone(place) as short:
         try:
             ours.connect(short)
-        except OSError:  # nobody is there, or no longer
+        except OSError:  # no checker, or it has ended
             place.unlink(missing_ok=True)
             with socket.socket(socket.AF_UNIX) as listening:
                 listening.bind(short)
@@ -81,7 +81,7 @@ def accepted(listening: socket.socket) -> Connection:
 
 
 def last_call(listening: socket.socket, place: Path) -> Connection | None:
-    """Accept whoever still waits at a socket; where nobody does, remove it."""
+    """Accept a process that still waits at a socket; remove the socket if there is none."""
     with _alone(place):
         listening.setblocking(False)
         with contextlib.suppress(BlockingIOError):
@@ -92,9 +92,9 @@ def last_call(listening: socket.socket, place: Path) -> Connection | None:
 
 @contextlib.contextmanager
 def _alone(place: Path) -> Iterator[str]:
-    """Be the only one of this user's processes that opens, joins or leaves a socket.
+    """Hold the lock under which this user's processes open, join or leave a socket.
 
-    :return: the socket's path through the open folder: a longer one than 108 bytes is none.
+    :return: the socket's path through the open folder, because paths of sockets have at most 108 bytes.
     """
     folder = os.open(place.parent, os.O_RDONLY)
     until = time.monotonic() + _PATIENCE

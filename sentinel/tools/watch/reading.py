@@ -1,8 +1,8 @@
-"""How a call of a running training reads as a scenario of the contract: found out by calling, and proved at every call.
+"""Read a call of a running training as a scenario of the contract.
 
-An adapter says how a scenario becomes a call. The way back is found by looking at such calls: the part that equals an
-input in every one of them is where that input is read. A call of the run is a scenario if the adapter makes the very
-same call of that; if not, nothing is said of it.
+An adapter converts scenarios to calls. The inverse is found from example calls: the part of a call that equals an input
+in all examples is where that input is read. A call of the run is accepted as a scenario only if the adapter makes the
+same call from it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import ghosts, probe, tensors
 from sentinel.worker.calling import Boundary
 
-#: Calls that are looked at to find a reading, and scenarios that are drawn for them at most.
+#: Example calls that a reading is derived from, and the maximum number of scenarios drawn for them.
 _CALLS, _DRAWN = 24, 400
-#: Of these, the ones in which other values are put, to find out what makes no difference.
+#: Example calls in which values are replaced to find parts that have no effect.
 _TURNED = 18
-#: The roles of what a call's result shows, and its gradients.
+#: Roles of the observed keys of a result and its gradients.
 _OF_RESULTS = ("output", "gradient", "metric", "decision")
-#: Stands for what the part of a call shows, where an input may also be left out.
+#: Stands for the value of a call's part, if an input may also be missing.
 _SHOWN = object()
-#: Stands for whatever another value there may be.
+#: Stands for any other value.
 _ANOTHER = object()
-#: The roles of what is multiplied where a loss is.
+#: Roles of the keys that scale with the loss.
 _SCALED = ("output", "gradient")
-#: Combinations of choices that nothing in a call shows, which are tried at most.
+#: Maximum number of combinations of choices that no part of a call shows.
 _COMBINATIONS = 256
 _DEEPEST = 3
 
@@ -56,15 +56,15 @@ class Unreadable(Exception):
 
 
 class _Heard(BaseException):
-    """Ends a call whose arguments were heard."""
+    """Ends a call after its arguments were recorded."""
 
 
 class Listener:
-    """Stands in the place of a boundary's function, and keeps the arguments of its last call by name.
+    """Replaces a boundary's function, and records the arguments of its last call by name.
 
-    Adapters may look at the function itself: ``inspect.signature``, ``getsource`` and ``unwrap`` see the real one.
+    ``inspect.signature``, ``getsource`` and ``unwrap`` return those of the real function, because adapters use them.
 
-    :param answers: is called with them, and then as the function; None: the call ends with :class:`_Heard`.
+    :param answers: called with the arguments to compute the result; None: the call ends with :class:`_Heard`.
     """
 
     def __init__(self, function: Any, answers: Any = None) -> None:
@@ -87,15 +87,17 @@ class Listener:
 
 @dataclass(frozen=True)
 class Reading:
-    """:ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; one number a response
-        where the contract has one a token (``row``), or the sum of a response's (``sum``); where half of the
-        adapter's calls have it (``mostly``). Of two inputs of which a call has the difference, one is read as that
-        (``difference``), and the other as 0 (``zero``).
-    :ivar open: inputs that no part shows, each with what it may be.
-    :ivar keys: what is observed of a result; empty while that is tried out.
-    :ivar idle: parts that are not copied, as they made no difference to the adapter's calls.
-    :ivar scaling: parts by which a loss and its gradients are multiplied, whatever the scenario: how many micro-batches
-        a step has, say. They may be others than those of the adapter's call.
+    """How calls of a boundary are read.
+
+    :ivar sources: canonical input -> the part of a call that shows it, and how: ``same``; ``row`` (one number per
+        response instead of one per token); ``sum`` (the sum of a response); ``mostly`` (in at least half of the
+        adapter's calls). If a call has the difference of two inputs, one is read as ``difference`` and the other as 0
+        (``zero``).
+    :ivar open: inputs that no part shows, with their possible values.
+    :ivar keys: the observed keys of a result; empty while they are determined.
+    :ivar idle: parts that are not copied, because they have no effect on the adapter's calls.
+    :ivar scaling: parts that multiply a loss and its gradients in every scenario, such as the number of micro-batches
+        of a step. Their values may differ from the adapter's call.
     """
 
     subject: Subject
@@ -108,9 +110,9 @@ class Reading:
     idle: tuple[Path, ...] = ()
 
     def read(self, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Find the scenario of which the adapter makes a call with these parts, as literals.
+        """Return the scenario from which the adapter makes a call with these parts, as literals.
 
-        :raises Unreadable: where there is none.
+        :raises Unreadable: if there is none.
         """
         for path in self._required():
             if parts[path] is None:
@@ -122,7 +124,7 @@ class Reading:
             inputs = self._inputs(parts, dict(zip(self.open, choice)))
             try:
                 made = self._made(inputs)
-            except Exception as error:  # no scenario of this version
+            except Exception as error:  # not a scenario of this version
                 why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
                 continue
             if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
@@ -139,9 +141,9 @@ class Reading:
         raise Unreadable(why)
 
     def _same_with(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> bool:
-        """Say whether the function does the same with these parts of a call in the place of the adapter's: what a
-        batch has of the prompt, or what an option that is off would read. And whatever stands in those that are not
-        copied: of these it was seen beside the adapter's parts alone that they make no difference."""
+        """Return True if the function gives the same result with these parts of a call in place of the adapter's, such
+        as the prompt part of a batch, or values that an inactive option reads; and with any values in the parts that
+        are not copied, whose irrelevance was only established for the adapter's calls."""
         usual = _with(self, inputs, {})
         if usual is None:
             return False
@@ -156,7 +158,7 @@ class Reading:
         return True
 
     def _required(self) -> list[Path]:
-        """Give the parts that show tensors which no scenario leaves out."""
+        """Return the parts that show tensors which every scenario has."""
         return [
             self.sources[item.name][0]
             for item in self.subject.contract.inputs
@@ -165,15 +167,15 @@ class Reading:
         ]
 
     def _read_without(self, path: Path, parts: Mapping[Path, Any]) -> dict[str, Any]:
-        """Find the scenario of a call that leaves out what every scenario has, where the function itself shows that
-        it has another part in that place: log-probs of now for those of the rollout, say."""
+        """Return the scenario of a call that lacks a required input, if the function uses another part instead, such as
+        the current log-probs for the rollout's."""
         for other in self._required():
             if parts[other] is not None:
                 with contextlib.suppress(Unreadable):
                     inputs = self.read({**parts, path: parts[other]})
                     if self._same_with(inputs, {path: None}):
                         return inputs
-        raise Unreadable(f"{written(path)} is left out")
+        raise Unreadable(f"{written(path)} is missing")
 
     def reads(self, parts: Mapping[Path, Any]) -> bool:
         try:
@@ -182,7 +184,7 @@ class Reading:
             return False
 
     def observe(self, inputs: Mapping[str, Any], result: Any, gradients: Mapping[Path, Any]) -> dict[str, Any]:
-        """Give what the contract observes of a call that had this result, and these gradients."""
+        """Return the contract's observation of a call with this result and these gradients."""
 
         def answers(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
             methods = {name: answer for _, name, answer in _answered(self.boundary, arguments)}
@@ -195,21 +197,21 @@ class Reading:
         return {key: value for key, value in observed.items() if gradients or key not in of_gradients}
 
     def _observed(self, inputs: Mapping[str, Any], answers: Any) -> dict[str, Any]:
-        """Give what is observed where something else answers in the place of the function."""
+        """Return the observation if ``answers`` replaces the function."""
         boundary = replace(self.boundary, function=Listener(self.boundary.function, answers))
         return self.of_results(probe.observe(self.subject.contract, boundary, inputs, (), "cpu"))
 
     def scale(self, inputs: Mapping[str, Any], parts: Mapping[Path, Any]) -> float:
-        """Give what the run's loss is multiplied by, beside the adapter's of the same scenario.
+        """Return the factor between the run's loss and the loss of the adapter's call.
 
-        :raises Unreadable: where the function does not say.
+        :raises Unreadable: if the function does not show it.
         """
         if not self.scaling:
             return 1.0
         made = self._made(inputs)
         others = {path: parts[path] for path in made if not _alike(parts[path], made[path])}
         usual, ratios = _with(self, inputs, {}), list[float | None]()
-        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # what stands in parts that are not copied is not known
+        for more in ({}, dict.fromkeys(self.idle, _ANOTHER)):  # values of parts that are not copied are unknown
             scaled = _with(self, inputs, {**others, **more})
             ratios.append(None if usual is None or scaled is None else _ratio(self, usual, scaled))
         ratio = ratios[0]
@@ -218,7 +220,7 @@ class Reading:
         return ratio
 
     def unscaled(self, observed: Mapping[str, Any], scale: float) -> dict[str, Any]:
-        """Give what is observed without that."""
+        """Return the observation without that factor."""
         roles = {item.key: item.role for item in self.subject.contract.observes}
         return {
             key: from_array(value.array() / scale, value.dtype)
@@ -232,14 +234,14 @@ class Reading:
         return {key: observed[key] for key in keys if key in observed and key in (self.keys or keys)}
 
     def _made(self, inputs: Mapping[str, Any]) -> dict[Path, Any]:
-        """Give the parts of the call that the adapter makes of a scenario."""
+        """Return the parts of the call that the adapter makes from a scenario."""
         arguments, answers = _heard(self.boundary, inputs)
         return {path: at(arguments, path, answers) for path in self.plan.paths}
 
     def _inputs(self, parts: Mapping[Path, Any], choice: Mapping[str, Any]) -> dict[str, Any]:
         contract, binding = self.subject.contract, self.subject.binding
         read = {name: parts[path] for name, (path, _) in self.sources.items()}
-        for item in contract.inputs:  # the tokens of all responses, one behind the other, are read as one response's
+        for item in contract.inputs:  # the concatenated tokens of all responses are read as one response
             if item.shape == TOKENS and self.sources.get(item.name, ("", "row"))[1] not in ("row", "sum"):
                 packed = read[item.name]
                 read[item.name] = packed[None] if isinstance(packed, torch.Tensor) and packed.dim() == 1 else packed
@@ -265,10 +267,10 @@ class Reading:
 
 
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
-    """Find how calls of a boundary are read, and try it out on the function that the run has.
+    """Find how calls of a boundary are read, and verify it with the run's function.
 
-    :raises Unreadable: if it cannot be found, or does not give back what is observed.
-    :raises Exception: whatever the adapter raised most often, if it called the function for fewer than two scenarios.
+    :raises Unreadable: if there is no reading, or it does not reproduce the observation.
+    :raises Exception: the adapter's most frequent error, if it called the function for fewer than two scenarios.
     """
     errors: list[Exception] = []
     calls = list(itertools.islice(_calls(subject, boundary, errors), _CALLS))
@@ -296,7 +298,7 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
             sources[item.name] = where_present, "same"
             open_[item.name] = (_SHOWN, None)
         elif (mostly := _source(values, parts_of_calls, _others(paths, sources), len(values) // 2)) is not None:
-            sources[item.name] = mostly, "mostly"  # some algorithm has no use for it, and its adapter gives none
+            sources[item.name] = mostly, "mostly"  # some algorithms do not use it, and their adapters omit it
         elif item.choices and not item.domain:
             open_[item.name] = item.choices
         elif item.kind == "tensor" and item.name != subject.contract.mask and item.default is not None:
@@ -331,9 +333,8 @@ def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
 
 
 def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[Path], set[Path]]:
-    """Give parts of a call that make no difference to what is observed: token ids that only a stand-in is given,
-    say. They are neither copied nor compared. And those, given alike by the adapter in all calls, that multiply a
-    loss."""
+    """Return the parts of a call that have no effect on the observation (token ids that only a stand-in receives),
+    which are neither copied nor compared; and the constant parts that multiply a loss."""
     shown = {path for path, _ in reading.sources.values()}
     idle = {path for path in reading.plan.paths if path not in shown}
     of_adapter = [{path: at(arguments, path, answers) for path in idle} for _, arguments, answers in calls]
@@ -354,7 +355,9 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
                     scaling.discard(path)
                 differences[path] += 1
         together: dict[Path, Any] = {}
-        for path in sorted(idle, key=repr):  # options that are off each alone, as a coefficient and what it multiplies
+        for path in sorted(
+            idle, key=repr
+        ):  # parts that have no effect one at a time, such as a coefficient and its factor
             other = _with(reading, inputs, {**together, path: _ANOTHER})
             if other is not None and all(_same_value(usual[key], other[key]) for key in reading.keys):
                 together[path] = _ANOTHER
@@ -363,8 +366,7 @@ def _idle(reading: Reading, calls: Sequence[tuple[Any, Any, Any]]) -> tuple[set[
 
 
 def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -> float | None:
-    """Give what all losses and gradients of one observation have to be multiplied by to be those of another; None
-    where there is no such number."""
+    """Return the factor between all losses and gradients of two observations; None if there is no single factor."""
     roles = {item.key: item.role for item in reading.subject.contract.observes}
     ratios: list[float] = []
     for key in reading.keys:
@@ -382,7 +384,7 @@ def _ratio(reading: Reading, one: Mapping[str, Any], other: Mapping[str, Any]) -
 
 
 def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Give those first that choose what none before them has chosen."""
+    """Order scenarios so that those with new choices come first."""
     first: dict[Any, Mapping[str, Any]] = {}
     for live in scenarios:
         choice = [live[name] is None if _SHOWN in may else live[name] for name, may in reading.open.items()]
@@ -391,8 +393,7 @@ def _of_every_kind(reading: Reading, scenarios: Sequence[Mapping[str, Any]]) -> 
 
 
 def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, Any]) -> dict[str, Any] | None:
-    """Give what is observed where parts of the call are others; None where the call refuses it, or nothing else can
-    be put there."""
+    """Return the observation with parts of the call replaced; None if the call fails or nothing else fits there."""
     function = reading.boundary.function
 
     def called(arguments: dict[str, Any], *_: Any, **__: Any) -> Any:
@@ -409,7 +410,7 @@ def _with(reading: Reading, inputs: Mapping[str, Any], changed: Mapping[Path, An
 
 
 def _laid_out(of_adapter: Any, of_run: Any) -> Any:
-    """Give what a run has in a place; the adapter's own, for their gradients, where only the shape is another."""
+    """Return the run's value of a part; the adapter's value, for its gradient, if only the shape differs."""
     tensors_ = isinstance(of_adapter, torch.Tensor) and isinstance(of_run, torch.Tensor)
     if tensors_ and of_adapter.shape != of_run.shape and _alike(of_adapter.flatten(), of_run.flatten()):
         return of_adapter.reshape(of_run.shape)
@@ -421,13 +422,13 @@ def _flat(value: Any) -> Any:
 
 
 def _as_rows(value: Any, mask: Any) -> Any:
-    """Give what is observed of packed tokens, as of the one response that they are read as."""
+    """Return the observation of packed tokens as that of the one response that they are read as."""
     packed = isinstance(value, Tensor) and isinstance(mask, Tensor) and (1, *value.shape) == mask.shape
     return from_array(value.array()[None], value.dtype) if packed else value
 
 
 def _another(value: Any) -> Any:
-    """Make another value of the same kind."""
+    """Return a different value of the same kind."""
     if isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_floating_point():
         return torch.cat([value, 1 - value], 1)
     if isinstance(value, (torch.Tensor, float)):
@@ -438,7 +439,7 @@ def _another(value: Any) -> Any:
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
-    """Put a value in the place of a part of a call, or another one into what a stand-in's method answers."""
+    """Replace a part of a call, or the result of a stand-in's method."""
     method = next((place for place, step in enumerate(path) if place and step[0] == "()"), None)
     if method is not None:
         owner = at(arguments, path[:method], {})
@@ -460,16 +461,16 @@ def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> 
         arguments[path[0]] = value
         return
     owner = at(arguments, path[:-1], {})
-    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # one that is frozen, or is read like a mapping
+    if path[-1][0] == "." or dataclasses.is_dataclass(owner):  # a frozen object, or one that is read like a mapping
         object.__setattr__(owner, path[-1][1], value)
     else:
         owner[path[-1][1]] = value
 
 
 def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path, Any]]) -> Reading:
-    """Give the reading with inputs that a call has as one number a response.
+    """Return the reading with inputs that a call has as one number per response.
 
-    :raises Unreadable: where no parts of a call are these numbers.
+    :raises Unreadable: if no parts of a call are these numbers.
     """
     rows = [
         path
@@ -485,13 +486,13 @@ def _by_row(reading: Reading, names: Sequence[str], calls: Sequence[Mapping[Path
 
 
 def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]) -> frozenset[str]:
-    """Read scenarios off their calls; the keys of which a result alone says what the boundary does.
+    """Read the example scenarios from their calls, and return the keys that a result determines.
 
-    :raises Unreadable: where there is none, or what is read means something else.
+    :raises Unreadable: if there is none, or a read scenario has another meaning.
     """
     keys = {item.key for item in reading.subject.contract.observes if item.role in _OF_RESULTS}
     contract, read, another = reading.subject.contract, 0, False
-    refused = "no scenario is read off its own call"
+    refused = "no scenario can be read from its own call"
     for live, call, answers in calls:
         parts = {path: at(call, path, answers) for path in reading.plan.paths}
         try:
@@ -510,7 +511,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
 
         try:
             real = reading._observed(inputs, answering)
-        except Exception as error:  # it refuses this scenario
+        except Exception as error:  # it rejects this scenario
             refused = f"it cannot be called here: {type(error).__name__}: {error}"
             continue
         replayed = reading.observe(inputs, *results[-1]) if results else {}
@@ -522,17 +523,17 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
     if not read:
         raise Unreadable(refused)
     if not any(item.role != "metric" for item in contract.observes if item.key in keys):
-        many = "two scenarios with another meaning make one call"
+        many = "two scenarios with different meanings make the same call"
         raise Unreadable(many if another else "what it does is more than what it returns")
     return frozenset(keys)
 
 
 def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping[str, Any]) -> set[str]:
-    """Give the keys of which the contract says the same for a scenario and for what was read off its call."""
+    """Return the keys for which the contract agrees between a scenario and the scenario that was read from its call."""
     contract = reading.subject.contract
     every = {item.key for item in contract.observes}
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in drawn.values()):
-        return every  # a call may have a mean in the place of its terms, rounded; scenarios in float32 tell
+        return every  # a call may have a rounded mean instead of its terms; only float32 scenarios show that
     try:
         literals = ({each.name: item[each.name] for each in contract.inputs} for item in (drawn, inputs))
         one, two = (reading.of_results(probe.consult(contract, each)) for each in literals)
@@ -545,8 +546,7 @@ def _of_same_meaning(reading: Reading, drawn: Mapping[str, Any], inputs: Mapping
 def _calls(
     subject: Subject, boundary: Boundary, errors: list[Exception]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Yield scenarios, each with the call that the adapter makes of it; append what other scenarios raise to
-    ``errors``."""
+    """Yield scenarios with the call that the adapter makes from each; append the errors of others to ``errors``."""
     for place in range(_DRAWN):
         data = hashlib.shake_256(f"{subject.name} {place}".encode()).digest(4096)
         try:
@@ -554,7 +554,7 @@ def _calls(
             arguments, answers = _heard(boundary, inputs)
         except Unreadable:
             raise
-        except Exception as error:  # the scenario is not one of this version's, or makes no sense
+        except Exception as error:  # the scenario is invalid, or not of this version
             if ghosts.state().used:
                 raise Unreadable(f"{ghosts.state().used[0]} cannot be called while watching") from None
             errors.append(error)
@@ -563,7 +563,7 @@ def _calls(
 
 
 def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give the arguments that an adapter calls with, and what the methods of its stand-ins answer."""
+    """Return the arguments of an adapter's call, and the results of its stand-ins' methods."""
     listener = Listener(boundary.function)
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
@@ -573,17 +573,17 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
 
 
 def _answered(boundary: Boundary, arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Give what the methods of an adapter's stand-ins answer: of which argument, the method's name, and the answer."""
+    """Return the results of the methods of an adapter's stand-ins: argument, method name, and result."""
     for stand_in in boundary.binding.stand_ins:
         for owner, value in arguments.items():
             method = vars(value).get(stand_in.name) if hasattr(value, "__dict__") else None
             if callable(method) and not isinstance(method, type):
-                with contextlib.suppress(Exception):  # it wants to be asked something
+                with contextlib.suppress(Exception):  # it needs arguments
                     yield owner, stand_in.name, method()
 
 
 def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
-    """Make a result whose loss has these gradients with respect to these parts, as it had in the run."""
+    """Make a result whose loss has the run's gradients with respect to these parts."""
     loss = next((one for one in members(result) if isinstance(one, torch.Tensor) and one.dim() == 0), None)
     if loss is None or not parts:
         return result
@@ -597,7 +597,7 @@ def _with_gradients(result: Any, parts: Mapping[Path, tuple[Any, Any]]) -> Any:
 
 
 class _LossWithGradient(torch.autograd.Function):
-    """A loss that has a gradient which was seen elsewhere."""
+    """A loss with a recorded gradient."""
 
     @staticmethod
     def forward(ctx: Any, loss: Any, part: Any, gradient: Any) -> Any:
@@ -627,15 +627,15 @@ def _parts(
 
 
 def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """Give the plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
+    """Yield the plain values in an argument that the code may read: tensors, numbers, strings, and lists of these."""
     if value is None or isinstance(value, (bool, int, float, str, torch.Tensor, np.ndarray, np.generic)):
         yield path, value
         if isinstance(value, torch.Tensor) and value.dim() == 2:
-            yield (*path, ("[:]", 1)), value[:, 1:]  # a column for the token before the first that is asked of
+            yield (*path, ("[:]", 1)), value[:, 1:]  # a column for the token before the first requested one
     elif isinstance(value, enum.Enum):
         yield (*path, (".", "name")), value.name
     elif isinstance(value, (tuple, dict)) and not value and len(path) == 1:
-        yield path, value  # where further arguments would be
+        yield path, value  # the position of further arguments
     elif isinstance(value, (list, tuple)):
         if all(item is None or isinstance(item, (bool, int, float, str, torch.Tensor)) for item in value):
             if path[-1][0] == "()":
@@ -663,7 +663,7 @@ def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Give the names and short strings in a function's code, and in that of functions of its package that it calls."""
+    """Return the names and short strings in a function's code, and in called functions of its package."""
     words: set[str] = set()
     functions: set[int] = set()
     waiting = [(inspect.unwrap(function), 0)]
@@ -700,8 +700,7 @@ def _of_code(code: CodeType) -> Iterator[str]:
 
 
 def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) -> tuple[Path, ...]:
-    """Give the parts that show no input yet: log-probs of the rollout equal those of now where nothing was learned
-    since."""
+    """Return the parts that show no input yet. Rollout log-probs equal the current ones before the first update."""
     shown = {path for path, _ in sources.values()}
     return tuple(path for path in paths if path not in shown)
 
@@ -709,7 +708,7 @@ def _others(paths: tuple[Path, ...], sources: Mapping[str, tuple[Path, str]]) ->
 def _source(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...], least: int | None = None
 ) -> Path | None:
-    """Give the part of a call that equals an input in all of them, or in at least so many of other values."""
+    """Return the part that equals an input in all calls, or in at least this many calls with different values."""
     for path in paths:
         parts = [of_call.get(path) for of_call in parts_of_calls]
         equal = [value for value, part in zip(values, parts) if part is not None and _alike(value, part)]
@@ -723,8 +722,7 @@ def _source(
 def _source_where_present(
     values: list[Any], parts_of_calls: list[dict[Path, Any]], paths: tuple[Path, ...]
 ) -> Path | None:
-    """Give the part of a call that equals an input wherever that is not left out: at its default it may be another
-    thing."""
+    """Return the part that equals an input in all calls that have it; at its default the part may differ."""
     calls = [(value, parts) for value, parts in zip(values, parts_of_calls) if value is not None]
     present = [value for value, _ in calls]
     if len(calls) == len(values) or all(_alike(present[0], value) for value in present[1:]):
@@ -757,16 +755,16 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _as_labels(values: Any) -> list[int]:
-    """Say which rows belong together, whatever the groups are called."""
+    """Return group labels as numbers, independent of their names."""
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
 
 
 def _same_value(one: Any, other: Any, mask: Any = None, near: float = 1e-4, least: float = 1e-6) -> bool:
-    """Say whether two values are the same but for rounding.
+    """Return True if two values agree up to rounding.
 
-    :param mask: what else stands in a tensor of its shape means nothing.
-    :param near: how far apart they may be, relative; ``least``: absolute, which is all that is asked near 0.
+    :param mask: positions to compare in tensors of its shape.
+    :param near: relative tolerance; ``least``: absolute tolerance near 0.
     """
 
     def live(value: Any) -> Any:
@@ -794,7 +792,7 @@ def _literal(item: Input, value: Any) -> Any:
 
 
 def written(path: Path) -> str:
-    """Give a path as one would write it in Python."""
+    """Return a path as a Python expression."""
     return str(path[0]) + "".join(
         {".": f".{name}", "()": f".{name}()", "[:]": f"[:, {name}:]"}.get(kind, f"[{name!r}]")
         for kind, name in path[1:]
@@ -808,7 +806,7 @@ def _brief(value: Any) -> str:
 
 
 def case_of(reading: Reading, inputs: Mapping[str, Any], observed: Mapping[str, Any]) -> Case:
-    """Give what laws of a single call look at: the call of the run itself."""
+    """Return the case for laws about a single call: the call of the run itself."""
     oracle = None
     if reading.subject.contract.oracle is not None:
         oracle = {"": reading.of_results(probe.consult(reading.subject.contract, inputs))}

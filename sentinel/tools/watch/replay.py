@@ -1,4 +1,4 @@
-"""Measures what a watched run has shown again, outside of the run, and makes recipes of it."""
+"""Measure the violations of a watched run again outside the run, and make recipes of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sentinel.values.documents import json_data
 from sentinel.values.files import GENERATED, read_text
 from sentinel.values.literals import Tensor, untyped
 
-#: Calls that shrinking one violation may take.
+#: Maximum number of calls for shrinking one violation.
 _SHRINKING = 300
 
 
@@ -31,8 +31,8 @@ _SHRINKING = 300
 class Replay:
     """A violation of a run, measured again.
 
-    :ivar event: as the run has written it, with ``count`` and ``of``: in how many of the calls that were looked at.
-    :ivar finding: what shows it outside of the run, shrunk; None where nothing does.
+    :ivar event: the event of the run, with ``count`` and ``of``: violating and checked calls.
+    :ivar finding: the shrunk scenario that shows it outside the run; None if it does not occur there.
     """
 
     event: Mapping[str, Any]
@@ -42,7 +42,7 @@ class Replay:
 
 
 def violations(file: Path) -> list[dict[str, Any]]:
-    """Return the violations in an events' file, each with how often it was seen and its ``file:line``.
+    """Return the violations in an events' file, each with its count and its ``file:line``.
 
     :raises SentinelError: if the file cannot be read, or has a line that ``sentinel watch`` did not write.
     """
@@ -124,7 +124,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
 
 
 def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str, Any]]:
-    """Return the scenario of a violation; what a reader of the file may have changed is refused by its line."""
+    """Return the scenario of a violation. Invalid values are reported with the line of the file."""
     names = {item.name: item.kind for item in subject.contract.inputs}
     try:
         variants = dict(untyped(event["variants"]))
@@ -143,9 +143,9 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 
 
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Write the recipe of a violation, with how the run got there.
+    """Return the recipe of a violation, with its origin in the run.
 
-    :raises Untried: where nothing that could be written tells the broken code from mended code.
+    :raises Untried: if no recipe distinguishes the broken code from fixed code.
     """
     assert one.finding is not None
     assert one.open_target is not None

@@ -1,7 +1,7 @@
-"""Starts to watch where the environment says so, when a package of the target is imported first.
+"""Start watching when a package of the target is imported, if the environment requests it.
 
-The file ``sentinel_watch.pth`` beside the package has every Python process import this module that has
-``SENTINEL_WATCH=TARGET[:EVENTS]`` in its environment; launchers, shells and tools import no target, and nothing starts.
+The file ``sentinel_watch.pth`` makes every Python process with ``SENTINEL_WATCH=TARGET[:EVENTS]`` in its environment
+import this module. Launchers and tools do not import the target, so nothing starts there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class _First:
-    """A finder that finds nothing: it waits for the name of a package."""
+    """An import finder that finds nothing and waits for the name of a package."""
 
     def __init__(self, target: str, events: str, packages: tuple[str, ...]) -> None:
         self._target, self._events, self._packages = target, events, packages
@@ -35,12 +35,12 @@ class _First:
             without = os.environ.get("SENTINEL_WATCH_WITHOUT", "").split()
             capture = os.environ.get("SENTINEL_WATCH_CAPTURE", "numbers")
             Watching(self._target, self._packages, Path(self._events), Budget(every=every), capture, without)
-        except Exception as error:  # nothing of ours ends a run
+        except Exception as error:  # an error of Sentinel must not end the run
             _say(f"this run is not watched: {type(error).__name__}: {error}")
 
 
 def begin(setting: str) -> None:
-    """Watch as a setting says; a wrong one is said, and stops nothing."""
+    """Watch as the setting requests; an invalid setting is reported and does not end the run."""
     from sentinel.recipes.catalog import bundled_catalog
 
     target, _, events = setting.partition(":")
@@ -59,5 +59,5 @@ def _say(text: str) -> None:
 if os.environ.get("SENTINEL_WATCH"):
     try:
         begin(os.environ["SENTINEL_WATCH"])
-    except Exception as error:  # an interpreter that lacks what is needed: a tool's, which imports no target
+    except Exception as error:  # an interpreter without the needed packages, such as a tool's
         _say(f"this process is not watched: {type(error).__name__}: {error}")

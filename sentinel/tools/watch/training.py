@@ -1,7 +1,7 @@
-"""What a training does from one step to the next, as far as torch and a trainer of transformers show it.
+"""Observe the steps of a training through torch and transformers' Trainer.
 
-It runs inside of a training run: hooks of every optimiser, and the methods that each trainer inherits. One step in so
-many is looked at; what is copied goes the way of the calls, and :mod:`sentinel.tools.watch.invariants` looks at it.
+This runs inside the training: hooks of every optimizer, and methods that every trainer inherits. Some steps are
+observed; their data are sent like calls, and :mod:`sentinel.tools.watch.invariants` checks them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from typing import Any, NamedTuple
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher
 
-#: Parameters that are looked at in one step, and elements of each.
+#: Parameters that are observed in one step, and elements of each.
 _PARAMETERS, _ELEMENTS = 8, 4096
-#: Numbers of a layer of logits that are made to hold a loss to the model, at most: of all of its tokens, and of some.
+#: Maximum number of logits that are recomputed to check a loss: for all tokens, and for a sample.
 _LOGITS, _FEW_LOGITS = 1 << 24, 1 << 20
-#: Options that a generation has under the names that the trainer's configuration has.
+#: Generation options with the same name in the trainer's configuration.
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-#: What a model does to its logits beside multiplying.
+#: Model options that transform logits other than by a factor.
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
-#: Options that a loss of pairs reads.
+#: Options of a preference loss.
 _KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
 
 
 class Event(NamedTuple):
-    """Something that a training did."""
+    """An observed event of the training."""
 
     kind: str
     step: int
@@ -41,7 +41,10 @@ class Event(NamedTuple):
 
 
 class Training:
-    """:param watcher: whose functions, budget and queue are used."""
+    """Observes a training.
+
+    :param watcher: its functions, budget and queue are used.
+    """
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
@@ -54,11 +57,11 @@ class Training:
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
-        self._cost = self._spent = self._ended = 0.0  # of the last look; by the end of the last step; when that was
+        self._cost = self._spent = self._ended = 0.0  # at the last observation; at the end of the last step; its time
         self._held: tuple[list[tuple[str, Any, int | None]], Any] | None = None
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
-        """Attach to what is imported by now.
+        """Attach to the modules that are imported now.
 
         :param producers: functions that return the rows of a batch as a mapping: module and qualified name.
         """
@@ -109,7 +112,7 @@ class Training:
             with self._guard():
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
                 some = self._consumed(batch)
-                if not (some and self._micro):  # one micro-batch shows how the loss has its log-probs
+                if not (some and self._micro):  # one micro-batch shows how the loss receives its log-probs
                     watcher.forced = True
                     handles = list(self._listened(trainer, answers, some))
             try:
@@ -126,7 +129,7 @@ class Training:
         return called
 
     def _listened(self, trainer: Any, answers: dict[str, Any], some: bool) -> Iterator[Any]:
-        """Give hooks that keep what the trained model, and the reference, say of the tokens that they are given."""
+        """Return hooks that record the outputs of the trained model and the reference."""
         for name, model in (("trained", trainer.model), *_references(trainer)):
             hidden: list[Any] = []
             yield model.base_model.register_forward_hook(
@@ -168,7 +171,7 @@ class Training:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
-        """Copy the rows of a step that is looked at, and know which those of another are: a look may come later."""
+        """Copy the rows of an observed step, and remember the rows of other steps, which may be observed later."""
         rows, options = _rows(result), getattr(args[0], "args", None) if args else None
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
@@ -177,7 +180,8 @@ class Training:
             self._produced()
 
     def _produced(self) -> bool:
-        """Send the rows that were made last, but for what was changed in place since; whether the checker has them."""
+        """Send the rows that were produced last, without fields changed in place since; return True if they were
+        sent."""
         if self._held is not None:
             rows_held, peers = self._held
             rows = {name: one for name, one, was in rows_held if was is None or one._version == was}
@@ -186,7 +190,7 @@ class Training:
         return self._held is None
 
     def _consumed(self, batch: Any) -> bool:
-        """Send the rows that reach a loss; whether they have advantages."""
+        """Send the rows that reach a loss, and return True if they have advantages."""
         rows = _rows(batch)
         if "advantages" in rows and self._produced():
             self._send("consumed", {"rows": rows})
@@ -264,13 +268,13 @@ class Training:
             self._cost = budget.spent - self._spent
         self._look = self._watcher.steps % budget.every == 0
         if self._look and not budget.allows(self._cost, began - self._ended):
-            self._look, self._cost = False, self._cost / 2  # that it took so long may have been an accident
+            self._look, self._cost = False, self._cost / 2  # the long time may have been an accident
         self._spent, self._ended = budget.spent, began
 
-    # -- what none of it may do: end the run, or take longer than is known ---------------------------------------------
+    # -- limits: never end the run, and never exceed the measured time ---------------------------------------------
 
     def _around(self, before: Any = lambda args, kwargs: None, after: Any = lambda args, result: None) -> Made:
-        """Make a wrapper that looks at the arguments of each call, and at its result."""
+        """Return a wrapper that observes the arguments and the result of each call."""
 
         def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
             def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -315,7 +319,7 @@ class Training:
 
 
 def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
-    """Hand numbers to the reporters of a trainer, or to the run that a tracker has open."""
+    """Log numbers to the trainer's callbacks, or to the open run of a tracker."""
     handler = getattr(trainer, "callback_handler", None)
     reported = False
     for one in getattr(handler, "callbacks", ()):
@@ -332,7 +336,7 @@ def _tell_logger(trainer: Any, counts: Mapping[str, float], step: int) -> None:
 
 
 def _rows(batch: Any) -> dict[str, Any]:
-    """Give the tensors of a mapping that have a row for each of its advantages."""
+    """Return the tensors of a mapping with as many rows as its advantages."""
     torch = sys.modules["torch"]
     if not isinstance(batch, Mapping) or not isinstance(batch.get("advantages"), torch.Tensor):
         return {}
@@ -345,7 +349,7 @@ def _rows(batch: Any) -> dict[str, Any]:
 
 
 def _plain_options(options: Any) -> dict[str, Any]:
-    """Give the settings that a run has, without places, names and secrets of its user."""
+    """Return the run's settings without paths, names and secrets."""
     return {
         name: getattr(value, "value", value)
         for name, value in vars(options).items()
@@ -357,7 +361,7 @@ def _plain_options(options: Any) -> dict[str, Any]:
 
 
 def _ranks(trainer: Any) -> dict[str, Any]:
-    """Say how many processes train, and whether each of them has the whole model."""
+    """Return the number of training processes, and whether each has the whole model."""
     accelerator = getattr(trainer, "accelerator", None)
     kind = str(getattr(getattr(accelerator, "distributed_type", None), "value", ""))
     whole = kind.startswith("MULTI_") and getattr(accelerator, "parallelism_config", None) is None
@@ -365,16 +369,16 @@ def _ranks(trainer: Any) -> dict[str, Any]:
 
 
 def _references(trainer: Any) -> list[tuple[str, Any]]:
-    """Give the model that a trainer holds its own to."""
+    """Return the trainer's reference model."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
 def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
-    """Compute what a causal model says of each token but the first, made of its last layer; None where the model does
-    more with it.
+    """Compute a causal model's log-probs of all tokens but the first from its last layer; None if the model transforms
+    logits further.
 
-    :param some: whether tokens here and there are enough, as they are where all are much to make; the others are NaN.
+    :param some: whether a sample of tokens is enough, because all are expensive; the others are NaN.
     """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
     head = model.get_output_embeddings()
@@ -399,7 +403,7 @@ def _piece(tensor: Any) -> Any:
 
 
 def _scheduled(trainer: Any, step: int) -> float | None:
-    """Compute the rate of a step by the schedule that the configuration names, made anew."""
+    """Compute the learning rate of a step with a new instance of the configured schedule."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
     if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:

@@ -1,4 +1,4 @@
-"""What is copied of a call: chosen parts of its arguments, and its result. It runs inside of a training run."""
+"""Copy selected parts of a call's arguments, and its result. This runs inside the training."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-#: The way to a part of a call: a parameter's name, then attributes ``(".", name)``, items ``("[]", key)``, the answer
-#: of a method that the call asks ``("()", name)``, and a tensor's columns from one on ``("[:]", first)``.
+#: The path to a part of a call: a parameter's name, then attributes ``(".", name)``, items ``("[]", key)``, results of
+#: methods ``("()", name)``, and a tensor's columns from one on ``("[:]", first)``.
 Path = tuple[Any, ...]
 
-#: Bytes of one call that are copied at most.
+#: Maximum number of bytes that are copied of one call.
 LARGEST = 64 << 20
-#: Strings of a configuration are shorter; what people and models write does not leave the process.
+#: Longer strings are not copied: options are short, and texts of people and models must not leave the process.
 _LONGEST = 64
 _DEEPEST = 4
 
 
 class Array(NamedTuple):
-    """A tensor of torch: its dtype, and its numbers as numpy has them (bfloat16 as 16 bits)."""
+    """A torch tensor: its dtype and its numbers as numpy array (bfloat16 as 16 bits)."""
 
     dtype: str
     numbers: Any
 
 
 class Record(NamedTuple):
-    """An object that a call returned, by its attributes."""
+    """The attributes of an object that a call returned."""
 
     attributes: dict[str, Any]
 
 
 class Opaque(NamedTuple):
-    """What is not copied, by the name of its type."""
+    """A value that is not copied, with the name of its type."""
 
     type: str
 
 
 class NotCopied(Exception):
-    """A call of which too much would have to be copied, or something that has no plain values."""
+    """The call is too large to copy, or has a value without plain content."""
 
 
 def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> Any:
-    """Give the part of a call that a path leads to; None where it leads nowhere, as where an option is left out."""
+    """Return the part of a call at a path; None if it does not exist, for example for a missing option."""
     part: Any = arguments.get(path[0])
     for kind, name in path[1:]:
         if kind == "()":
@@ -50,15 +50,15 @@ def at(arguments: Mapping[str, Any], path: Path, answers: Mapping[str, Any]) -> 
             continue
         try:
             part = getattr(part, name) if kind == "." else part[:, name:] if kind == "[:]" else part[name]
-        except Exception:  # whatever a stranger's object raises
+        except Exception:  # foreign objects may raise anything
             return None
     return part
 
 
 class Copier:
-    """Copies what one call has.
+    """Copies the values of one call.
 
-    :param names: whether labels stay what they are.
+    :param names: whether labels keep their names.
     """
 
     def __init__(self, room: int = LARGEST, names: bool = False) -> None:
@@ -66,9 +66,9 @@ class Copier:
         self._labels: dict[str, str] = {}
 
     def copy(self, value: Any, depth: int = 0) -> Any:
-        """Copy a value, on the device where it is: what waits for the device comes later, in another thread.
+        """Copy a value on its device. Another thread waits for the device later.
 
-        :raises NotCopied: for what is too large, or has no plain values.
+        :raises NotCopied: if the value is too large, or has no plain content.
         """
         if value is None or isinstance(value, (bool, int, float)):
             return value
@@ -108,13 +108,13 @@ class Copier:
             raise NotCopied(f"more than {LARGEST >> 20} MiB")
 
     def _label(self, item: Any) -> Any:
-        """Number a label: it says which rows belong together, and its name is the user's own."""
+        """Replace a label by a number, because names are private; the groups stay the same."""
         hidden = isinstance(item, str) and not self._names
         return self._labels.setdefault(item, f"{len(self._labels)}") if hidden else item
 
 
 def packed(value: Any) -> Any:
-    """Turn a copy into plain data; waits for the device that it is on."""
+    """Convert a copy to plain data; waits for its device."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         plain = value.cpu().contiguous()
@@ -133,7 +133,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """Turn what :func:`packed` made into tensors and arrays."""
+    """Convert the result of :func:`packed` to tensors and arrays."""
     if isinstance(value, Array):
         import torch
 

@@ -1,7 +1,7 @@
-"""Watches functions of a running training: a call in so many is copied for the checker, and no call is changed.
+"""Watch functions of a running training: some calls are copied for the checker; no call is changed.
 
-The code of a watched function is replaced in place. Whoever holds the function already (a registry, another module that
-imported its name, a bound method) calls the watched one then, and the object stays the same.
+The code of a watched function is replaced in place, so that existing references to it (in a registry, an importing
+module, a bound method) are watched too, and the object stays the same.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sentinel.tools.watch.values import Copier, NotCopied, Path, at
 
 Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-#: Of wrapped functions, so that two watchers of one have a name each.
+#: Counts wrapped functions, so that each watcher of a function has its own name.
 _NUMBERS = itertools.count()
-#: Why a function is not watched that was read too late, or not at all.
+#: Reason for a function that was read too late, or not at all.
 ENDED = "the run ended before it was read"
-#: Seconds in a step that nobody notices.
+#: Seconds of a step that are negligible.
 _UNNOTICED = 0.02
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to copy of the calls of one boundary.
+    """The parts to copy of one boundary's calls.
 
-    :ivar methods: methods whose answers are parts of a call: name -> module and qualified name.
-    :ivar differentiable: the parts with respect to which a loss has gradients that matter.
+    :ivar methods: methods whose results are parts of a call: name -> module and qualified name.
+    :ivar differentiable: the parts for which gradients of the loss are copied.
     """
 
     number: int
@@ -49,11 +49,11 @@ class Plan:
 
 
 class Call(NamedTuple):
-    """A copied call of the boundary of a number: its parts, its result, and the gradients of its loss.
+    """A copied call: its boundary's number, parts, result, and gradients of its loss.
 
-    :ivar step: how often an optimiser had stepped before.
-    :ivar moment: the number of the call of a trainer's loss that it is part of.
-    :ivar fresh: whether no optimiser has stepped since the tokens were generated.
+    :ivar step: number of optimizer steps before the call.
+    :ivar moment: number of the trainer's loss call that contains it.
+    :ivar fresh: whether no optimizer has stepped since the tokens were generated.
     """
 
     number: int
@@ -69,11 +69,11 @@ class Call(NamedTuple):
 
 @dataclass
 class Budget:
-    """How much of a run's time goes into copies.
+    """The share of a run's time that copies may take.
 
-    :ivar share: of the time since the start; of one step five times as much, or what nobody notices.
-    :ivar every: of so many calls of a boundary one is copied, at most.
-    :ivar beside: what the thread that sends them has taken.
+    :ivar share: share of the time since the start; one step may take five times as much, or a negligible time.
+    :ivar every: copy at most one of this many calls of a boundary.
+    :ivar beside: seconds that the sending thread has used.
     """
 
     share: float = 0.01
@@ -84,7 +84,7 @@ class Budget:
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
-        """Say whether there is time for a copy of so many seconds, in a step of so many."""
+        """Return True if a copy of this many seconds fits the budget, in a step of this many seconds."""
         within = self.spent + self.beside <= self.share * (time.perf_counter() - self.began)
         allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
         self.held_back += not allowed
@@ -92,13 +92,13 @@ class Budget:
 
 
 class Watcher:
-    """The watched functions of this process, and the queue that copies of their calls go to.
+    """The watched functions of this process, and the queue for copies of their calls.
 
-    :ivar on: whether calls are looked at: not in a process that this one forked.
-    :ivar numbers: the numbers that a logger is told.
-    :ivar steps: how often an optimiser has stepped; :ivar generated: how often it had when something was generated.
-    :ivar moment: the number of the call of a trainer's loss; :ivar forced: whether calls within it are all copied.
-    :ivar lost: copies that had no room in the queue; :ivar failed: why calls could not be copied, and how often.
+    :ivar on: whether calls are observed; False in a forked process.
+    :ivar numbers: numbers for the run's logger.
+    :ivar steps: number of optimizer steps; :ivar generated: that number at the last generation.
+    :ivar moment: number of the trainer's loss call; :ivar forced: whether all calls within it are copied.
+    :ivar lost: copies that the full queue dropped; :ivar failed: reasons why calls were not copied, with counts.
     :param names: whether groups keep their names in copies.
     """
 
@@ -124,30 +124,30 @@ class Watcher:
         self.on = False
 
     def watch(self, plan: Plan) -> str:
-        """Watch a boundary; why it is not watched, where it cannot be."""
+        """Watch a boundary; return the reason if that is not possible."""
         function = _function(*plan.function)
         if function is None:
-            return f"{plan.boundary} is no plain function here"
+            return f"{plan.boundary} is not a plain function here"
         signature = inspect.signature(function)
         self.replace_function(function, partial(self._sampling, plan, signature))
         for name, place in plan.methods.items():
             method = _function(*place)
             if method is None:
-                return f"{'.'.join(place)} is no plain function here"
+                return f"{'.'.join(place)} is not a plain function here"
             if method not in self._listened:
                 self._listened.append(method)
                 self.replace_function(method, partial(self._listening, name))
         return ""
 
     def replace(self, module: str, name: str, wrapper: Made) -> bool:
-        """Put what is made of a function in its place; whether it is there, and a plain one."""
+        """Replace a function by ``make`` of it; return True if it exists and is a plain function."""
         function = _function(module, name)
         if function is not None:
             self.replace_function(function, wrapper)
         return function is not None
 
     def restore(self) -> None:
-        """Give every function its own code back."""
+        """Restore the code of every function."""
         self.stop()
         while self._changed:
             function, code = self._changed.pop()
@@ -195,7 +195,7 @@ class Watcher:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Call the original between two copies. Whatever goes wrong with these is no concern of the caller."""
+        """Call the original between two copies. Errors of the copies never reach the caller."""
         began = time.perf_counter()
         copier, parts, bound, place = Copier(names=self._names), None, {}, ""
         try:
@@ -265,7 +265,8 @@ class Watcher:
 
 
 class _Jump:
-    """What the code of a watched function calls. Pickled by value, as Ray does with a script's, it watches nothing."""
+    """The callable that the replaced code calls. After pickling by value (as Ray does for scripts), it watches
+    nothing."""
 
     __slots__ = ("_called", "_original")
 
@@ -284,8 +285,8 @@ def _plain(original: FunctionType) -> _Jump:
 
 
 def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
-    """Compute the gradients of a call's loss with respect to parts of it: they go back through the function alone, and
-    leave the graph as it is."""
+    """Compute the gradients of a call's loss with respect to its parts, through this function only, and keep the
+    graph."""
     torch = sys.modules.get("torch")
     loss = next((one for one in members(result) if getattr(one, "requires_grad", False) and one.dim() == 0), None)
     live = {path: part for path, part in parts.items() if getattr(part, "requires_grad", False)}
@@ -296,13 +297,13 @@ def gradients_of(result: Any, parts: Mapping[Path, Any]) -> dict[Path, Any]:
 
 
 def members(result: Any) -> list[Any]:
-    """Give what a function has returned, one by one."""
+    """Yield the values that a function returned."""
     inside = result if isinstance(result, (list, tuple)) else result.values() if isinstance(result, dict) else [result]
     return [*inside]
 
 
 def _place(frame: FrameType | None) -> str:
-    """Give the line that called a watched function, as ``package/module.py:12``; its own frame stands between."""
+    """Return the line that called a watched function, as ``package/module.py:12``."""
     caller = frame.f_back if frame is not None else None
     if caller is None:
         return ""
@@ -310,20 +311,20 @@ def _place(frame: FrameType | None) -> str:
 
 
 def _compiling() -> Callable[[], bool]:
-    """Give what tells that a compiler reads the code: it has to find a plain call."""
+    """Return a predicate that is true during torch.compile, when wrappers must make a plain call."""
     torch = sys.modules.get("torch")
     return torch.compiler.is_compiling if torch is not None else bool
 
 
 def _capturing() -> bool:
-    """Say whether a CUDA graph is recorded, into which no copy must go."""
+    """Return True while a CUDA graph is captured, which must not contain copies."""
     torch = sys.modules.get("torch")
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def _function(module: str, name: str) -> FunctionType | None:
-    """Give the function of that name in a loaded module, out of its static or class method; None for what has no
-    code of its own, or answers later."""
+    """Return the function of that name in a loaded module, unwrapped from a static or class method; None if it has no
+    Python code, or is a coroutine or generator."""
     current: Any = sys.modules.get(module)
     for part in name.split("."):
         try:
@@ -335,7 +336,8 @@ def _function(module: str, name: str) -> FunctionType | None:
 
 
 def _code(name: str, like: Any) -> Any:
-    """Make code that hands its arguments on to a global of that name, with free variables and place of other code."""
+    """Make code that passes its arguments to a global of that name, with the free variables and position of other
+    code."""
     free = [f"v{place}" for place, _ in enumerate(like.co_freevars)]
     lines = [
         f"def outer({', '.join(free)}):",

@@ -105,12 +105,12 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
             [("fresh", {**_KEPT[-1][1], "old_log_probs": _LOG_PROBS - torch.tensor([0.0, 0.0, 0.6])})],
             "0.12 apart on average, before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
         ),
-        ([_stepping(left=["head"])], "no optimiser holds head"),
-        ([_stepped([1.0], [0.5], None)], "w has no gradient, and was changed"),
-        ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "its w is held by the optimiser"),
+        ([_stepping(left=["head"])], "no optimizer has head, although"),
+        ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
+        ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "the optimizer holds its w"),
         (
             [_of_rank(rank, _stepped([1.0], [0.5 + rank], torch.ones(1))) for rank in range(2)],
-            "w is not what it is in another process",
+            "w differs between processes",
         ),
         (
             [_of_rank(rank, _answers(), moment=moment, ids=_IDS + moment) for moment in range(2) for rank in range(2)],

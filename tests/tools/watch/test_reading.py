@@ -76,7 +76,7 @@ def test_what_is_left_out_is_what_the_function_has_in_its_place(instead):
 
     reading, values = _reading(function=loss), torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     if instead == "ones":
-        with pytest.raises(Unreadable, match="mask is left out"):
+        with pytest.raises(Unreadable, match="mask is missing"):
             reading.read(_parts(reading, values=values, mask=None))
     else:
         assert reading.read(_parts(reading, values=values, mask=None))["response_mask"].nested() == values.tolist()

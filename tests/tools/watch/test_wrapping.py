@@ -130,7 +130,7 @@ def test_restored_functions_have_their_own_code(module, watcher):
 
 @pytest.mark.parametrize("name", ["numbers", "later", "numbers_later", "Trainer", "nothing", "Trainer.nothing"])
 def test_what_is_no_plain_function_is_said_not_to_be_watched(module, watcher, name):
-    assert "is no plain function here" in watcher.watch(_plan(name))
+    assert "is not a plain function here" in watcher.watch(_plan(name))
 
 
 def test_a_tensor_is_copied_as_it_was_before_the_call(module, watcher):
