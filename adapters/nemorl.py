@@ -179,6 +179,8 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
         raise AbsentError("its constructor wants both bounds")
+    if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
+        raise AbsentError("not in this version: a truncated weight has no lower bound")
     options = {
         "use_importance_sampling_correction": True, "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
@@ -388,16 +390,23 @@ class _Options(dict[str, Any]):
 def _estimator(boundary: Any, **options: Any) -> Any:
     """Make an estimator by its own constructor, and both of the configurations that it is given."""
     kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
-    usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False}
+    usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False,
+             "reward_weights": None}  # fmt: skip
 
     of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
     return boundary.owner(_Options({**usual, **options}), of_loss)
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False)
+    """GDPO adds up several rewards; the second one is always 0."""
+    estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
-    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask)
+    more: dict[str, Any] = {}
+    if "repeated_batch" in boundary.parameters:
+        named = {f"reward{name}": rewards if "1" in name else rewards * 0 for name in ("1", "2", "/1", "/2")}
+        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026 without the stroke
+        more = {"repeated_batch": {name: named[name] for name in names}}
+    advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask, **more)
     return {"advantages": advantages, "returns": advantages}
 
 
@@ -469,14 +478,22 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
 _NUMBER = ("a reward is one number a response", f"{_AT}80")
+_BIASED = Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259")
 _COUNTED = (
     Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER),
 )  # fmt: skip
 _ADVANTAGES = (
-    group_advantage(
-        f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _group_advantage, "grpo", ("norm_by_std",),
-        *_COUNTED, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
-        accepts={"response_mask": ("full", "right")},
+    *(
+        group_advantage(
+            f"{_ESTIMATORS}.{name}AdvantageEstimator.compute_advantage", _group_advantage, estimator, knobs, *_COUNTED,
+            *dialects, stand_ins=(_OF_LOSS,), fixed={"reward_layout": "outcome"},
+            accepts={"response_mask": ("full", "right")},
+        )
+        for name, estimator, knobs, dialects in (
+            ("GRPO", "grpo", ("norm_by_std",), ()),
+            ("GDPO", "gdpo", ("norm_by_std",), ()),
+            ("ReinforcePlusPlus", "reinforce_plus_plus_baseline", (), (_BIASED,)),
+        )
     ),
     normalised_rewards(
         f"{_ESTIMATORS}.GRPOAdvantageEstimator.compute_advantage", _leave_one_out, "leave_one_out",
@@ -490,7 +507,7 @@ _ADVANTAGES = (
         call=_whitened, stand_ins=(_OF_LOSS,),
         fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
         dialects=(
-            Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259"),
+            _BIASED,
             Dialect("epsilon_placement", "floor", "it is at least 1e-8", f"{_AT}260"),
             Dialect("masked_output", "any", "the loss has its mask", f"{_AT}261"),
         ),
@@ -833,7 +850,6 @@ _LEFT_OUT = {
         experience.rollouts.calculate_rewards""",
     "prepare_loss_input asks it, which a recipe calls; no contract of log-probs leaves some of a vocabulary out": """
         algorithms.logits_sampling_utils.* algorithms.utils.mask_out_neg_inf_logprobs""",
-    "it sums several rewards' advantages: group_advantage has one reward": "*.GDPOAdvantageEstimator.compute_advantage",
     "a teacher's log-ratio, without the gradient that kl_estimate has": "*.OPDAdvantageEstimator.compute_advantage",
     "a flag or a rule of the environment's own changes rewards, advantages or weights: no contract has it": """
         algorithms.grpo._apply_message_level_advantage_penalties algorithms.grpo._apply_mask_sample_filter

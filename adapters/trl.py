@@ -430,6 +430,8 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
+    if boundary.function is transformers.Trainer.log:
+        raise AbsentError("not in this version: it logs as transformers does")
     if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025 every batch had a number
         raise AbsentError("not in this version: a reward function scores every completion")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
@@ -503,6 +505,10 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _options(boundary, given, {"assistant_only_loss": False})  # until June 2025 there was no such option
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, Rows([row]), tokenizer, args, False, None, "chats")
+    collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
+    if made and "max_length" in getattr(collator, "__annotations__", ()):  # from March to June 2026 it cut rows
+        batch = collator(0, max_length=inputs["max_tokens"], completion_only_loss=last)([made[0]])
+        return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
     learned = [label != -100 for label in made[0]["labels"]] if made and "labels" in made[0] else map(all, zip(*masks))
     return {"token_ids": made[0]["input_ids"], "loss_mask": list(learned)} if made else {"token_ids": None}
@@ -669,6 +675,8 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
     table, size, after = (inputs[name] for name in ("log_probs", "micro_batch_size", "output_after"))
     trainer, model = built(boundary, table, size, rows, {"completion_only_loss": True}, after=after)
+    if not len(trainer.train_dataset):
+        raise AbsentError("a row of which nothing is learned is dropped")
     loss, arrived = trained(trainer, model)
     return {"loss": loss, "gradient": arrived[:, 1:-1], "gradient_after": arrived[:, -1]}
 

@@ -35,13 +35,14 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
     """Put Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
 
-    :param context_parallel_rank: None for the one that torch says.
+    :param context_parallel_rank: None for the rank that torch says; the data-parallel group is then that rank alone.
     :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
     mpu = megatron_alone(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
     if context_parallel_rank is None:
         mpu.get_context_parallel_rank = lambda: torch.distributed.get_rank()
+        mpu.get_data_parallel_group = _data_parallel_group
     users = [m for n, m in list(sys.modules.items()) if n.startswith("slime.") and "mpu" in getattr(m, "__dict__", {})]
     before = [module.mpu for module in users]
     core = sys.modules.get("megatron.core")
@@ -57,6 +58,10 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
             del sys.modules["megatron.core"]
         else:
             sys.modules["megatron.core"] = core
+
+
+def _data_parallel_group(with_context_parallel: bool = False, *_: Any, **__: Any) -> tuple[int, ...] | None:
+    return None if with_context_parallel else (torch.distributed.get_rank(),)
 
 
 class Answer(dict[str, Any]):

@@ -555,34 +555,39 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 class _Collectives:
-    """The collectives of simulated ranks. All ranks must call the same one; a training in which they do not hangs.
+    """The collectives of simulated ranks. All ranks of a group must call the same one; a training in which they do not
+    hangs.
 
     :ivar failure: what ended the first rank that failed, or how the ranks disagree; None while all is well.
     """
 
     def __init__(self, count: int) -> None:
         self._count, self._changed = count, threading.Condition()
-        self._calls: dict[int, tuple[str, str, Any]] = {}
+        self._calls: dict[Sequence[int], dict[int, tuple[str, str, Any]]] = {}
         self._returned: set[int] = set()
         self.failure: BaseException | None = None
 
-    def exchange(self, rank: int, name: str, value: Any) -> list[Any]:
-        """Wait until every rank has called this collective; return the value of each.
+    def ranks_of(self, group: Any) -> Sequence[int]:
+        """Return the ranks of a group. A tuple lists its ranks; anything else, None among it, is all ranks."""
+        return group if isinstance(group, tuple) else tuple(range(self._count))
 
-        :raises RanksDisagreeError: if a rank has returned, or called another collective.
+    def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
+        """Wait until every rank of the group has called this collective; return the value of each.
+
+        :raises RanksDisagreeError: if a rank called another collective, or no rank can go on.
         """
-        caller = sys._getframe(2)
+        caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls  # of this exchange: the rank that completes it begins another
+            calls = self._calls.setdefault(ranks, {})  # of this exchange: the rank that completes it begins another
             calls[rank] = name, place, value
-            if len(calls) == self._count:
-                self._calls = {}
+            if len(calls) == len(ranks):
+                del self._calls[ranks]
             self._compare(calls)
-            self._changed.wait_for(lambda: len(calls) == self._count or self.failure is not None)
+            self._changed.wait_for(lambda: len(calls) == len(ranks) or self.failure is not None)
             if self.failure is not None:
                 raise RanksDisagreeError("another rank has failed")
-        return [calls[each][2] for each in range(self._count)]
+        return [calls[each][2] for each in ranks]
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
         """Note that a rank has returned or raised; ranks that wait for it stop waiting."""
@@ -591,11 +596,13 @@ class _Collectives:
                 self._fail(error)
             else:
                 self._returned.add(rank)
-                self._compare(self._calls)
+                self._compare({})
 
-    def _compare(self, calls: Mapping[int, tuple[str, str, Any]]) -> None:
-        names = {name for name, _, _ in calls.values()}
-        if len(names) > 1 or (names and self._returned):
+    def _compare(self, group: Mapping[int, tuple[str, str, Any]]) -> None:
+        calls = {rank: call for each in (*self._calls.values(), group) for rank, call in each.items()}
+        waiting = {rank for each in self._calls.values() for rank in each}
+        stuck = waiting and len(waiting) + len(self._returned) == self._count
+        if stuck or len({name for name, _, _ in group.values()}) > 1:
             ranks = [
                 f"rank {rank} called {calls[rank][0]} ({calls[rank][1]})" if rank in calls else f"rank {rank} returned"
                 for rank in range(self._count)
@@ -610,42 +617,42 @@ class _Collectives:
 
 
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Run ``work(rank)`` in one thread per rank, in one group of ``torch.distributed``; return what each returns.
+    """Run ``work(rank)`` in one thread per rank, with ``torch.distributed`` replaced; return what each returns.
 
-    :raises RanksDisagreeError: if a rank calls a collective that another rank does not call.
+    A group is a tuple of ranks; anything else that is passed as one is the group of all ranks.
+
+    :raises RanksDisagreeError: if a rank calls a collective that another rank of its group does not call.
     """
     dist = torch.distributed
     collectives, own = _Collectives(count), threading.local()
     answers: list[Any] = [None] * count
     reductions: dict[str, Callable[[list[Any]], Any]] = {
         "sum": sum,
-        "avg": lambda parts: sum(parts) / count,
+        "avg": lambda parts: sum(parts) / len(parts),
         "max": lambda parts: torch.stack(parts).amax(0),
         "min": lambda parts: torch.stack(parts).amin(0),
     }
 
-    def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, *_: Any, **__: Any) -> None:
+    def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, *_: Any, **__: Any) -> None:
         name = next(name for name in reductions if op == getattr(dist.ReduceOp, name.upper()))
-        tensor.copy_(reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone())))
+        tensor.copy_(reductions[name](collectives.exchange(own.rank, "all_reduce", tensor.detach().clone(), group)))
 
-    def all_gather(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
-        for rank, part in enumerate(collectives.exchange(own.rank, "all_gather", value)):
-            into[rank] = part
+    def all_gather(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
+        into[:] = collectives.exchange(own.rank, "all_gather", value, group)
 
-    def all_gather_object(into: list[Any], value: Any, *_: Any, **__: Any) -> None:
-        for rank, part in enumerate(collectives.exchange(own.rank, "all_gather_object", value)):
-            into[rank] = part
+    def all_gather_object(into: list[Any], value: Any, group: Any = None, *_: Any, **__: Any) -> None:
+        into[:] = collectives.exchange(own.rank, "all_gather_object", value, group)
 
-    def barrier(*_: Any, **__: Any) -> None:
-        collectives.exchange(own.rank, "barrier", None)
+    def barrier(group: Any = None, *_: Any, **__: Any) -> None:
+        collectives.exchange(own.rank, "barrier", None, group)
 
     answered = {
         "all_reduce": all_reduce,
         "all_gather": all_gather,
         "all_gather_object": all_gather_object,
         "barrier": barrier,
-        "get_rank": lambda *_, **__: own.rank,
-        "get_world_size": lambda *_, **__: count,
+        "get_rank": lambda group=None, *_, **__: collectives.ranks_of(group).index(own.rank),
+        "get_world_size": lambda group=None, *_, **__: len(collectives.ranks_of(group)),
         "is_initialized": lambda: True,
         "is_available": lambda: True,
     }

@@ -94,7 +94,7 @@ _FILTERS = {
     "severity": "the severity",
     "realism": "how real it is (default, configuration, fault, unreachable)",
     "root": "the root cause",
-    "signal": "what of the training signal is wrong (gradient, log_prob, advantage, reward, data, metric, setup)",
+    "signal": "the wrong part of the training signal (gradient, log_prob, advantage, reward, data, metric, setup)",
     "pull": "the number of the pull request",
     "status": "the status upstream (open, merged, closed, unreported, removed)",
 }

@@ -79,7 +79,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         of_responses = whitened(of_responses, lengths > 0)
     advantages = torch.where(valid, of_responses[:, None], 0.0)
     if white and inputs["estimator"] != "gdpo":
-        advantages = whitened(advantages, valid)
+        advantages = whitened(advantages, valid, inputs["std"] == "unbiased")
     return {"advantages": advantages, "returns": advantages}
 
 
@@ -248,7 +248,7 @@ GROUP_ADVANTAGE = Contract(
             "whiten",
             None,
             "whether advantages are whitened over all valid tokens of the batch: centred and divided by "
-            "sqrt(variance + 1e-8), the variance with n - 1; default: as in the estimator's paper",
+            "sqrt(variance + 1e-8), the variance as std says; default: as in the estimator's paper",
             kind="boolean",
         ),
     ),

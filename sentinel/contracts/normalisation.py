@@ -117,10 +117,10 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
     raise DoesNotApply(f"no definition of the epsilon placement {placement!r}")
 
 
-def whitened(values: Any, valid: Any) -> Any:
-    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over valid tokens, the variance with n - 1; 0 elsewhere."""
+def whitened(values: Any, valid: Any, unbiased: bool = True) -> Any:
+    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over valid tokens; 0 elsewhere."""
     tokens = values[valid]
-    return torch.where(valid, (values - mean(tokens)) / root(variance(tokens), 1e-8, "inside"), 0.0)
+    return torch.where(valid, (values - mean(tokens)) / root(variance(tokens, unbiased), 1e-8, "inside"), 0.0)
 
 
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:

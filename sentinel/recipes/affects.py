@@ -36,8 +36,8 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 class Affected:
     """One entry of ``affects``.
 
-    :ivar when: setting -> condition, as the recipe has it; empty where the entry is prose.
-    :ivar where: what beside the settings must be; the whole sentence where the entry is prose.
+    :ivar when: setting -> condition, as the recipe has it; empty if the entry is prose.
+    :ivar where: a further condition in words, or the whole entry if it is prose.
     """
 
     when: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Affected:
 
     def __str__(self) -> str:
         settings = ", ".join(condition_in_words(name, condition) for name, condition in self.when.items())
-        return f"{settings}, where {self.where}" if settings and self.where else settings or self.where
+        return f"{settings}, if {self.where}" if settings and self.where else settings or self.where
 
 
 def affected(entry: Any) -> Affected:

@@ -59,9 +59,10 @@ def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def counted(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Count bugs: ``9 bugs (12 recipes) and 2 of hardening (3)``. Whatever says how many bugs there are calls this.
+    """Count bugs: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
-    A bug is a root cause in one target, however many recipes show it. What no run can trigger is hardening, and no bug.
+    Every count of bugs uses this function. A bug is a root cause in one target, however many recipes show it. A recipe
+    that no run can trigger is hardening, not a bug.
 
     :param rows: ``target``, ``root`` and ``realism`` of each recipe.
     """

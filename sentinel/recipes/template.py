@@ -9,7 +9,7 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.errors import SentinelError
 from sentinel.recipes.rules import BUG_ID
 
-#: What a template leaves to its user; a recipe that still has it does not check.
+#: The placeholder for the user; `recipe check` rejects a recipe that still contains it.
 TODO = "TODO"
 
 _EXAMPLES: dict[str, str] = {
@@ -25,27 +25,29 @@ _EXAMPLES: dict[str, str] = {
 
 
 def template(bug_id: str, target: str, boundary: str = TODO, contract: Contract | None = None) -> str:
-    """Give a recipe with every key explained, and ``TODO`` where something must be said."""
+    """Return a recipe with a comment for every key, and ``TODO`` for each value that the user must fill in."""
     if not BUG_ID.fullmatch(bug_id):
-        raise SentinelError(f"{bug_id!r} is no bug id: letters, digits and . _ -, beginning with a letter or digit")
+        raise SentinelError(
+            f"{bug_id!r} is not a valid bug id: use letters, digits and . _ -, beginning with a letter or digit"
+        )
     name = contract.name if contract else TODO
     return f"""\
-# A recipe of Sentinel: one known bug, pinned. Data only; 'sentinel recipe check FILE' says what is not right yet.
-# Editors that read JSON Schema: 'sentinel recipe schema' prints it.
+# A recipe of Sentinel: one known bug, pinned. It is data only; 'sentinel recipe check FILE' lists the errors.
+# 'sentinel recipe schema' prints a JSON Schema for editors.
 recipe_version: 1
 bug_id: {_word(bug_id)}  # the file is called {bug_id}.yaml
 title: {TODO}  # the bug in one line
 target: {_word(target)}
-contract: {_word(name)}  # what the boundary means; contract: call takes any function or method
+contract: {_word(name)}  # the definition; contract: call accepts any function or method
 boundary: {_word(boundary)}  # dotted path of the real function or method
 
 story: |
-  {TODO}: what goes wrong, told to someone who has not seen the code.
+  {TODO}: what goes wrong, for a reader who has not seen the code.
 # root_cause, fix, severity, effect, introduced_by, fixed_by: one string each, if you know
-# reach: {{producer: file:line@commit, how: what it makes, shipped: file:line@commit}}  # how a real run gets there
-# root: the root cause, where other recipes show the same one
-# signal: what of the training signal is wrong: gradient, log_prob, advantage, reward, data, metric or setup
-# affects:  # what trains wrongly because of it; each entry alone is enough, a sentence or settings by their full names
+# reach: {{producer: file:line@commit, how: text, shipped: file:line@commit}}  # how a real run triggers it
+# root: a name for the cause, if other recipes share it
+# signal: the part of the training signal that is wrong: gradient, log_prob, advantage, reward, data, metric or setup
+# affects:  # the affected runs: each entry alone is enough, a sentence or settings by their full names
 #   - {{when: {{algorithm.adv_estimator: [grpo, rloo], algorithm.rollout_rs: set}}, where: a masked token has a reward}}
 # until: {{algorithm.rollout_rs: null}}  # settings that avoid it until it is fixed
 # upstream: {{pull: 123, status: open, url: https://github.com/...}}
@@ -54,21 +56,21 @@ story: |
 # {{tensor: [[1.0, .nan]], dtype: float64}} another; {{full: 0.0, shape: [2, 3]}} repeats one value.
 scenario:
 {_inputs(contract)}
-# Where the bug shows as a difference: each variant is the scenario with these inputs instead. Addresses below then read
-# baseline.loss or difference(outlier, baseline).loss.
+# If the bug is a difference between calls: each variant replaces these inputs of the scenario. The addresses below are
+# then baseline.loss or difference(outlier, baseline).loss.
 # variants:
 #   baseline: {{rewards: [1.0, 1.0]}}
 #   outlier: {{rewards: [1.0, 100.0]}}
 
-# What the boundary gives with the bug and without, in full precision. Leave out both and a law decides.
+# The result of the boundary with and without the bug, in full precision. Without both, a law decides.
 {_keys(contract)}\
 expected_unpatched:
   {_first_key(contract)}: {TODO}
 expected_fixed:
   {_first_key(contract)}: {TODO}  # or {{value: 1.0, tolerance: {{relative: 1e-3}}}}, or {{value: 1.0, exact: true}}
 # invariant: masked_values_have_no_influence  # instead of the two above; by default the contract's own law
-# also_breaks: [padding_is_invisible]  # other laws that a search finds broken for the same reason
-# requires: package.module.Config.field  # where this is absent, the version is not about this bug
+# also_breaks: [padding_is_invisible]  # other laws that the same bug breaks
+# requires: package.module.Config.field  # versions without this are unavailable
 
 pins:  # immutable refs only
   - ref: git:{TODO}  # all 40 hex digits of a commit with the bug
@@ -76,19 +78,19 @@ pins:  # immutable refs only
   - ref: git:{TODO}  # all 40 hex digits of a commit with the fix
     expect: fixed
 # - {{ref: pypi:1.2.3, expect: reproduced}}
-watch: [git:main]  # decided only when asked for
+watch: [git:main]  # decided only on request
 """
 
 
 def _word(text: str) -> str:
-    """Write a string as a YAML scalar: quoted where it would read as something else, or could end the line."""
+    """Return a string as a YAML scalar, quoted if it could be read as something else."""
     plain = text.replace("_", "a").replace(".", "a").replace("-", "a").isalnum() and text[0].isalpha()
     return text if plain and text.lower() not in ("null", "true", "false") else json.dumps(text)
 
 
 def _inputs(contract: Contract | None) -> str:
     if contract is None:
-        return f"  {TODO}: {TODO}  # 'sentinel list contracts' shows them, with a name its inputs\n"
+        return f"  {TODO}: {TODO}  # 'sentinel list contracts NAME' lists the inputs\n"
     lines = []
     for item in contract.inputs:
         note = f"{item.meaning} ({described(item)})"
@@ -100,15 +102,15 @@ def _inputs(contract: Contract | None) -> str:
 
 
 def described(item: Input) -> str:
-    """Name an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
+    """Return an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
     dtype = f" of {item.dtype}" if item.kind == "tensor" else ""
     return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"
 
 
 def shown_default(item: Input) -> str:
-    """Show what an input is where a scenario leaves it out."""
+    """Return the default of an input as text."""
     value: Any = item.default
-    return "filled in from the others" if callable(value) else json.dumps(value, default=str)
+    return "derived from the others" if callable(value) else json.dumps(value, default=str)
 
 
 def _keys(contract: Contract | None) -> str:

@@ -333,37 +333,22 @@ class Run:
         return self._excuses[job]
 
     def _excuses_beside(self, job: LawJob) -> dict[LawJob, Excuse]:
-        """Look for what explains each broken law of a job's boundary: one search serves them all.
-
-        If that search shows a bug that another recipe knows, it is repeated without the scenarios of that recipe.
-        """
+        """Explain every broken law of a job's boundary: one search serves them all."""
         from sentinel.search.discovery import is_about
-        from sentinel.search.known import excuse, more_bugs
+        from sentinel.search.known import explain
 
         target = self.catalog.adapters[job.target].target
 
-        def about(findings: Sequence[Finding]) -> list[Recipe]:
-            return [
-                recipe
-                for recipe in self._recipes_of(job.target)
-                if any(is_about(recipe, finding, target) for finding in findings)
-                and self._verdict(recipe, job.ref) == "reproduced"
-            ]
+        def about(finding: Finding) -> list[Recipe]:
+            recipes = [recipe for recipe in self._recipes_of(job.target) if is_about(recipe, finding, target)]
+            return [recipe for recipe in recipes if self._verdict(recipe, job.ref) == "reproduced"]
 
-        known = {each: about(self._survey.findings(each)) for each in self._survey.beside(job)}
-        excuses: dict[LawJob, Excuse] = {}
-        while known:
-            others = self._survey.search_others(
-                job.place, {each.law: recipes for each, recipes in known.items() if recipes}
-            )
-            again: dict[LawJob, list[Recipe]] = {}
-            for each, recipes in known.items():
-                excuses[each] = excuse(self._survey.findings(each), recipes, others.get(each))
-                unknown = excuses[each].unknown
-                if recipes and unknown is not None and (more := more_bugs(recipes, about([unknown]), unknown)):
-                    again[each] = [*recipes, *more]
-            known = again
-        return excuses
+        explained = explain(
+            {each: self._survey.findings(each) for each in self._survey.beside(job)},
+            about,
+            lambda bugs: self._survey.search_others(job.place, {each.law: bugs[each] for each in bugs}),
+        )
+        return {each: excuse for each, (excuse, _) in explained.items()}
 
     def failed(self, bugs: Collection[str], ref: Ref) -> bool:
         """Say whether the items of these bugs fail in this run."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, Finding
 from sentinel.search.checks import Omission
 from sentinel.search.decisions import stale_dialects
-from sentinel.search.known import Others, covers, excuse, search_others
+from sentinel.search.known import Others, covers, explain, search_others
 from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
 from sentinel.worker import protocol
@@ -260,21 +261,26 @@ def recognised(
             decided[recipe.bug_id] = runner.decide(Job(recipe, open_target.ref)).verdict.name
         return decided[recipe.bug_id]
 
+    def known(finding: Finding) -> list[Recipe]:
+        return [item for item in recipes if is_about(item, finding, target) and verdict(item) == "reproduced"]
+
+    def search(subject: Subject, bugs: Mapping[Law, Sequence[Recipe]]) -> Mapping[Law, Others]:
+        with suppress(Undecidable):
+            return search_others(open_target.law_session, subject, 0, bugs, SHRINKING)
+        return {}
+
     unknown: list[Finding] = []
     for finding in list(findings):
-        about = [item for item in recipes if is_about(item, finding, target) and verdict(item) == "reproduced"]
         known_as, hidden = tuple[str, ...](), ""
-        if about and covers(about, finding):
+        if covers(known(finding), finding):
             callers = [item for item in subjects if item.boundary in finding.also]
             for subject in (finding.subject, *callers):
                 names = (finding.law.name, *finding.laws) if subject is finding.subject else (finding.law.name,)
-                bugs = {law: about for law in subject.laws if law.name in names}
-                others: dict[Law, Others] = {}
-                with suppress(Undecidable):
-                    others = search_others(open_target.law_session, subject, 0, bugs, SHRINKING)
-                unknown += [item for each in others.values() for item in each.outcome.findings]
+                broken = {law: [finding] for law in subject.laws if law.name in names}
+                explained = explain(broken, known, partial(search, subject))
+                unknown += [item for _, others in explained.values() for item in others]
                 if subject is finding.subject:
-                    excused = excuse([finding], about, others.get(finding.law))
+                    excused, _ = explained[finding.law]
                     known_as, hidden = () if excused.doubt else excused.bugs, excused.hidden
         yield replace(finding, known_as=known_as, hidden=hidden)
     told = {(item.subject.name, item.law.name, item.symptom) for item in findings if item.known_as == ()}

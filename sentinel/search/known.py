@@ -7,8 +7,9 @@ there is another bug.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from sentinel.contracts.contract import Contract, Inputs
 from sentinel.deciding.law_session import LawSession, Subject
@@ -17,6 +18,8 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.triggers import Explained
 from sentinel.search.boundary_search import EXPLAINED, BoundarySearch, Finding, LawOutcome, cheap_scenarios
 from sentinel.values.literals import Tensor
+
+Key = TypeVar("Key")
 
 #: Scenarios on which a law must hold before known bugs excuse that it is broken on others.
 ENOUGH = 30
@@ -140,16 +143,6 @@ def search_others(
     }
 
 
-def more_bugs(recipes: Sequence[Recipe], about: Sequence[Recipe], unknown: Finding) -> list[Recipe]:
-    """List what else explains a violation that some recipes do not.
-
-    :param about: recipes about that violation, whose bugs are reproduced at this revision.
-    """
-    ids = {recipe.bug_id for recipe in recipes}
-    more = [recipe for recipe in about if recipe.bug_id not in ids]
-    return more if more and covers([*recipes, *more], unknown) else []
-
-
 def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Others | None) -> Excuse:
     """Say whether recipes explain what broke a law.
 
@@ -171,3 +164,38 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
         return Excuse(bugs, hidden=f"{others.none}, where another bug could hide")
     few = f"only {spoken} of the scenarios that the law judges do not trigger it; it takes {ENOUGH}"
     return Excuse(bugs, doubt=few)
+
+
+def explain(
+    findings: Mapping[Key, Sequence[Finding]],
+    about: Callable[[Finding], Sequence[Recipe]],
+    search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
+) -> dict[Key, tuple[Excuse, list[Finding]]]:
+    """Return whether known bugs explain each broken law, and what else breaks it where they do not apply.
+
+    If a search without the scenarios of some bugs shows a bug of another recipe, it is repeated without that recipe's
+    scenarios, too.
+
+    :param findings: what broke each law.
+    :param about: returns the recipes about a finding whose bugs are reproduced at this revision.
+    :param search: searches scenarios that trigger none of the bugs that are known to break each law.
+    """
+    known = {key: _united(about(finding) for finding in items) for key, items in findings.items()}
+    explained: dict[Key, tuple[Excuse, list[Finding]]] = {}
+    while known:
+        others = search({key: recipes for key, recipes in known.items() if recipes})
+        again: dict[Key, list[Recipe]] = {}
+        for key, recipes in known.items():
+            excused = excuse(findings[key], recipes, others.get(key))
+            unknown = others[key].outcome.findings if key in others else []
+            explained[key] = excused, unknown
+            for finding in {id(each): each for each in (excused.unknown, *unknown) if each is not None}.values():
+                more = _united([recipes, about(finding)])
+                if recipes and len(more) > len(recipes) and covers(more, finding):
+                    again[key] = _united([again.get(key, []), more])
+        known = again
+    return explained
+
+
+def _united(recipes: Iterable[Sequence[Recipe]]) -> list[Recipe]:
+    return [*{recipe.bug_id: recipe for each in recipes for recipe in each}.values()]

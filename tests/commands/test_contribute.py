@@ -226,7 +226,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
     for told in (
         "| `loss` | `26.0` | `1.0` | `1.0` |",
         f"+    return {RIGHT}",
-        "the bug shows without the fix",
+        "trigger the bug without the fix",
         "see #7",
     ):
         assert told in page, page
@@ -285,7 +285,7 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirror
     assert answer.status == 1
     assert "the bug could not be decided at git:" in answer.out
     assert not (folder / "run_validation.py").exists()
-    assert "No script shows it without the framework" in (folder / "PULL_REQUEST.md").read_text()
+    assert "There is no standalone script" in (folder / "PULL_REQUEST.md").read_text()
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -43,8 +43,8 @@ def test_new_refuses_to_overwrite(run_sentinel):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["A B", "--target", "tiny"], "is no bug id"),
-        (["../../etc/x", "--target", "tiny"], "is no bug id"),
+        (["A B", "--target", "tiny"], "is not a valid bug id"),
+        (["../../etc/x", "--target", "tiny"], "is not a valid bug id"),
         (["X", "--target", "nope"], "unknown target 'nope'"),
         (["X", "--target", "tiny", "--contract", "cal"], "did you mean 'call'?"),
         (["X", "--target", "tiny", "--boundary", "os.system"], "outside the target's package"),
@@ -125,7 +125,7 @@ def test_recipes_are_chosen_by_what_they_say(run_sentinel, arguments, found):
 def test_the_index_of_recipes(run_sentinel):
     text = run_sentinel("list", "recipes", "--markdown").out
     assert "\n1 bug (1 recipe):\n\n* tiny: 1 bug (1 recipe)\n" in text
-    assert "## decided by values alone (1)" in text
+    assert "## decided by expected values (1)" in text
     assert "| [TINY-MEAN](tiny/TINY-MEAN.yaml) | masked tokens count |  |  |  | #7 open |" in text
 
 

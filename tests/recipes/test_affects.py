@@ -55,7 +55,7 @@ def test_conditions_that_one_value_can_meet(one, other, possible):
 
 def test_it_reads_as_a_sentence():
     entry = {"when": {"a.b": ["x", 2], "c": "set", "d": "unset", "e": "> 1", "f": True}, "where": "it rains"}
-    assert str(affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, where it rains"
+    assert str(affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, if it rains"
     assert str(affected("only words")) == "only words"
     assert str(Affected({"a": 1})) == "a=1"
     assert str(affected({"when": ["no", "recipe"]})).startswith("{")  # foreign evidence is shown as it is

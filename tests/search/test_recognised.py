@@ -89,26 +89,31 @@ def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
     masked values: what each finding is known as, and its mask.
 
     :param own: begin with the recipe's own scenario.
+    :param more: fields of another recipe.
     """
 
     hidden: list[str] = []
 
-    def tell(expected: list[float], when: Any, code: str = TOYS, own: bool = False) -> list[Any]:
+    def tell(expected: list[float], when: Any, code: str = TOYS, own: bool = False, more: Any = None) -> list[Any]:
         document = {
             "recipe_version": 1, "bug_id": "TOYS-UNMASKED", "title": "x", "target": "toys", "contract": "toy_sum",
             "boundary": "pkg.toys.unmasked", "invariant": "the_oracle_agrees", "upstream": {"status": "unreported"},
             "scenario": {"values": [[1.0, 2.0]], "response_mask": [[1, 0]], "scale": 1.0},
             "expected_unpatched": {"sums": expected}, "expected_fixed": {"sums": [8.0]}, **when,
         }  # fmt: skip
-        bug = load_recipe(write_recipe(tmp_path, document), toys)
+        bugs = [
+            load_recipe(write_recipe(tmp_path, {**document, **fields}), toys)
+            for fields in ({}, more)
+            if fields is not None
+        ]
         open_target, subjects = open_toys("unmasked", code=code)
         laws = [law for law in subjects["unmasked"].laws if law.name == "the_oracle_agrees"]
         search = BoundarySearch(open_target.law_session, subjects["unmasked"], 0, laws)
-        search.try_recipes([bug] if own else [])
+        search.try_recipes(bugs[:1] if own else [])
         search.run(60)
         [outcome] = search.outcomes.values()
         found, where = outcome.findings[:1], list(subjects.values())
-        items = list(recognised(runners[-1], toys.targets["toys"], open_target, found, [bug], where))
+        items = list(recognised(runners[-1], toys.targets["toys"], open_target, found, bugs, where))
         hidden.extend(item.hidden for item in items)
         return [(item.known_as, item.trial.variants[""]["response_mask"].nested()) for item in items]
 
@@ -144,3 +149,12 @@ def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undeci
     [(known, _)] = told([3.0], {"when": {"only": ["sums"]}}, two)
     assert known == ("TOYS-UNMASKED",)
     assert told.hidden == ["it explains every key that the law compares, where another bug could hide"]
+
+
+def test_what_another_known_bug_explains_is_not_another_finding(told):
+    """It makes NaN, of which the first finding is not: only a second search tells that it is known, too."""
+    two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (float('nan') if scale > 1 else 1)")
+    scenario = {"values": [[1.0]], "response_mask": [[1]], "scale": 2.0}
+    nan = {"bug_id": "TOYS-NAN", "when": {"scale": "> 1"}, "expected_unpatched": {"sums": [math.nan]}}
+    [(known, _)] = told([3.0], MASKED, two, own=True, more={**nan, "scenario": scenario})
+    assert known == ("TOYS-UNMASKED", "TOYS-NAN")

@@ -203,6 +203,23 @@ def test_ranks_talk_to_each_other_and_leave_nothing_behind():
     assert dist.all_reduce is before
 
 
+def test_collectives_are_among_the_ranks_of_a_group():
+    """In another order, too: a rank that is alone in its group waits for nobody."""
+    import torch
+
+    dist = torch.distributed
+
+    def work(rank: int) -> Any:
+        group = ((0, 1), (0, 1), (2,))[rank]
+        value, gathered = torch.tensor([rank + 1.0]), [None] * len(group)
+        dist.all_reduce(value, dist.ReduceOp.AVG, group)
+        dist.all_gather_object(gathered, rank, group=group)
+        dist.barrier(group=None)
+        return value.item(), gathered, dist.get_world_size(group), dist.get_rank(group=group)
+
+    assert kit.on_ranks(3, work) == [(1.5, [0, 1], 2, 0), (1.5, [0, 1], 2, 1), (3.0, [2], 1, 0)]
+
+
 def test_what_one_rank_raises_ends_all_of_them():
     import torch
 
@@ -230,10 +247,17 @@ def _gathers_in_another_order(rank: int) -> None:
     torch.distributed.all_gather([None, None], rank)
 
 
+def _has_a_group_of_its_own(rank: int) -> None:
+    import torch
+
+    torch.distributed.all_reduce(torch.ones(1), group=None if rank else (0,))
+
+
 @pytest.mark.parametrize(
     ("work", "told"),
     [
         (_whitens_where_it_has_tokens, r"rank 0 called all_reduce \(.*test_kit.py:\d+\), rank 1 returned"),
+        (_has_a_group_of_its_own, r"rank 0 returned, rank 1 called all_reduce \(.*:\d+\)"),
         (_gathers_in_another_order, r"rank 0 called barrier \(.*:\d+\), rank 1 called all_gather \(.*:\d+\)"),
     ],
 )

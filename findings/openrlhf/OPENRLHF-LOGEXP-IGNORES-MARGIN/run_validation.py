@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""openrlhf: the loss of a reward model leaves its margin out where it is the logarithmic one.
+"""openrlhf: the log-exp reward-model loss ignores its margin.
 
     TARGET_REPO=/path/to/openrlhf python run_validation.py
 

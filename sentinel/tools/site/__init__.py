@@ -1,9 +1,9 @@
-"""A static site of what is recorded: the matrix of verdicts, a page a bug, coverage, lifetimes, dialects.
+"""A static site from records: the table of bugs, a page per bug, laws, lifetimes.
 
-    material   evidence, recipes and histories, read
-    matrix, story, coverage, lifetimes, dialects   what a page says, as plain records
-    grids        values as tables
-    rendering, bug_files, building, folder   templates, the files of a bug and of a site, and where they go
+    material                       reads evidence, recipes and histories
+    matrix, story, lifetimes, law_table   the content of pages, as plain records
+    grids                          values as tables
+    rendering, bug_files, building   templates, the files of a bug, the files of the site
 
-Jinja2 (the ``site`` extra) is imported in here and nowhere else.
+Jinja2 (the ``site`` extra) is imported only here.
 """

@@ -20,7 +20,10 @@ from sentinel.tools.site.story import Outcome, Story, chips, story
 
 
 def bug_page(pages: Any, material: Material, bug: Bug) -> str:
-    """:param pages: :class:`sentinel.tools.site.rendering.Pages`."""
+    """Render the page of a bug.
+
+    :param pages: :class:`sentinel.tools.site.rendering.Pages`.
+    """
     tale = story(bug, material.catalog)
     life = life_of(bug) if bug.bug_id else None
     title = bug.bug_id or f"{bug.name}: {bug.boundary}"
@@ -29,7 +32,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """Give the template's values but for numbers: facts, links, and what can be copied."""
+    """Return the template's values except numbers: facts, links, and texts to copy."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -51,7 +54,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(tale: Story | None) -> dict[str, Any]:
-    """Give the template's outcomes, numbers apart from tables, and the names of the two sides."""
+    """Return the template's outcomes, with numbers separate from tables, and the names of the two sides."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {
@@ -59,7 +62,9 @@ def _outcome(tale: Story | None) -> dict[str, Any]:
         "scalars": [outcome for outcome in wrong if _scalar(outcome)],
         "tensors": [outcome for outcome in wrong if not _scalar(outcome)],
         "caption_before": f"With the bug at {before.short}" if before else "",
-        "caption_after": f"without at {after.short}" if after else "what is right: no recorded revision is without it",
+        "caption_after": f"without at {after.short}"
+        if after
+        else "the right values: every recorded revision has the bug",
         "after_name": "without" if after else "what is right",
     }
 
@@ -69,7 +74,7 @@ def _scalar(outcome: Outcome) -> bool:
 
 
 def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
-    """Name, text and (where there is one) link of what the recipe says beside its story."""
+    """Return the recipe's facts besides its story: name, text and optional link."""
     written, upstream = bug.document, bug.upstream
     cause = (bug.target, root(written))
     shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]
@@ -100,7 +105,7 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
 
 
 def _source(repository: str, document: Document) -> str:
-    """Link the boundary's code."""
+    """Return a link to the boundary's code."""
     boundary, checkout = document["boundary"], document["checkout"]
     if not (repository.startswith("https://github.com/") and checkout and checkout["commit"] and boundary["file"]):
         return ""
@@ -116,7 +121,7 @@ def _commit(repository: str, document: Document) -> str:
 def _command(bug: Bug, evidence: Evidence | None) -> str:
     ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
-        plain = bug.where == file_name(bug.boundary)  # else one of two bindings of this boundary
+        plain = bug.where == file_name(bug.boundary)  # otherwise one of two bindings of this boundary
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"

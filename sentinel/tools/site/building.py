@@ -1,6 +1,6 @@
-"""All files of a site, from what is recorded. The same records give the same bytes.
+"""Build all files of a site from records. The same records give the same bytes.
 
-A folder that is not a site of ours is never written to.
+Folders that Sentinel did not create as a site are never written to.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from sentinel.tools.site.lifetimes import lives
 from sentinel.tools.site.material import Material
 from sentinel.tools.site.matrix import counted_rows, ranked, tables
 
-#: A page that is larger costs a reader on a slow line seconds; a test holds the shipped site to it.
+#: Largest page in bytes, because larger pages take seconds on a slow line; a test checks the shipped site.
 START_LIMIT, BUG_LIMIT = 500_000, 150_000
 
 Files = Iterator[tuple[str, str]]
 
 
 def require() -> None:
-    """:raises SentinelError: where Jinja2, the ``site`` extra, is not there."""
+    """:raises SentinelError: if Jinja2 (the ``site`` extra) is not installed."""
     if importlib.util.find_spec("jinja2") is None:
         raise SentinelError(f"a site needs jinja2; {INSTALL.format('site')}")
 
 
 def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
-    """Render every file of the site: path and text."""
+    """Yield every file of the site as path and text."""
     require()
     from sentinel.tools.site.rendering import Pages
 
@@ -92,14 +92,14 @@ def _dialects(pages: Any, material: Material) -> str:
     return str(pages.render("dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
 
 
-#: What says that a folder is a site of ours, and which of its files are.
+#: The file that marks a folder as a site and lists its files.
 MARKER = ".sentinel-site"
 
 _OTHERWISE = "name another folder with --out"
 
 
 def check(folder: Path) -> None:
-    """:raises SentinelError: where the folder holds something that is not a site of ours."""
+    """:raises SentinelError: if the folder has files that are not a site of Sentinel."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
@@ -109,10 +109,10 @@ def check(folder: Path) -> None:
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Write a site, and remove what an earlier build left and this one has not. What is the same stays as it is."""
+    """Write a site, and remove files of an earlier build that this one does not have. Equal files are not rewritten."""
     check(folder)
     before = _listed(folder)
-    made = dict(files)  # everything, before anything is written: an error or Ctrl-C leaves the old site whole
+    made = dict(files)  # render everything first, so that an error or Ctrl-C leaves the old site complete
     if outside := [name for name in made if not _inside(name)]:
         raise SentinelError(f"{visible(outside[0])} would lie outside the site; nothing was written")
     write_atomically(folder / MARKER, _marker({*before, *made}), _OTHERWISE)
@@ -151,7 +151,7 @@ def _remove(folder: Path, name: str) -> None:
     for parent in file.parents:
         if parent == folder:
             break
-        with suppress(FileNotFoundError):  # a build that was killed had come that far
+        with suppress(FileNotFoundError):  # left by a build that was killed
             if any(parent.iterdir()):
                 break
             parent.rmdir()

@@ -1,4 +1,4 @@
-"""Values as tables that a person can read: masked cells, rejected rows, the value that leaks, wrong beside right."""
+"""Values as readable tables with masked cells, rejected rows, leaking values, and wrong next to right values."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from typing import Any, Literal
 from sentinel.reports.baseline import is_tensor
 from sentinel.values.closeness import mismatch
 
-#: A table larger than this is cut; the whole of it stands in the evidence.
+#: Larger tables are truncated; the evidence has all values.
 MOST_ROWS, MOST_COLUMNS = 12, 16
-#: A value that is no table is cut after so many characters.
+#: Other values are truncated after this many characters.
 _LONGEST = 600
 
-#: What is to be said of a cell: it leaks from behind the mask; it differs between variants; it is wrong; it was wrong
-#: and is right.
+#: Marks of a cell: leaks from behind the mask; differs between variants; wrong; was wrong and is right.
 Mark = Literal["", "leak", "varies", "wrong", "mended"]
 
 Rows = list[list[Any]]
@@ -33,7 +32,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """:ivar rejected: whether the mask leaves nothing of this row."""
+    """One row of a table.
+
+    :ivar rejected: whether the whole row is masked.
+    """
 
     cells: tuple[Cell, ...]
     rejected: bool = False
@@ -43,8 +45,8 @@ class Line:
 class Grid:
     """One value.
 
-    :ivar lines: its rows; empty where it is no table, then :attr:`plain` has it.
-    :ivar upright: whether a row is one number a response, drawn beside the rows of its batch.
+    :ivar lines: its rows; empty if the value is not a table, then :attr:`plain` has it.
+    :ivar upright: whether each row is one number of a response, drawn next to the rows of the batch.
     """
 
     name: str
@@ -66,13 +68,13 @@ def grid(
     note: str = "",
     beside: Any = None,
 ) -> Grid:
-    """Give a value of an evidence document as a table.
+    """Return a value of an evidence document as a table.
 
-    :param mask: of the same rows and columns, else it is about something else and passed over; or of the same rows,
-        where the value has one number a row.
+    :param mask: a mask with the same rows and columns, or the same rows if the value has one number per row; other
+        masks are ignored.
     :param upright: draw a one-dimensional value as a column.
-    :param marks: what is to be said of an element, by its row and column in the value as it is written.
-    :param beside: the value that it is shown beside: numbers that are not the same get digits enough to say so.
+    :param marks: (row, column) of the written value -> mark.
+    :param beside: the value that it is compared with; different numbers get enough digits to differ.
     """
     rows = rows_of(value)
     full = _look_alike(value, beside)
@@ -105,7 +107,7 @@ def grid(
 
 
 def rows_of(value: Any) -> Rows | None:
-    """Give the rows of a tensor of one or two dimensions, of nested lists, or of a list of one-dimensional tensors."""
+    """Return the rows of a tensor with one or two dimensions, of nested lists, or of a list of 1-d tensors."""
     if is_tensor(value):
         shape = value["shape"]
         return [value["tensor"]] if len(shape) == 1 else value["tensor"] if len(shape) == 2 else None
@@ -125,7 +127,7 @@ def one_dimensional(value: Any) -> bool:
 
 
 def bare(value: Any) -> Any:
-    """Give the value without dtypes: numbers and nested lists."""
+    """Return the value without dtypes: numbers and nested lists."""
     if is_tensor(value):
         return value["tensor"]
     if isinstance(value, list):
@@ -134,7 +136,7 @@ def bare(value: Any) -> Any:
 
 
 def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:
-    """Give the mask, where it is one of these rows and columns."""
+    """Return the mask if it has these rows and columns."""
     return mask if mask is not None and list(map(len, mask)) == list(map(len, rows)) else None
 
 
@@ -149,7 +151,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, beside: Any) -> bool:
-    """Say whether two numbers that are not the same would look as if they were."""
+    """Return True if two different numbers would be displayed alike."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(beside)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 
@@ -159,7 +161,7 @@ def _leaves(value: Any) -> Iterable[Any]:
 
 
 def number(item: Any, full: bool = False) -> str:
-    """Give a number in at most six digits, or in all that it has, as in the evidence."""
+    """Return a number with at most six digits, or with all its digits as in the evidence."""
     if isinstance(item, bool) or item is None:
         return {True: "true", False: "false", None: "null"}[item]
     if isinstance(item, int):
@@ -170,7 +172,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Give a value that is no table, as the recipe language writes it; a long one cut."""
+    """Return a value that is not a table in the recipe language, truncated if long."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -188,21 +190,21 @@ def _terse(value: Any) -> Any:
 
 
 def as_number(item: Any) -> float | None:
-    """Give a number, NaN and infinities among them; None for anything else."""
+    """Return a number, including NaN and infinities; None for anything else."""
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return float(item)
     return float(item) if isinstance(item, str) and item in _NAMES else None
 
 
 def close(one: Any, other: Any) -> bool:
-    """Say whether two elements are the same number to a reader; the verdict was decided with the recipe's tolerance."""
+    """Return True if two elements are the same number to a reader; verdicts use the recipe's tolerance instead."""
     left, right = as_number(one), as_number(other)
     return bool(one == other) if left is None or right is None else not mismatch(left, right)
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Say where the elements of two values differ (where none does to a reader, to the last bit); of values of unlike
-    shape, everywhere."""
+    """Return the positions at which two values differ to a reader, or to the last bit if none does; all positions if
+    the shapes differ."""
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:
         return frozenset()

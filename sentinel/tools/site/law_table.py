@@ -1,4 +1,4 @@
-"""Which law is checked at which boundary, and what is known against it: bugs and findings. For its template alone."""
+"""The table of laws by boundary, with known bugs and findings; used by its template only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from sentinel.tools.site.material import Bug, Material
 
 
 def law_tables(material: Material) -> Iterator[dict[str, Any]]:
-    """Give for each target that has an adapter its laws, its boundaries with a cell a law, and what is left out."""
+    """Return, for each target with an adapter, its laws, its boundaries with a cell per law, and what is not
+    covered."""
     for name in material.targets:
         if name in material.catalog.targets:
             yield _law_table(material, name)
@@ -47,9 +48,8 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """``bug``: a recipe or a search shows it broken at upstream's newest; ``dialect``: the framework means it;
-    ``mended``: known bugs, none of them there now; ``checked``: nothing is recorded against it; ``none``: the law is
-    not about it."""
+    """Return a cell: ``bug`` (a recipe or a search shows a violation at upstream's newest), ``dialect`` (intended),
+    ``mended`` (known bugs, all fixed now), ``checked`` (no violation recorded), ``none`` (the law does not apply)."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

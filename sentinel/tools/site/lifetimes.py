@@ -1,4 +1,4 @@
-"""How long each bug was upstream, from records of histories, and which releases carried it: for templates alone."""
+"""The lifetime of each bug upstream and its releases, from recorded histories; used by templates only."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Record = Mapping[str, Any]
 
 
 def lives(material: Material) -> Iterator[dict[str, Any]]:
-    """Give each target with the lives of its bugs, the earliest introduced first, and its bugs without a record.
+    """Return each target with the lifetimes of its bugs, earliest first, and its bugs without a record.
 
-    There are dates to draw a life over where it is one of commits; the package index gives none.
+    Only histories of commits have dates to draw; the package index gives none.
     """
     for target in material.targets:
         bugs = material.bugs_of(target)
@@ -31,9 +31,9 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Sum up the records of a bug, or None where it has none.
+    """Summarise the records of a bug; None if it has none.
 
-    Its releases are tags of the repository where these were looked at, else releases of the package index.
+    Its releases are tags of the repository if those were checked, otherwise releases of the package index.
     """
     of_git = [record for record in bug.histories if record["source"]["kind"] == "git"]
     line = max(of_git, key=lambda record: int(record["commits"]), default=None)
@@ -58,7 +58,7 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """Give a time for which the bug was there, with an open start where it is older than what could be decided."""
+    """Return a period with the bug; the start is open if the bug is older than the first decided commit."""
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],
@@ -70,7 +70,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Give runs of commits without the bug or a verdict; where the code was not there is nothing to draw."""
+    """Return runs of commits without the bug or without a verdict; commits without the code are skipped."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

@@ -1,4 +1,4 @@
-"""What a site is made of: committed evidence, the recipes it is about, and records of histories."""
+"""The input of a site: committed evidence, its recipes, and recorded histories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Document = Mapping[str, Any]
 class Evidence:
     """One evidence document.
 
-    :ivar place: its file, relative to the report folder, as a site repeats it.
+    :ivar place: its file, relative to the report folder; the site uses the same path.
     :ivar key: the file's stem, which names the ref: ``git-f7d10f3dcb11``, ``git-main``, ``pypi-0.9.1``.
     """
 
@@ -55,23 +55,23 @@ class Evidence:
 
 
 def moves(ref: str) -> bool:
-    """Say whether a ref, as evidence writes it, names other code tomorrow: a branch, a working tree, an environment."""
+    """Return True if a ref of evidence can name other code later: a branch, a working tree, an environment."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
 
 def brief(ref: str) -> str:
-    """Give a ref as the heading of a column: a sha of seven digits, a version, a branch."""
+    """Return a ref as a column heading: a sha of seven digits, a version, a branch."""
     kind, _, name = ref.partition(":")
     return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
 
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug, or (without a bug id) a law that a search found broken.
+    """A known bug, or (without a bug id) a law that a search found violated.
 
-    :ivar recipe: None where the evidence is about a recipe that is not there any more.
-    :ivar evidence: its evidence; pins in the recipe's order, then what else was looked at.
+    :ivar recipe: None if the recipe of the evidence does not exist any more.
+    :ivar evidence: its evidence; pins in the recipe's order, then other refs.
     :ivar histories: its records, see :mod:`sentinel.records.record`.
     """
 
@@ -89,14 +89,14 @@ class Bug:
 
     @property
     def page(self) -> str:
-        """Its page, relative to the site."""
+        """The path of its page in the site."""
         if self.bug_id:
             return f"bugs/{file_name(self.target)}/{file_name(self.bug_id)}.html"
         return f"laws/{file_name(self.target)}/{file_name(self.where)}/{file_name(self.law)}.html"
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """The recipe's document: the recipe's own, else as the newest evidence has it."""
+        """The recipe's document: the current one, otherwise the copy in the newest evidence."""
         if self.recipe is not None:
             return self.recipe.document
         document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
@@ -127,7 +127,7 @@ class Bug:
         return value
 
     def note(self, ref: str) -> str:
-        """Say what the recipe says of a pin."""
+        """Return the recipe's note about a pin."""
         return next((pin.note for pin in (self.recipe.pins if self.recipe else ()) if str(pin.ref) == ref), "")
 
     def at(self, ref: str) -> Evidence | None:
@@ -136,13 +136,15 @@ class Bug:
 
 @dataclass(frozen=True)
 class Material:
-    """:ivar bugs: of every target that has evidence, sorted; those without evidence too.
-    :ivar laws: what searches found, by a law's name alone.
-    :ivar compared: what ``sentinel compare --all`` wrote; empty where it did not.
-    :ivar changes: what ``sentinel diff --save`` and ``sentinel pulls --save`` wrote.
-    :ivar coverage: what ``sentinel coverage --save`` wrote.
-    :ivar notes: what could not be read and is left out, as lines for a person.
-    :ivar exports: bug id -> the text of its runner, where ``sentinel contribute`` was tried; empty where it made none.
+    """Everything that a site is built from.
+
+    :ivar bugs: all bugs of targets with evidence, sorted, including bugs without evidence.
+    :ivar laws: findings of searches, by the name of a law.
+    :ivar compared: the result of ``sentinel compare --all``; empty if there is none.
+    :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
+    :ivar coverage: the result of ``sentinel coverage --save``.
+    :ivar notes: files that could not be read, as lines for a person.
+    :ivar exports: bug id -> text of its runner, for bugs on which ``sentinel contribute`` ran; empty if it wrote none.
     """
 
     catalog: Catalog
@@ -159,7 +161,7 @@ class Material:
         return sorted({bug.target for bug in (*self.bugs, *self.laws)})
 
     def branch(self, target: str) -> str:
-        """Give the ref that is upstream's newest."""
+        """Return the ref of upstream's main branch."""
         entry = self.catalog.targets.get(target)
         return f"git:{entry.branch if entry else 'main'}"
 
@@ -168,7 +170,7 @@ class Material:
 
 
 def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Material:
-    """Read evidence, recipes, histories and exports."""
+    """Read evidence, recipes, histories and runners."""
     if not reports.is_dir():
         raise NothingExamined(
             f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
@@ -192,7 +194,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
     for (kind, *rest), group in sorted(groups.items()):
         if kind == "laws":
             first, folders = group[0].document, group[0].place.split("/")
-            # The folder tells apart two bindings of one boundary.
+            # The folder distinguishes two bindings of one boundary.
             where = folders[-3] if len(folders) > 3 else first["boundary"]["written"]
             laws.append(Bug(str(first["target"]), "", None, tuple(group), law=str(first["law"]), where=where))
             continue
@@ -200,13 +202,13 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bug = bugs.get(key) or Bug(*key, None)
         bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
-    # A site without these is a site.
+    # these are optional
     beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 
 def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
-    """Sort by the recipe's pins, the order of the bug's story; moving refs at the end."""
+    """Sort by the order of the recipe's pins; moving refs come last."""
     pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
 
     def order(evidence: Evidence) -> tuple[int, str]:
@@ -216,7 +218,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Load the records, and say what is wrong with the rest: a site without one history is a site."""
+    """Load the histories, and return notes about unreadable ones, which are skipped."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes = []
     for file in record.files(folder) if folder.is_dir() else ():
@@ -230,7 +232,7 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
-    """The runners that ``sentinel contribute`` has written, empty where it could not; a bug not tried is left out."""
+    """Return the runners that ``sentinel contribute`` wrote; empty if it wrote none for a bug."""
     runners: dict[str, str] = {}
     if folder is None:
         return runners

@@ -1,4 +1,4 @@
-"""The start page's bugs: which is in which version of its framework, and the verdicts that a person asks for."""
+"""The start page's table: each bug by version of its framework, and its main verdicts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from sentinel.records.chronicle import state_of
 from sentinel.tools.site.material import Bug, Evidence, Material
 from sentinel.tools.site.story import chips
 
-#: What a letter of :attr:`Row.versions` says: there, not there, not known.
+#: The letters of :attr:`Row.versions`: present, not present, unknown.
 _LETTERS = {"reproduced": "x", "fixed": "-", "absent": "-"}
 _PREFIX = re.compile(r"^(?:.*-)?v(?=\d)")
 
 
 @dataclass(frozen=True)
 class Row:
-    """:ivar chips: what verdicts are called, and they: ``base`` with the bug, ``fix`` without, upstream ``today``.
-    :ivar now: the verdict at upstream's newest, or empty.
-    :ivar versions: for each version of its table a letter of :data:`_LETTERS`, or ``?``.
+    """One bug of the table.
+
+    :ivar chips: label -> verdict: ``base`` (with the bug), ``fix`` (without it), upstream ``today``.
+    :ivar now: the verdict at upstream's main, or empty.
+    :ivar versions: a letter of :data:`_LETTERS`, or ``?``, for each version of the table.
     """
 
     bug: Bug
@@ -56,15 +58,17 @@ class Row:
 
     @property
     def affects(self) -> str:
-        """The entries of ``affects`` for the page's own script: settings with their conditions, and prose."""
+        """The entries of ``affects`` for the page's script: settings with their conditions, and texts."""
         entries = [affected(entry) for entry in self.bug.document.get("affects") or ()]
         return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
 
 
 @dataclass(frozen=True)
 class Table:
-    """:ivar versions: upstream's newest, then releases, the latest first.
-    :ivar commit: what upstream's newest was.
+    """The table of one target.
+
+    :ivar versions: upstream's main, then releases, latest first.
+    :ivar commit: the commit of upstream's main.
     """
 
     target: str
@@ -74,12 +78,12 @@ class Table:
 
     @property
     def now(self) -> Counter[str]:
-        """How many bugs have which verdict at upstream's newest."""
+        """The number of bugs by verdict at upstream's main."""
         return Counter(row.now or "unknown" for row in self.rows)
 
     @property
     def counted(self) -> str:
-        """How many root causes there are, recipes in brackets."""
+        """The number of root causes, with the number of recipes in brackets."""
         return counted_rows(self.rows)
 
 
@@ -89,7 +93,7 @@ def counted_rows(rows: Sequence[Row]) -> str:
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:
-    """Give all bugs, by severity, realism, and whether they are still there today."""
+    """Return all bugs, sorted by severity, realism, and presence today."""
     rows = [row for table in tables for row in table.rows]
     return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
 
@@ -117,7 +121,7 @@ def _table(material: Material, target: str) -> Table:
 
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
-    """Yield (version, letter) of each version with a verdict; a later one overrides."""
+    """Yield (version, letter) for each version with a verdict; later ones override."""
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")

@@ -1,7 +1,7 @@
-"""Templates to pages.
+"""Render templates.
 
-Everything is foreign until it is escaped: autoescape for HTML, and characters that act instead of showing (controls,
-bidirectional overrides) as escapes, in every expression of every template.
+Every expression of every template is escaped: HTML by autoescape, and control characters and bidirectional overrides as
+visible escapes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from sentinel.reports.escaping import visible
 from sentinel.reports.rows import MEANING
 from sentinel.tools.site.material import Evidence, brief, moves
 
-#: Nothing but the site's own three kinds of file; no inline script or style, no form, no frame, no network.
+#: Only the site's own three kinds of files: no inline script or style, no form, no frame, no network.
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; base-uri 'none'; form-action 'none'; "
 
-#: Verdicts in the order in which a person asks for them, each with the sign that stands beside its colour.
+#: Verdicts in order of interest, each with the sign next to its colour.
 SIGNS = {"reproduced": "✗", "fixed": "✓", "changed": "≠", "inconclusive": "?", "unavailable": "\N{EN DASH}"}
 
 _MARKS = {
@@ -47,7 +47,7 @@ _NAVIGATION = (
 
 
 class Pages:
-    """Renders pages; one environment for all of them."""
+    """Renders pages with one environment."""
 
     def __init__(self) -> None:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -80,12 +80,12 @@ class Pages:
 
 
 def shown(value: Any) -> Any:
-    """Make an expression's text visible before it is escaped; markup is our own templates' and stays."""
+    """Make control characters of a text visible before it is escaped; markup of our templates stays."""
     return visible(value, lines=True) if type(value) is str else value
 
 
 def prose(text: str) -> Any:
-    """Foreign prose; what stands between backticks becomes code, and nothing else becomes anything."""
+    """Escape a text; only text between backticks becomes code."""
     from markupsafe import Markup, escape
 
     parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]
@@ -93,7 +93,7 @@ def prose(text: str) -> Any:
 
 
 def https(url: Any) -> str:
-    """Give the URL where it is one that may be followed, else nothing: ``javascript:`` is no place to go to."""
+    """Return an https URL; an empty string for other schemes such as ``javascript:``."""
     text = str(url or "")
     if re.search(r"[\x00-\x20\x7f-\x9f]", text):
         return ""
@@ -105,23 +105,23 @@ def https(url: Any) -> str:
 
 
 def day(date_text: str) -> int:
-    """Give the number of a day, for what is drawn over time."""
+    """Return the ordinal of a day, for time axes."""
     return date.fromisoformat(date_text[:10]).toordinal()
 
 
 def revision(evidence: Evidence) -> str:
-    """Give the revision that was looked at, in brief: of what moves, the commit that it was."""
+    """Return the checked revision in brief; for a moving ref, its commit."""
     commit = str((evidence.document["checkout"] or {}).get("commit") or "")
     return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
 
 
 def words(name: Any) -> str:
-    """Give an identifier as words."""
+    """Return an identifier as words."""
     return str(name).replace("_", " ")
 
 
 def dotted(path: Any) -> Any:
-    """Give a dotted path that may be broken after its dots and underscores, and nowhere else."""
+    """Return a dotted path with line breaks allowed after dots and underscores only."""
     from markupsafe import Markup
 
     parts = re.split(r"(?<=[._])(?=[^._])", shown(str(path)))
@@ -129,7 +129,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Give a link as a reader knows the place: the last part of its path, with the line."""
+    """Return the short form of a link: the last part of its path, with the line."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

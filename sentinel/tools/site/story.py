@@ -1,4 +1,4 @@
-"""What happened, in tensors: the scenario with what lies behind its mask, and what came out before and after."""
+"""The story of a bug in tensors: the scenario with its masked values, and the results before and after."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sentinel.tools.site.grids import (
 from sentinel.tools.site.material import Bug, Document, Evidence
 from sentinel.values.literals import TAGGED
 
-#: The laws about what a mask hides: a value behind it that is not zero is what leaks.
+#: Laws about masked values: non-zero values behind the mask are marked as leaking.
 _ABOUT_MASKS = (
     "masked_values_have_no_influence",
     "a_rejected_row_is_an_absent_row",
@@ -38,13 +38,13 @@ _ABOUT_MASKS = (
 
 Inputs = Mapping[str, Any]
 
-#: (variant, input) -> its values that leak.
+#: (variant, input) -> its leaking values.
 Leaks = Mapping[tuple[str, str], Marks]
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The first variant of a scenario with all its inputs; of another one, what it has otherwise."""
+    """The first variant of a scenario with all its inputs; for other variants, the inputs that differ."""
 
     name: str
     grids: tuple[Grid, ...]
@@ -55,8 +55,8 @@ class Variant:
 class Outcome:
     """One observed value.
 
-    :ivar before, after: as observed with the bug and without it; None where there is nothing to show.
-    :ivar same: whether it is right with the bug, too.
+    :ivar before, after: the value observed with the bug and without it; None if there is none.
+    :ivar same: whether the value is right with the bug too.
     """
 
     key: str
@@ -68,9 +68,12 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Story:
-    """:ivar before: the evidence with the bug; :ivar after: without it, or None: then what is right is only expected.
-    :ivar scenario: the first variant (without a name where there is no other); ``variants`` what the others change.
-    :ivar defaults: the inputs that the recipe left out.
+    """The content of a bug's page.
+
+    :ivar before: the evidence with the bug.
+    :ivar after: the evidence without it; None if the right values are only expected.
+    :ivar scenario: the first variant (unnamed if it is the only one); ``variants``: the changes of the others.
+    :ivar defaults: the inputs that the recipe omits.
     """
 
     before: Evidence | None
@@ -103,18 +106,18 @@ class Story:
 
 
 def sides(bug: Bug) -> tuple[Evidence | None, Evidence | None]:
-    """Give the evidence that shows the bug, and the one that shows it mended: the first of each, as the pins stand."""
+    """Return the first evidence with the bug and the first without it, in the order of the pins."""
     before = next((evidence for evidence in bug.evidence if evidence.verdict == "reproduced"), None)
     return before, next((evidence for evidence in bug.evidence if evidence.verdict == "fixed"), None)
 
 
-#: What a pin's note says of a revision that has not the bug because it is older.
+#: The note of a pin that lacks the bug because it is older.
 _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """Name all evidence of a bug as a person does: upstream ``today``, the ``base`` with the bug, its ``fix``;
-    the rest has no name."""
+    """Label the evidence of a bug: upstream ``today``, the ``base`` with the bug, its ``fix``; the rest has no
+    label."""
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
@@ -127,7 +130,7 @@ def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
 
 
 def story(bug: Bug, catalog: Catalog) -> Story | None:
-    """Give the story of a bug, or None where there is no evidence to tell it from."""
+    """Return the story of a bug; None without evidence."""
     before, after = sides(bug)
     evidence = before or after or next(iter(bug.evidence), None)
     if evidence is None:
@@ -152,7 +155,8 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
 
 
 def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[str, Inputs]:
-    """A scenario's variants in the recipe's order and their inputs in the contract's; evidence sorts both by name."""
+    """Return a scenario's variants in the recipe's order, with inputs in the contract's order; evidence sorts by
+    name."""
     recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
     variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
     order = [item.name for item in contract.inputs] if contract else []
@@ -191,25 +195,25 @@ def _variant(
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
-    """Give the mask of a scenario as rows, where its contract has one."""
+    """Return the mask of a scenario as rows, if its contract has one."""
     return rows_of(inputs.get(contract.mask)) if contract is not None and contract.mask else None
 
 
 def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
-    """Find where an input differs from the scenario's first variant."""
+    """Return the positions at which an input differs from the first variant."""
     first = next(iter(inputs))
     if variant == first or key not in inputs[first]:
         return frozenset()
     here, there = rows_of(bare(inputs[variant][key])), rows_of(bare(inputs[first][key]))
     if here is None or there is None or list(map(len, here)) != list(map(len, there)):
-        return frozenset()  # another shape: nothing stands where something stood
+        return frozenset()  # another shape: positions do not correspond
     return differing(inputs[variant][key], inputs[first][key])
 
 
 def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
-    """Mark the values behind the mask that the right answer does not depend on.
+    """Mark masked values, on which the right result does not depend.
 
-    Where variants differ behind the mask, those values are what the scenario is about; else all that are not zero.
+    If variants differ in masked values, those are marked; otherwise all that are not zero.
     """
     if contract is None or not about_masks:
         return {}
@@ -232,7 +236,7 @@ def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_mask
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Say whether it is not finite, or another variant has something else in its place."""
+    """Return True if the value is not finite, or another variant has another value there."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True
@@ -261,7 +265,7 @@ def _outcomes(
         observed = item["observed"]
         right = there[key]["observed"] if key in there else item["fixed"]
         has_right = key in there or right is not None
-        # A law may have been told broken at a value that is right: what is equal is no wrong value beside a right one.
+        # A law may be violated at a right value; equal values are not shown as wrong.
         same = before is None or item["matches_fixed"] is True or (has_right and bare(observed) == bare(right))
         mask = mask_of(contract, inputs[variant]) if variant in inputs else None
         drawn: dict[str, Any] = {"mask": mask, "upright": bool(declared and declared.shape == ("batch",))}
@@ -277,7 +281,7 @@ def _outcomes(
 
 
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """Give the variant whose mask covers a value, of a difference the first; and the key of its observation."""
+    """Return the variant whose mask covers a value (the first one for a difference), and the observed key."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key

@@ -1,4 +1,4 @@
-"""A branch in somebody's clone of upstream: the fix and its test, committed, and nothing pushed."""
+"""Create a branch with the fix and its test in a clone of upstream, without pushing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
 @dataclass(frozen=True)
 class Branch:
-    """:ivar ahead: whether that is the clone's own main, or the older commit that the fix was tried at."""
+    """:ivar ahead: whether that is the clone's own main, or the older commit at which the fix was tried."""
 
     name: str
     commit: str
@@ -27,19 +27,19 @@ class Branch:
 
 
 def contribute(clone: Path, fix: Fix, main: str) -> Branch:
-    """Make a branch with a fix as one commit of the clone's user. The work tree and its index are left as they are.
+    """Create a branch with the fix as one commit of the clone's user. The work tree and its index do not change.
 
     It stands on the clone's newest main where the edited files are there what they were when the fix was tried; else on
     the commit at which it was.
     """
     if not (clone / ".git").exists():
-        raise SentinelError(f"{clone} is no clone; `git clone` upstream's repository there first")
+        raise SentinelError(f"{clone} is not a clone; `git clone` upstream's repository there first")
     git_dir = git_dir_of(clone).absolute()
     name = "fix/" + re.sub(r"[^a-z0-9]+", "-", fix.bugs[0].lower()).strip("-")
     if run(git_dir, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").status == 0:
         raise SentinelError(f"{clone} has a branch {name} already; delete it with `git branch -D {name}`, or keep it")
     if git_objects.commit_of(git_dir, fix.commit) is None:
-        raise SentinelError(f"{clone} has not the commit {fix.commit} at which the fix was tried; fetch upstream")
+        raise SentinelError(f"{clone} lacks the commit {fix.commit} at which the fix was tried; fetch upstream")
     try:
         if fix.head:
             return _of_upstream(git_dir, fix, name)
@@ -62,16 +62,16 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
 
 
 def message(fix: Fix) -> str:
-    """Write the commit's message: the subject in the repository's form, what is wrong, why this mends it."""
+    """Return the commit message: the subject in the repository's style, the error, and why this fixes it."""
     paragraphs = [textwrap.fill(text.replace("`", ""), 72, break_long_words=False, break_on_hyphens=False)
                   for text in (fix.wrong, fix.fix)]  # fmt: skip
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
 
 
 def _of_upstream(git_dir: Path, fix: Fix, name: str) -> Branch:
-    """Upstream's own fix is there already; a name for it."""
+    """Create a branch at upstream's own fix."""
     if git_objects.commit_of(git_dir, fix.head) is None:
-        raise SentinelError(f"the clone has not {fix.head}, which is the fix; fetch its pull request's head")
+        raise SentinelError(f"the clone lacks {fix.head}, which is the fix; fetch its pull request's head")
     run_checked(git_dir, "update-ref", f"refs/heads/{name}", fix.head, "")
     return Branch(name, fix.head, fix.commit, False)
 
@@ -81,7 +81,7 @@ def _blobs(git_dir: Path, commit: str, fix: Fix) -> dict[str, str]:
 
 
 def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) -> str:
-    """Commit these files on top of another commit, beside the work tree and its index."""
+    """Commit these files on top of another commit, without using the work tree or its index."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         own = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
 
@@ -100,11 +100,11 @@ def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) 
 
 
 def _who(git_dir: Path) -> dict[str, str]:
-    """Who commits, as the user's own git says: Sentinel's git does not read the user's configuration."""
+    """Return the committer of the user's git configuration, which Sentinel's git does not read."""
     identity: dict[str, str] = {}
     for name, setting in (("NAME", "user.name"), ("EMAIL", "user.email")):
         value = run(git_dir, "config", setting, environment={"GIT_CONFIG_GLOBAL": os.path.expanduser("~/.gitconfig")})
         if value.status:
-            raise SentinelError(f"git does not know who commits; say so with `git config --global {setting} ...`")
+            raise SentinelError(f"git has no committer; set it with `git config --global {setting} ...`")
         identity |= dict.fromkeys((f"GIT_AUTHOR_{name}", f"GIT_COMMITTER_{name}"), value.out.decode().strip())
     return identity

@@ -1,4 +1,4 @@
-"""Exported files tried out: on the real checkout, in an environment that holds torch, numpy and what a runner names."""
+"""Run exported scripts on the real checkout, with torch, numpy and the packages that a runner names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pathlib import Path
 from sentinel.worker.client import Options
 from sentinel.worker.interpreters import contained_command
 
-#: What dill, and so datasets, looks for in a path to tell what is installed from what has to be pickled.
+#: The path component by which dill, and so datasets, recognises installed packages.
 SITE = "site-packages"
 
-#: Seconds for one script; importing a framework with its packages takes most of it.
+#: Seconds for one script; most of it is the import of a framework and its packages.
 TIMEOUT = 120.0
 
-#: One process that has loaded torch and numpy, and nothing else, and a fork of it for each checkout.
+#: One process that has loaded only torch and numpy, and a fork of it for each checkout.
 _TRIAL = """\
 import json, os, runpy, sys
 import numpy, torch
@@ -45,7 +45,7 @@ for checkout in job["checkouts"]:
     os.wait()
 """
 
-#: The environment of what is tried, beside what is passed on of the user's.
+#: The environment of a trial, in addition to the variables passed on from the user's.
 _FLAGS = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1"}
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
@@ -58,10 +58,10 @@ def output_of(
     timeout: float,
     contained: bool = True,
 ) -> str | None:
-    """Run a Python command in a folder of its own, and give what it prints; None where it does not end in time.
+    """Run a Python command in a new folder, and return its output, or None on a timeout.
 
-    :param command: begins with an interpreter; where that is another than ours it sees its own packages too.
-    :param environment: beside the little of the user's own that is passed on.
+    :param command: starts with an interpreter; another interpreter than ours also sees its own packages.
+    :param environment: variables in addition to the few that are passed on from the user's.
     """
     if contained:
         command = contained_command(command, folder, *readable, memory=Options.memory)
@@ -85,7 +85,7 @@ def output_of(
 
 @dataclass(frozen=True)
 class Tried:
-    """What a script did.
+    """The outcome of a script.
 
     :ivar status: the status that a runner prints; empty if it broke down.
     """
@@ -96,7 +96,7 @@ class Tried:
 
 
 class Environment:
-    """An environment that holds some distributions with what they require, and nothing else. Close it at the end.
+    """An environment with some distributions and their requirements only. Close it at the end.
 
     :param python: another interpreter, whose packages are seen as they are.
     """
@@ -104,7 +104,7 @@ class Environment:
     def __init__(self, python: str | None = None) -> None:
         self._python = python
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
-        os.chmod(self._folder.name, 0o755)  # who is contained may be another user
+        os.chmod(self._folder.name, 0o755)  # the sandbox may use another user
 
     def close(self) -> None:
         self._folder.cleanup()
@@ -123,7 +123,7 @@ class Environment:
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
-        git = shutil.which("git")  # a runner asks it for the commit
+        git = shutil.which("git")  # a runner queries the commit with it
         readable += [Path(git)] if git else []
         limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
@@ -132,14 +132,14 @@ class Environment:
             command = [*prefix, f"{folder}/trial.py", json.dumps(job)]
             output = output_of(command, Path(folder), readable, environment, limit, contained)
         if output is None:
-            return [Tried("", "", f"no answer within {limit:g} s")] * len(checkouts)
+            return [Tried("", "", f"no result within {limit:g} s")] * len(checkouts)
         parts = output.split(mark)
         if len(parts) != len(checkouts) + 1:
             return [_broken(output)] * len(checkouts)
         return [_of_runner(part) for part in parts[:-1]]
 
     def _linked(self, names: tuple[str, ...]) -> Path:
-        """Link what these distributions, and those that they require, have installed into a folder."""
+        """Link the files of these distributions, and of their requirements, into a folder."""
         folder = Path(self._folder.name, "-".join(names))
         if not folder.exists():
             made = Path(tempfile.mkdtemp(dir=self._folder.name))
@@ -147,13 +147,13 @@ class Environment:
             (made / SITE).mkdir()
             for top, place in _installed_by(names).items():
                 (made / SITE / top).symlink_to(place)
-            with contextlib.suppress(OSError):  # the other side's was first
+            with contextlib.suppress(OSError):  # the other side created it first
                 made.rename(folder)
         return folder / SITE
 
 
 def distribution_of(package: str) -> str | None:
-    """Give the installed distribution that an import of this name finds; None where there is none."""
+    """Return the installed distribution that an import of this name finds, or None."""
     return next(iter(_distributions().get(package, ())), None)
 
 
@@ -164,14 +164,14 @@ def _distributions() -> Mapping[str, list[str]]:
 
 @cache
 def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
-    """Top-level name -> where it lies, of these distributions and of all that they require."""
+    """Return top-level name -> its path, for these distributions and all their requirements."""
     from packaging.requirements import Requirement
 
     queue, distributions, places = list(names), set[str](), dict[str, Path]()
     while queue:
         try:
             distribution = metadata.distribution(queue.pop())
-        except metadata.PackageNotFoundError:  # required, and done without
+        except metadata.PackageNotFoundError:  # a requirement that is not installed
             continue
         if distribution.name in distributions:
             continue
@@ -186,7 +186,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _of_runner(output: str) -> Tried:
-    """Parse a runner's answer, the last thing printed; the target may have printed before."""
+    """Parse a runner's result, the last line of output; the target may print before."""
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)

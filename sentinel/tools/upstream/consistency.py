@@ -1,4 +1,4 @@
-"""Whether all of an evidence document follows from its recipe, its code and its observation.
+"""Check that an evidence document follows from its recipe, its code and its observation.
 
 A baseline compares observations. Somebody who is handed evidence reads its other fields too (the scenario, the
 comparison, what was observed in the words of a report), and none of them may say anything else.
@@ -15,9 +15,9 @@ from sentinel.values.tolerance import Tolerance
 
 Document = Mapping[str, Any]
 
-#: What the recipe alone says.
+#: Fields that follow from the recipe.
 _OF_RECIPE = ("title", "contract", "law", "expectation")
-#: What the observation alone says; numbers agree within a tolerance.
+#: Fields that follow from the observation; numbers agree within a tolerance.
 _OF_OBSERVATION = (
     "status",
     "not_triggered",
@@ -30,15 +30,15 @@ _OF_OBSERVATION = (
 
 
 def contradictions(recorded: Document, now: Document) -> list[str]:
-    """Say what the recorded document says that the fresh one of the same verdict does not, one sentence each."""
+    """Yield one sentence for each difference between a recorded document and the fresh one with the same verdict."""
     return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
 
 
 def _recipe(recorded: Document, now: Document) -> Iterator[str]:
-    # A published recipe does not say which pull request it is about: another one of the same bug did.
+    # A published recipe does not name its pull request; another recipe of the same bug did.
     for name in (*_OF_RECIPE, *(() if recorded["recipe"]["published"] else ("upstream",))):
         if recorded[name] != now[name]:
-            yield f"{name}: the evidence says something else than its recipe"
+            yield f"{name}: the evidence differs from its recipe"
     if recorded["recipe"]["document"] != now["recipe"]["document"]:
         yield "recipe: the copy inside the evidence is not the recipe that its digest names"
     before, after = recorded["scenario"], now["scenario"]
@@ -47,18 +47,18 @@ def _recipe(recorded: Document, now: Document) -> Iterator[str]:
         return
     for variant, inputs in before["variants"].items():
         for name in sorted({*inputs, *after["variants"][variant]}):
-            # A later version of the contract may have an input more, which the old evidence left to its default.
+            # A later version of the contract may have another input, which has its default in the old evidence.
             added = name not in inputs and name in after["defaulted"]
             if not added and inputs.get(name) != after["variants"][variant].get(name):
                 where = f"{variant}.{name}" if variant else name
-                yield f"scenario: {message(where)} is not what the recipe gives"
+                yield f"scenario: {message(where)} differs from the recipe"
 
 
 def _code(recorded: Document, now: Document) -> Iterator[str]:
-    """Compare the code: under one commit and path no other blob can have been measured."""
+    """Compare the code: the same commit and path must have the same blob."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
-        # A clean working tree is checked at its commit, which names no release; and the other way round.
+        # A clean working tree is checked at its commit, which has no release; and vice versa.
         if before.get(name) and after.get(name) and before[name] != after[name]:
             yield f"{name}: {message(str(before[name]))} recorded, {message(str(after[name]))} now"
     same_commit = before.get("commit") == after.get("commit") and recorded["adapter"] == now["adapter"]
@@ -85,7 +85,7 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """Give the comparisons without their sentences, whose wording may change from release to release."""
+    """Return the comparisons without their sentences, whose wording may change between releases."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

@@ -1,4 +1,4 @@
-"""All that is sent upstream of one root: what was measured, as one document from which its pages are made."""
+"""The contribution for one root cause: all measurements as one document, from which the pages are made."""
 
 from __future__ import annotations
 
@@ -57,20 +57,20 @@ _SCHEMA = JsonSchema({
     },
 })  # fmt: skip
 
-#: Heads of pull requests at which a recipe is run, the newest first.
+#: How many pull requests, newest first, a recipe is run at.
 MOST_HEADS = 6
 
-#: What is said of a pull request that began where the bug was not.
+#: The verdict of a pull request whose base does not have the bug.
 ABSENT = "not there where it began"
 
 
 @dataclass(frozen=True)
 class Contribution:
-    """What the pages are made of.
+    """The input of the pages.
 
-    :ivar recipes: those of the root; the first gives the page its name.
-    :ivar document: what ``evidence.json`` holds.
-    :ivar diff: the patch but for its tests, with as many lines around it as the page shows.
+    :ivar recipes: the recipes of the root; the page is named after the first.
+    :ivar document: the content of ``evidence.json``.
+    :ivar diff: the patch without its tests, with as many context lines as the page shows.
     :ivar guilty: the lines with the bug: file, first line, last line, text.
     """
 
@@ -89,7 +89,7 @@ class Contribution:
 def documented(
     bundles: Sequence[Bundle], fix: Fix | None, tried: FixTrial | None, others: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Make the document of ``evidence.json``: each decision's whole evidence, and what was tried beside it."""
+    """Return the document of ``evidence.json``: the evidence of each decision, and the trials."""
     first = bundles[0]
     runner = {side.name: side.tried.status or side.tried.problem for side in first.sides if side.tried is not None}
     return {
@@ -107,20 +107,20 @@ def documented(
 
 
 def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorStore) -> Contribution:
-    """Give the contribution that a document describes, as the recipes and fixes of today have its prose."""
+    """Return the contribution of a document, with the prose of the current recipes and fixes."""
     target = str(document["target"])
     if target not in catalog.targets:
-        raise SentinelError(f"no adapter of target {target!r} is here")
+        raise SentinelError(f"there is no adapter for target {target!r}")
     by_id = {recipe.bug_id: recipe for recipe in find_recipes(catalog, [target])}
     if absent := document["bugs"].keys() - by_id.keys():
-        raise SentinelError(f"there is no recipe of {', '.join(sorted(absent))} here")
+        raise SentinelError(f"no recipe here has the bug id {', '.join(sorted(absent))}")
     recipes = tuple(by_id[bug] for bug in document["bugs"])
     fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
     if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
-        raise SentinelError(f"{document['fix']['file']} is another one here than the one that was tried")
+        raise SentinelError(f"{document['fix']['file']} has changed since it was tried")
     if fix is None:
         return Contribution(recipes, catalog.targets[target], fix, document)
-    # The first of a root names it, in whatever order the file has them.
+    # The root is named after the first bug of the fix; the file may have another order.
     recipes = tuple(by_id[bug] for bug in fix.bugs)
     document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
     code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
@@ -135,7 +135,7 @@ def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ..
     passages = []
     for file, first, last in fix.guilty:
         if file not in blobs:
-            raise SentinelError(f"{fix.path}: {file} is not there at {fix.commit[:12]}")
+            raise SentinelError(f"{fix.path}: {file} does not exist at {fix.commit[:12]}")
         text = next(git_objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
         passages.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
     return tuple(passages)
@@ -162,9 +162,9 @@ def load_contribution(file: Path) -> dict[str, Any] | None:
 
 
 def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
-    """Run a recipe at the newest heads of others' pull requests that change lines of its boundary's function.
+    """Run a recipe at the newest heads of other pull requests that change lines of its boundary's function.
 
-    A head at which it is ``fixed`` is a report of the bug, whatever its words are, if the bug was where it began.
+    A pull request fixes the bug if the recipe is ``fixed`` at its head and ``reproduced`` at its base.
     """
     verdicts = {"mends": "fixed", "absent": ABSENT}
     return [

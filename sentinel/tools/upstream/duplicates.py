@@ -1,4 +1,4 @@
-"""Whether somebody has a bug already: other recipes, upstream's history and pull requests, a fork, GitHub."""
+"""Search for duplicates of a bug: other recipes, upstream's history and pull requests, a fork, GitHub."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from sentinel.targets import Target
 from sentinel.tools.upstream.history import name_of, named, touching
 from sentinel.values.literals import Tensor, plain
 
-#: Of each source, the most that a reader is shown.
+#: How many matches of each source are listed.
 MOST = 25
 
-#: Of what GitHub answers, the most that is read; and what it says of an issue.
+#: Limit for a response of GitHub; the fields of an issue.
 _MOST_BYTES = 4_000_000
 _SAID = {"number", "state", "title"}
 
@@ -32,7 +32,7 @@ _SAID = {"number", "state", "title"}
 @dataclass(frozen=True)
 class Match:
     """:ivar what: a bug id, ``#N`` of a pull request, a commit.
-    :ivar why: what it has in common with the bug.
+    :ivar why: its relation to the bug.
     """
 
     what: str
@@ -41,7 +41,7 @@ class Match:
 
 @dataclass(frozen=True)
 class Source:
-    """:ivar searched: whether it was looked through; ``note`` says how, or why not.
+    """:ivar searched: whether it was searched; ``note`` describes how, or why not.
     :ivar more: how many more were found than are listed.
     """
 
@@ -60,7 +60,7 @@ def duplicates(
     fork: Path | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> list[Source]:
-    """Search every source; one that cannot be searched says why."""
+    """Search every source. A source that cannot be searched has the reason in its note."""
     environ = os.environ if environ is None else environ
     return [
         _recipes(recipe, others),
@@ -92,7 +92,7 @@ def _recipes(recipe: Recipe, others: Sequence[Recipe]) -> Source:
 
 
 def likeness(recipe: Recipe, other: Recipe) -> list[str]:
-    """Say what two recipes of a target have in common; empty where that is too little to be one bug."""
+    """Return the common features of two recipes of a target; empty if they are too few for a duplicate."""
     pull = recipe.upstream.get("pull")
     same = {
         "same pull request": bool(pull) and pull == other.upstream.get("pull"),
@@ -107,7 +107,7 @@ def likeness(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def scenario(recipe: Recipe) -> str:
-    """The scenario up to what the laws do not distinguish: the order of rows, the names of groups and of variants."""
+    """Return a normal form of the scenario, without the order of rows and the names of groups and variants."""
     variants = sorted(_normal(inputs) for inputs in recipe.variants.values())
     return json.dumps([recipe.contract, variants])
 
@@ -144,7 +144,7 @@ def _history(recipe: Recipe, target: Target, store: MirrorStore) -> Source:
 
 
 def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: MirrorStore) -> Source:
-    """Search by lines, by the function's name, and by numbers of pull requests about the same bug."""
+    """Search pull requests by changed lines, by the function's name, and by numbers of related pull requests."""
     git_dir = store.path(target.name)
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     like = [other for other in others if other.target == recipe.target and likeness(recipe, other)]
@@ -167,12 +167,12 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
 
 
 def _shallow(git_dir: Path) -> str:
-    return "; the mirror has not the whole history" if (git_dir / "shallow").exists() else ""
+    return "; the mirror lacks a part of the history" if (git_dir / "shallow").exists() else ""
 
 
 def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
     if fork is None:
-        raise Unavailable("say where your clone is with --fork DIR")
+        raise Unavailable("name your clone with --fork DIR")
     git_dir = git_dir_of(fork) if (fork / ".git").exists() else fork
     base = next((pin.ref.name for pin in recipe.pins if pin.ref.kind == "git"), None)
     revisions = ["--branches", *(["--not", base] if base else [])]
@@ -194,7 +194,7 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
     api = environ.get("GITHUB_API_URL") or "https://api.github.com"
     name = name_of(recipe)
     matches = []
-    for kind in ("pull-request", "issue"):  # the search wants to know which of the two
+    for kind in ("pull-request", "issue"):  # the search requires one of the two
         query = urllib.parse.quote(f"repo:{repository} is:{kind} {name}")
         url = f"{api}/search/issues?per_page={MOST}&q={query}"
         matches += [
@@ -204,7 +204,7 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
 
 
 def _items(url: str, token: str) -> list[Any]:
-    """Ask GitHub's search for items, each with ``number``, ``state`` and ``title``."""
+    """Query GitHub's search for items, each with ``number``, ``state`` and ``title``."""
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
     try:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
@@ -212,7 +212,7 @@ def _items(url: str, token: str) -> list[Any]:
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
         raise Unavailable(f"GitHub did not answer: {message(str(error))}") from None
     if not isinstance(items, list) or not all(isinstance(item, dict) and item.keys() >= _SAID for item in items):
-        raise Unavailable("GitHub did not answer: this is no list of issues")
+        raise Unavailable("GitHub did not answer: the response is not a list of issues")
     return items
 
 

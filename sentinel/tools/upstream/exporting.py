@@ -134,4 +134,4 @@ class Exporter:
             rest = tuple(name for name in case.stubs if name != stubbed)
             case = replace(case, stubs=rest, needs=tuple(sorted({*case.needs, str(distribution_of(stubbed))})))
         statuses = ", ".join(one.status or one.problem for one in answers)
-        raise NoRunner(f"outside Sentinel the call gives another answer ({statuses})")
+        raise NoRunner(f"outside Sentinel the call returns another result ({statuses})")

@@ -1,4 +1,4 @@
-"""Whether a pull request mends a bug, whatever its words: the recipe is run at each head that changes the boundary."""
+"""Find pull requests that fix a bug by running its recipe at each head that changes the boundary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.tools.upstream.history import touching
 
 @dataclass(frozen=True)
 class Head:
-    """A recipe at the head of a pull request that changes lines of its function, or of another's of the same search.
+    """A recipe at the head of a pull request that changes its function, or another function of the same search.
 
     :ivar verdict: what the recipe says there. Where it is not ``reproduced`` the commit is asked that the pull request
         began from: ``mends`` where it is ``fixed`` at the head and was ``reproduced`` there, ``absent`` where the bug,
@@ -42,7 +42,7 @@ class Head:
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
-    """The numbers of the pull requests of which own commits change lines of the boundary's function, newest first."""
+    """Return the numbers of pull requests whose own commits change lines of the boundary's function, newest first."""
     outside = ["--glob=refs/pull/*/head", "--not", f"refs/heads/{target.branch}"]
     touches = touching(mirror, target, recipe, outside)
     return sorted({touch.pull for touch in touches if touch.pull is not None}, reverse=True)
@@ -60,9 +60,9 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
                 if any(entry.verdict != "reproduced" for entry in verdicts.values()):
                     began = merge_base(ledger.mirror, head.sha, f"refs/heads/{ledger.target.branch}")
                     if began is None:
-                        raise Unavailable(f"the head has nothing in common with {ledger.target.branch}")
+                        raise Unavailable(f"the head shares no history with {ledger.target.branch}")
                     before = decide(ledger.commit(began))
-            except (Unavailable, gitbinary.GitError) as error:  # the mirror has not all of it
+            except (Unavailable, gitbinary.GitError) as error:  # the mirror lacks a part of it
                 problem = message(str(error))
                 yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, problem) for recipe in recipes)
                 continue
@@ -74,7 +74,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
 
 
 def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[str, str]:
-    """Give a head's verdict on a bug, and the reason where there is none."""
+    """Return a head's verdict on a bug, and the reason if there is none."""
     if before is None or entry.verdict == "reproduced":
         return entry.verdict, entry.reason
     if before.verdict == "reproduced":
@@ -82,4 +82,4 @@ def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[st
     absent = before.kind == "not-in-this-version" or (before.kind == "drift" and not before.boundary)
     if before.verdict == "fixed" or absent:
         return "absent", ""
-    return before.verdict, f"where it began: {message(before.reason)}"
+    return before.verdict, f"at its base: {message(before.reason)}"

@@ -1,4 +1,4 @@
-"""Commits of a mirror that touch a function, on the default branch and in every pull request's head."""
+"""Find commits of a mirror that change a function, on the default branch and in every pull request's head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PULL = re.compile(r"refs/pull/(\d+)/head")
 
 @dataclass(frozen=True)
 class Touch:
-    """:ivar ref: the ref by which git came to the commit.
+    """:ivar ref: the ref through which git found the commit.
     :ivar why: ``lines`` (of the function) or ``subject`` (names it).
     """
 
@@ -35,12 +35,12 @@ class Touch:
 
 
 def files_of(target: Target, boundary: str) -> list[str]:
-    """Say where the module of a dotted path may lie in the repository, by its present and former names."""
+    """Return possible files of the module of a dotted path, by its present and former names."""
     binding = target.binding(boundary)
     files: dict[str, None] = {}
     for path in binding.paths if binding else (boundary,):
         parts = path.split(".")
-        # a package may have moved: each place where it was is looked in
+        # a package may have moved, so search each former place
         for base in [root.path for root in target.roots if root.package == parts[0]] or [parts[0]]:
             for end in range(2, len(parts)):
                 files[f"{'/'.join([base, *parts[1:end]])}.py"] = None
@@ -49,13 +49,13 @@ def files_of(target: Target, boundary: str) -> list[str]:
 
 
 def name_of(recipe: Recipe) -> str:
-    """Say what the boundary's definition is called; ``__call__`` says nothing without its class."""
+    """Return the name of the boundary's definition, with its class for ``__call__``."""
     parts = recipe.boundary.split(".")
     return parts[-1] if not parts[-1].startswith("__") else parts[-2]
 
 
 def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
-    """Give the commits among some revisions that change lines of a recipe's function, newest first.
+    """Return the commits among some revisions that change lines of a recipe's function, newest first.
 
     :param revisions: as ``git log`` takes them: ``base..branch``, ``--glob=...``, ``--not``.
     """
@@ -64,7 +64,7 @@ def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[
 
 
 def named(git_dir: Path, words: Sequence[str], revisions: Sequence[str]) -> list[Touch]:
-    """Give the commits whose message has one of these words."""
+    """Return the commits whose message contains one of these words."""
     greps = [f"--grep={word}" for word in words]
     log = _log(git_dir, ["--fixed-strings", "--regexp-ignore-case", *greps, *revisions])
     return [_commit(line, "subject") for line in log.split("\n") if line.startswith("\x01")]
@@ -74,7 +74,7 @@ def _log(git_dir: Path, arguments: Sequence[str]) -> str:
     done = gitbinary.run(git_dir, "log", "--format=%x01%H%x09%S%x09%s", "--no-ext-diff", *arguments, settings=_PYTHON)
     if done.status:
         raise Unavailable(done.reason)
-    return done.out.decode("utf-8", "replace")  # split it at "\n" only: a patch may hold other ends of lines
+    return done.out.decode("utf-8", "replace")  # split it at "\n" only: a patch may contain other line ends
 
 
 def _commit(line: str, why: str) -> Touch:

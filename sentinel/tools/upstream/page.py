@@ -1,7 +1,6 @@
-"""``PULL_REQUEST.md`` and ``COMMENT.md``: one root as a maintainer reads it, from what ``evidence.json`` holds.
+"""Write ``PULL_REQUEST.md`` and ``COMMENT.md`` for the maintainer of a framework, from ``evidence.json``.
 
-Everything out of other people's code is escaped. Every number comes from the document, so that whoever makes
-the document again can hold the page to it.
+Text from upstream is escaped. Every number comes from the document, so the page can be checked against it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ ROWS = 12
 
 
 def page(made: Contribution) -> str:
-    """Write the page. Where it would be too long, the patch's tests are left to the branch, then the inputs are one
-    line, then they are left to the runner."""
+    """Write the page. If it is too long, omit the patch's tests, then write the inputs on one line, then omit them."""
     for tests, inputs in ((True, "\n"), (False, "\n"), (False, "; "), (False, "")):
         text = "\n".join(_sections(made, tests, inputs))
         if text.count("\n") <= LONGEST:
@@ -62,7 +60,7 @@ def _sections(made: Contribution, tests: bool, inputs: str) -> Iterator[str]:
         shown = fenced(lines, "text") if inputs == "\n" else code(lines)
         yield details(f"the inputs of {made.recipe.bug_id}", shown)
     elif made.document["runner"]:
-        yield "The inputs stand at the end of the attached `run_validation.py`.\n"
+        yield "The inputs are at the end of the attached `run_validation.py`.\n"
     yield from _reproduction(made)
     yield from _checked(made)
     yield from _limits(made)
@@ -102,12 +100,12 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
     if made.fix and made.fix.head:
         yield fenced(_of_guilty(made).rstrip("\n"), "diff")
         commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
-        yield f"These are the hunks at the lines above; the whole is [{code(made.fix.head[:12])}]({commit}).\n"
+        yield f"These hunks contain the lines above; the whole change is [{code(made.fix.head[:12])}]({commit}).\n"
     elif made.fix:
         short = made.diff.count("\n") <= _LONGEST_DIFF
         yield fenced((made.diff if short else _of_guilty(made)).rstrip("\n"), "diff")
         if not short:
-            yield "These are the hunks at the lines above; the branch has the others.\n"
+            yield "These hunks contain the lines above; the others are in the branch.\n"
         for edit in made.fix.tests:
             if "def test" in edit.new and tests:
                 yield f"Tested in {code(edit.file)}:\n\n" + fenced(dedent(edit.new.strip("\n")), "python")
@@ -116,7 +114,7 @@ def _fix(made: Contribution, tests: bool) -> Iterable[str]:
 
 
 def _of_guilty(made: Contribution) -> str:
-    """Give the hunks of a fix that touch lines with the bug: of upstream's own the rest may be anything."""
+    """Return the hunks that touch lines with the bug; a commit of upstream may contain unrelated changes."""
     hunks, file = [], ""
     for part in re.split(r"(?m)^(?=diff --git |@@ )", made.diff):
         header = re.search(r"(?m)^--- a/(.*)$", part)
@@ -136,11 +134,11 @@ def _reach(made: Contribution) -> Iterable[str]:
         yield linked(made.fix.reach) + "\n"
         return
     lines = [f"* {prose(str(line))}" for line in made.recipe.affects]
-    yield ("It concerns runs with:\n\n" + "\n".join(lines) if lines else "No setting decides it.") + "\n"
+    yield ("It affects runs with:\n\n" + "\n".join(lines) if lines else "It does not depend on a setting.") + "\n"
 
 
 def _numbers(made: Contribution, most: int) -> Iterable[str]:
-    """Write one table: the first few numbers of each bug of the root, below the function that has it."""
+    """Write one table with the first few wrong numbers of each bug, grouped by function."""
     yield "## Numbers\n"
     bugs = {bug: (sides, *numbers) for bug, sides in made.document["bugs"].items() if (numbers := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
@@ -162,7 +160,7 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
 
 
 def _rows(sides: Mapping[str, Any]) -> tuple[list[Row], int]:
-    """Each number that the bug changes: its place, with the bug, right, with the fix; and how many were compared."""
+    """Return a row per wrong number (key, with the bug, right, with the fix), and how many numbers were compared."""
     rows, count = wrong(sides["base"])
     after: dict[str, Any] = {}
     for name, side in sides.items():
@@ -177,11 +175,11 @@ def _reproduction(made: Contribution) -> Iterable[str]:
         yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
     runner = made.document["runner"]
     if runner is None:
-        yield f"No script shows it without the framework's environment: {sentence(made.document['reason'])}\n"
+        yield f"There is no standalone script: {sentence(made.document['reason'])}\n"
         return
     yield (
-        f"The attached `run_validation.py` needs {_and(runner['packages'])}. It calls the function of a checkout; its "
-        "exit status is 1 with the bug and 0 without:\n"
+        f"The attached `run_validation.py` needs {_and(runner['packages'])}. It calls the function in a checkout and "
+        "exits with 1 if the bug is present, with 0 if not:\n"
     )
     yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
@@ -189,7 +187,7 @@ def _reproduction(made: Contribution) -> Iterable[str]:
 def _checked(made: Contribution) -> Iterable[str]:
     yield "## What was checked\n"
     where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
-    yield f"Measured with {where}, which calls the functions of a commit on small inputs and keeps what they return.\n"
+    yield f"Measured with {where}, which calls the functions of a commit on small inputs and records their results.\n"
     yield from (f"* {line}" for line in checks(made))
     yield ""
 
@@ -208,7 +206,7 @@ def checks(made: Contribution) -> Iterator[str]:
         names = {"base": "without the fix", "head": "with it"} if made.fix else {}
         sides = runner["sides"].items()
         statuses = ", ".join(f"{code(status)} {names.get(name, f'at {name}')}" for name, status in sides)
-        yield f"`run_validation.py`, tried in an environment of {_and(runner['packages'])}: {statuses}."
+        yield f"`run_validation.py` with only {_and(runner['packages'])} installed: exit status {statuses}."
     if made.document["tried"]:
         yield from _tried(made, made.document["tried"])
     related = made.document["related"]
@@ -219,14 +217,14 @@ def checks(made: Contribution) -> Iterator[str]:
             pulls.setdefault(item["verdict"] if is_verdict else "undecided", []).append(f"#{item['pull']}")
         newest = "newest " if len(related) == MOST_HEADS else ""
         several = f"The {len(related)} {newest}pull requests that change lines of this function were run at their heads"
-        one = "The one pull request that changes lines of this function was run at its head"
+        one = "The only pull request that changes lines of this function was run at its head"
         at = [
             f"{words} {_and(pulls[name])}"
             for name, words in (
                 ("fixed", "the bug is fixed at"),
-                ("reproduced", "the bug is there at"),
-                (ABSENT, "the bug was not there where these began:"),
-                ("undecided", "not decided at"),
+                ("reproduced", "the bug is present at"),
+                (ABSENT, "the bug was absent from the base of"),
+                ("undecided", "undecided at"),
             )
             if name in pulls
         ]
@@ -243,30 +241,31 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
     others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
-    also = ""
+    parts = []
     for before, after, words in (
-        ("reproduced", "fixed", "fixed too"),
-        ("unavailable", "fixed", "its new code does not have"),
+        ("reproduced", "fixed", "also fixed"),
+        ("unavailable", "fixed", "absent from the new code"),
     ):
         if bugs := [bug for bug, names in others.items() if tuple(names) == (before, after)]:
-            also += f"; {words}: {', '.join(map(code, bugs))}"
-    yield f"{len(others)} other known bugs of {made.target.name}: each is there, or is not, as before{also}."
+            parts.append(f"{words}: {', '.join(map(code, bugs))}")
+    parts.append("the other verdicts are unchanged" if parts else "their verdicts are unchanged")
+    yield f"{len(others)} other known bugs of {made.target.name}: {'; '.join(parts)}."
     for boundary, result in tried["boundaries"].items():
         name = _short(boundary)
-        parts = [f"on {result['mended'] or 'none'} the bug shows without the fix"]
+        parts = [f"{result['mended'] or 'none'} trigger the bug without the fix"]
         if result["unjudged"]:
-            parts.append(f"on {result['unjudged']} more nothing differs but outputs that the bug makes wrong")
+            parts.append(f"on {result['unjudged']} more, only outputs that the bug makes wrong differ")
         if result["refused"]:
-            parts.append(f"{result['refused']} are refused, with the fix as without")
+            parts.append(f"{result['refused']} are rejected with and without the fix")
         rest = "all of them" if result["outside"] == result["scenarios"] else f"the other {result['outside']}"
-        parts.append(f"on {rest} {_same(float(result['largest_difference']))}")
-        yield f"{result['scenarios']} drawn inputs of {name}: {'; '.join(parts)}."
+        parts.append(f"on {rest}, {_same(float(result['largest_difference']))}")
+        yield f"{result['scenarios']} generated inputs of {name}: {'; '.join(parts)}."
         for bug in sorted(set(result.get("uncovered", {}).values())):
-            yield f"{name}: on some the fix lets {code(bug)} show, another bug that is there without it too."
-    yield from (f"Against it: {prose(problem)}." for problem in tried["problems"])
+            yield f"{name}: on some inputs the fix exposes {code(bug)}, another bug, which exists without the fix too."
+    yield from (f"Problem: {prose(problem)}." for problem in tried["problems"])
     drawn, functions, most = elsewhere(tried)
     compared = _same(most) if drawn else "nothing was compared"
-    yield f"{drawn} drawn inputs of {functions} other functions: {compared}."
+    yield f"{drawn} generated inputs of {functions} other functions: {compared}."
     for test, result in tried["regression"].items():
         name = code(test.rpartition("::")[2])
         if result["without"] == "did not run":
@@ -288,12 +287,12 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
         if "not_runnable" in result:
             idle.setdefault(result["not_runnable"], []).append(code(file))
     for why, files in idle.items():
-        yield f"{_and(files)} could not run where this was tried: {code(why)}."
+        yield f"{_and(files)} could not run in this environment: {code(why)}."
 
 
 def _same(largest: float) -> str:
     if math.isinf(largest):
-        return "every output is the same but for what speaks against the fix, above"
+        return "every output is the same, except for the problems above"
     return f"no output differs by more than {largest:g}" if largest else "every output is the same"
 
 
@@ -305,8 +304,8 @@ def _limits(made: Contribution) -> Iterable[str]:
     there = first["environment"]
     yield f"* Measured on a CPU with Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}."
     for item in there["stand_ins"]:
-        yield f"* Stands in for {code(item['name'])}: {sentence(item['reason'])}"
-    yield "* `sentinel verify evidence.json` decides each verdict again from upstream's code.\n"
+        yield f"* {code(item['name'])} is a stand-in: {sentence(item['reason'])}"
+    yield "* `sentinel verify evidence.json` runs upstream's code again and recomputes each verdict.\n"
 
 
 def _and(names: Iterable[str]) -> str:
@@ -315,12 +314,12 @@ def _and(names: Iterable[str]) -> str:
 
 
 def _short(boundary: str) -> str:
-    """Give a function by its own name, a method with its class."""
+    """Return the function's own name, with its class if it is a method."""
     return code(re.sub(r"^.*?((?:[A-Z]\w*\.)?\w+)(?=$|\()", r"\1", boundary))
 
 
 def _first(made: Contribution) -> Mapping[str, Any]:
-    """Give the first measured side of the first bug."""
+    """Return the first measured side of the first bug."""
     sides = made.document["bugs"][made.recipe.bug_id]
     return next((side for side in sides.values() if side["observation"]), sides["base"])
 
@@ -350,7 +349,7 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
 
 
 def comment(made: Contribution) -> str:
-    """Write what fits into a thread: what is wrong, where, the numbers, the fix in a sentence, how to see it."""
+    """Write a short comment: the error, its place, the numbers, the fix in a sentence, and how to reproduce it."""
     for rows in (6, 3, 1):
         text = "\n".join(_comment(made, rows))
         if text.count("\n") <= LONGEST_COMMENT:
@@ -372,7 +371,7 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
     if fix:
         yield f"Fix: {sentence(str(fix))}\n"
     if made.document["runner"]:
-        yield "The attached script calls the function of a checkout (exit status 1 with the bug, 0 without):\n"
+        yield "The attached script calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
         yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 
@@ -380,13 +379,13 @@ def _comment(made: Contribution, rows: int) -> Iterator[str]:
 
 
 def prose(text: str) -> str:
-    """Foreign prose: its `code` stays code, and no other character is obeyed by Markdown, HTML or GitHub."""
+    """Escape prose for Markdown, HTML and GitHub, but keep `code` as code."""
     parts = re.split(r"`([^`]*)`", message(text))
     return "".join(code(part) if index % 2 else escaped(part) for index, part in enumerate(parts))
 
 
 def linked(text: str) -> str:
-    """Escape a sentence of a fix; numbers of pull requests stay links."""
+    """Escape a sentence of a fix, but keep numbers of pull requests as links."""
     return re.sub(r"&#35;(?=\d+\b)", "#", sentence(text))
 
 
@@ -396,7 +395,7 @@ def sentence(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Foreign text as code, in a table too; GitHub links nothing inside it."""
+    """Format upstream's text as code that is safe in a table and in which GitHub makes no links."""
     if text.strip() == text and not re.search(r"[`|<&]", text) and message(text) == text:
         return f"`{text}`" if text else ""
     shown = "".join(c if c.isalnum() or c in " -.:,;_/()+=" else f"&#{ord(c)};" for c in message(text))
@@ -404,7 +403,7 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Put text in a fence that it cannot close."""
+    """Put text into a code fence that is longer than any fence in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"
@@ -417,12 +416,12 @@ def details(summary: str, block: str) -> str:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-#: Files of an earlier one that this one may not have.
+#: Files that an earlier contribution may have left.
 _OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "evidence.json")
 
 
 def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
-    """Write the files into the bug's folder; those of an earlier contribution that are not among them go."""
+    """Write the files into the bug's folder and remove files of an earlier contribution that are no longer needed."""
     bundle, otherwise = bundles[0], "choose another with --out"
     folder = own(out, PurePosixPath(bundle.recipe.bug_id))
     files = {"PULL_REQUEST.md": page(made), "COMMENT.md": comment(made), "evidence.json": dumps(made.document)}

@@ -185,7 +185,7 @@ def script_of(case: Case) -> str:
         body=body,
     )
     if (lines := text.count("\n")) > MOST_LINES:
-        raise NoRunner(f"its scenario is too large for a script that is read ({lines} lines)")
+        raise NoRunner(f"the script would have {lines} lines, which is too long to read")
     return text
 
 
@@ -240,7 +240,7 @@ class _Writer:
             observed.append(f"    {_quoted(address)}: {terms},")
             expected.append(f"    {_quoted(address)}: {_written(['tuple', sides], 4, len(address) + 4)},")
         if not decides:
-            raise NoRunner(f"the function's result does not hold {', '.join(addresses)} as such")
+            raise NoRunner(f"the function's result does not contain {', '.join(addresses)}")
         lines = ["", *self._calls({names[place]: call for place, call in chosen.items()}), ""]
         if len(chosen) == 1:
             lines.append(f"result = {function}(**CALL)")
@@ -261,7 +261,7 @@ class _Writer:
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
             calls = self._case.calls.get(variant) or ()
             if not calls:
-                raise NoRunner("other code of upstream calls the function, which needs a trainer or an engine")
+                raise NoRunner("other upstream code, which needs a trainer or an engine, calls the function")
             for index, call in enumerate(calls):
                 place = variant, index
                 texts = (text for text in self._expressions(call, variant, key) if (place, text) not in used)

@@ -1,4 +1,4 @@
-"""A fix tried: what the recipes, the laws, drawn scenarios and upstream's own tests say with it and without."""
+"""Try a fix: compare recipes, laws, drawn scenarios and upstream's own tests without and with it."""
 
 from __future__ import annotations
 
@@ -28,17 +28,20 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.upstream_tests import UpstreamTests
 from sentinel.values.literals import Tensor, plain
 
-#: Scenarios that are drawn for a bug's own boundary, and for any other that the edit may touch.
+#: How many scenarios are drawn for the bug's own boundary, and for each other boundary.
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
 
-#: What was decided without a fix, and with it.
+#: The decisions without and with a fix.
 Pair = tuple[Decision, Decision]
 
 
 def files_of(fix: Fix, store: MirrorStore) -> Files:
-    """Give each file that a fix changes, before and after, from the target's mirror; of upstream's own fix none."""
+    """Return the content of each changed file before and after the fix, from the target's mirror.
+
+    The result is empty if the fix is a commit of upstream.
+    """
     if not fix.edits:
         return {}
     mirror = store.path(fix.target)
@@ -52,9 +55,9 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
 
 
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
-    """Give the fix as an ordinary diff.
+    """Return the fix as a diff.
 
-    :param files: these alone: a mirror may have no others.
+    :param files: restrict the diff to these files; a mirror may lack others.
     """
     chosen = set(files)
     if fix.edits:
@@ -67,7 +70,7 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
 
 
 def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> OpenCheckout:
-    """Open checkouts, those of fixes' patched refs too."""
+    """Return a function that also opens checkouts of the fixes' patched refs."""
     by_ref = {fix.patched: fix for fix in fixes if fix.edits}
 
     def patched(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -75,7 +78,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         if fix is None:
             return opened(target, ref, pull)
         base = opened(target, fix.base, pull)
-        # Of the package roots alone: a mirror that has no tests has a fix's code all the same.
+        # Only edits below the package roots: a mirror without tests still has the fixed code.
         inside = replace(fix, edits=tuple(e for e in fix.edits if any(e.file.startswith(f"{r}/") for r in base.roots)))
         blobs = checkouts.files(base)
 
@@ -89,17 +92,17 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
     return patched
 
 
-#: What came of trying a fix, as ``evidence.json`` has it.
+#: The result of trying a fix, as stored in ``evidence.json``.
 #:
-#: * ``bugs``, ``others``: bug id -> its verdicts without the fix and with it; the fix's own, and the target's others
-#: * ``boundaries``, ``elsewhere``: boundary -> what drawn scenarios said, of the bugs' own and of every other one
-#: * ``tests``: file of upstream's tests -> what it gave, or why it cannot run here; ``regression``: the fix's own tests
-#: * ``problems``: what speaks against the fix; empty where nothing does
+#: * ``bugs``, ``others``: bug id -> verdicts without and with the fix, for the fix's own bugs and the target's others
+#: * ``boundaries``, ``elsewhere``: boundary -> results on drawn scenarios, for the bugs' boundaries and all others
+#: * ``tests``: test file of upstream -> its outcomes, or why it cannot run here; ``regression``: the fix's own tests
+#: * ``problems``: findings against the fix
 FixTrial = dict[str, Any]
 
 
 def elsewhere(tried: Mapping[str, Any]) -> tuple[int, int, float]:
-    """Give (scenarios, functions, largest difference) of all functions but the bugs' own, of a trial."""
+    """Return (scenarios, functions, largest difference) over all functions except the bugs' own."""
     results = tried["elsewhere"].values()
     largest = max((float(one["largest_difference"]) for one in results), default=0.0)
     return sum(one["scenarios"] for one in results), len(results), largest
@@ -114,12 +117,12 @@ def try_fix(
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Try a fix: recipes, laws, drawn scenarios, upstream's own tests."""
+    """Try a fix on recipes, laws, drawn scenarios and upstream's own tests."""
     tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
     tried["problems"] = []
     recipes = find_recipes(catalog, [fix.target])
     if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
-        raise SentinelError(f"{fix.path}: there is no recipe of {', '.join(sorted(absent))}")
+        raise SentinelError(f"{fix.path}: no recipe has the bug id {', '.join(sorted(absent))}")
     opened = opening([fix], opener(settings, tell, store), store)
     with closing(Runner(catalog, opened, options_of(settings, fix.target))) as runner:
         tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
@@ -135,14 +138,14 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity, which is how far apart two answers of unlike form are."""
+    """Replace infinity, the difference between results of different form, by text, because JSON cannot store it."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
 def _decide(fix: Fix, recipes: Sequence[Recipe], runner: Runner, tried: FixTrial) -> list[Pair]:
-    """Decide every recipe of the target on both sides.
+    """Decide every recipe of the target without and with the fix.
 
-    :returns: what was decided of the fix's own bugs.
+    :returns: the decisions about the fix's own bugs.
     """
     own: list[Pair] = []
     jobs = [[Job(recipe, ref) for recipe in recipes] for ref in (fix.base, fix.patched)]
@@ -174,7 +177,7 @@ def _draw(
     runner: Runner,
     tried: FixTrial,
 ) -> None:
-    """Draw scenarios of every boundary, and measure both sides."""
+    """Measure drawn scenarios of every boundary without and with the fix."""
     bindings = [subject.binding for subject in chosen]
     opened = [runner.open_target(fix.target, ref, bindings) for ref in (fix.base, fix.patched)]
     for subject in chosen:
@@ -206,7 +209,7 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Law -> the bug of its own that breaks it at a boundary, or at a twin, with a fix."""
+    """Return law -> another known bug that breaks it at this boundary, or at its other implementation, with the fix."""
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
         law: recipe.bug_id
@@ -217,7 +220,7 @@ def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[s
 
 
 def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
-    """Upstream's own tests on both sides, and those that come with the fix."""
+    """Run upstream's own tests, and those of the fix, without and with the fix."""
     tried["tests"] = upstream.compared()
     for result in tried["tests"].values():
         tried["problems"] += [f"{name} passed, and fails with the fix" for name in result.get("worse", ())]
@@ -236,14 +239,14 @@ def _compared(
     count: int,
     own: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Compare a boundary without a fix and with it on drawn scenarios.
+    """Compare a boundary without and with a fix on drawn scenarios.
 
-    Outside of the bug every answer has to be the same. A scenario shows the bug where a law that was broken is kept
-    with the fix, or is broken by other numbers. Where no law has a say the values that it spoils may differ (on the
-    recipe's own scenario, or where it shows, they do), and where one is broken all the same, any; both are counted.
+    A scenario triggers the bug if the fix changes which laws are broken, or by which numbers. On every other scenario
+    the results must be equal, with two exceptions, which are counted as unjudged: only values that the bug changes
+    elsewhere differ, or a law is broken in the same way on both sides.
 
-    :param about: what was decided of the bugs at this boundary, without the fix and with it.
-    :param own: law -> a bug of its own that breaks it here. Where a fix uncovers it, that is told apart.
+    :param about: the decisions about the bugs at this boundary, without and with the fix.
+    :param own: law -> another known bug that breaks it here; if the fix exposes it, that is reported separately.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -267,7 +270,7 @@ def _compared(
         broken, still = _broken(plans, before), _broken(plans, after)
         new = {each[:2] for each in still} - {each[:2] for each in broken}
         for name, symptom, detail in sorted(each for each in still if each[:2] in new):
-            if symptom == "refused":  # whichever laws asked
+            if symptom == "refused":  # independent of the law
                 worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
             elif name in own:
                 uncovered[name] = own[name]
@@ -304,7 +307,7 @@ def _compared(
 
 
 def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
-    """Observation key -> the largest difference there, of those that differ."""
+    """Return observation key -> largest difference, for keys that differ."""
     largest: dict[str, float] = {}
     for one, two in pairs:
         for variant in one:
@@ -316,7 +319,7 @@ def _differences(pairs: Iterable[tuple[Any, Any]]) -> dict[str, float]:
 
 
 def _otherwise(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Give the first words of two observations that are not the same."""
+    """Return a description of the first text that differs between two observations."""
     before, after = (dict(flat(observation, "")) for observation in (one, other))
     for place, value in before.items():
         now = after.get(place)
@@ -345,17 +348,17 @@ def _plans(drawn: Drawn) -> list[Plan]:
 
 
 def _broken(plans: Sequence[Plan], trials: Sequence[Trial]) -> set[tuple[str, str, str]]:
-    """Give (law, symptom, detail) of what is broken; what a call raised is a symptom, too."""
+    """Return (law, symptom, detail) of each violation; an exception of a call is a symptom, too."""
     violations = set()
     for (law, _), trial in zip(plans, trials):
-        if trial.refused and not law.twin:  # a twin that raises says so where it is asked itself
+        if trial.refused and not law.twin:  # the other implementation reports its exception itself
             violations.add((law.name, "refused", trial.refused))
         violations |= {(law.name, item.symptom, f"{item.key}: {item.detail}") for item in trial.violations}
     return violations
 
 
 def _difference(one: Any, two: Any) -> float:
-    """Give the largest difference between two observations; infinite where they have not the same form."""
+    """Return the largest difference between two observations; infinity if their forms differ."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
         if (one.shape, one.dtype) != (two.shape, two.dtype):
             return np.inf

@@ -1,4 +1,4 @@
-"""Upstream's own tests, in a scratch tree of a commit without a fix and in one with it."""
+"""Run upstream's own tests in scratch trees of a commit, without and with a fix."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sentinel.tools.upstream.checking import output_of
 #: Seconds for one file of tests.
 TIMEOUT = 240.0
 
-#: Files of tests that are run, of those that import an edited module.
+#: How many test files that import an edited module are run.
 MOST = 6
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
 _OUTCOME = re.compile(
     r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (?:\[\d+\] )?"
-    r"(\S+?\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)(?:(?: - |:\d+: )(.*))?",  # what is in brackets may have spaces
+    r"(\S+?\.py(?:::[\w:]+(?:\[.*?\](?= - |$))?)?)(?:(?: - |:\d+: )(.*))?",  # parameters in brackets may contain spaces
     re.MULTILINE,
 )
 
 
 class UpstreamTests:
-    """Two scratch trees, removed at the end. Tests are strangers' code: they run strictly contained.
+    """Two scratch trees, removed at the end. Tests are untrusted code and run in the strict sandbox.
 
     :param changes: path -> (before, after) of what the fix edits.
     """
@@ -41,7 +41,7 @@ class UpstreamTests:
         self._git_dir, self._fix, self._changes = git_dir, fix, changes
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
-        self._option = ""  # set where a conftest.py was seen to wait for ever
+        self._option = ""  # set after a conftest.py hung
 
     def __enter__(self) -> UpstreamTests:
         os.chmod(self._folder.name, 0o755)
@@ -52,8 +52,10 @@ class UpstreamTests:
 
     @cached_property
     def files(self) -> list[str]:
-        """The files of tests that are edited or import an edited module, those first whose paths are most like its own;
-        last those whose paths say that they want what is not here."""
+        """Return the test files that are edited or import an edited module.
+
+        Files with the most similar paths come first, files whose paths name missing requirements last.
+        """
         listed, _ = git_objects.listing(self._git_dir, self._fix.commit, [])
         tests = {entry.path: entry.blob for entry in listed if _TEST.search(entry.path) and entry.mode != LINK}
         here = git_objects.sizes(self._git_dir, tests.values())
@@ -79,9 +81,9 @@ class UpstreamTests:
         return out.decode().split("\n")[:-1]
 
     def compared(self) -> dict[str, dict[str, Any]]:
-        """Of each file how many tests passed, failed and so on without the fix and with it; or why none ran."""
+        """Return, for each file, the counts of outcomes without and with the fix, or why no test ran."""
         without = self._run("without", self.files)
-        # What fails without the fix tells nothing of it.
+        # A test that fails without the fix shows nothing about it.
         ran = [file for file, (outcomes, _, _) in without.items() if "passed" in outcomes.values()]
         results: dict[str, dict[str, Any]] = {
             file: {"not_runnable": reason} for file, (_, reason, _) in without.items() if file not in ran
@@ -96,7 +98,7 @@ class UpstreamTests:
         return results
 
     def regression(self) -> dict[str, dict[str, Any]]:
-        """Run the fix's own tests in both trees; without the fix, with these tests laid into the tree."""
+        """Run the fix's own tests in both trees; they are copied into the tree without the fix."""
         results: dict[str, dict[str, Any]] = {test: {} for test in self._fix.regression}
         for side in ("without", "with"):
             for test, (outcomes, reason, option) in self._run(side, self._fix.regression, own_tests=True).items():
@@ -114,8 +116,10 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """For each file or test the outcome of all in it, where there is none the line that says why, and pytest's
-        option that it took: what a ``conftest.py`` starts for all tests, a cluster or a logger, may not start here."""
+        """Return, for each file or test, its outcomes, or the line that explains why there are none, and the option.
+
+        The option of pytest disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
+        """
         if not tests:
             return {}
         option = option or self._option
@@ -128,7 +132,7 @@ class UpstreamTests:
         flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
             out = output_of(command, Path(folder), [tree], flags, TIMEOUT)
-        if out is None and not option:  # what a conftest.py starts does not start, or a test waits for what is not here
+        if out is None and not option:  # a conftest.py or a test waits for something that is missing here
             alone = self._run(side, tests, own_tests, "--noconftest")
             if any(map(_ran, alone.values())):
                 self._option = "--noconftest"
@@ -136,7 +140,7 @@ class UpstreamTests:
         if out is None and len(tests) > 1:
             return {test: self._run(side, [test], own_tests, option)[test] for test in tests}
         out = f"no end within {TIMEOUT:g} s" if out is None else out
-        out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some ask for colours whatever is said here
+        out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some projects force colours
         out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
         lines = _OUTCOME.findall(out)
         results = {}
@@ -148,7 +152,7 @@ class UpstreamTests:
             ]
             whole = sorted(
                 own, key=lambda line: "::" in line[1]
-            )  # that a file does not import, before that a test fails
+            )  # an import error of the file, before a failure of a test
             reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             results[test] = ran, portable(reason)[:200], option
@@ -158,7 +162,7 @@ class UpstreamTests:
         return results
 
     def _tree(self, side: str, own_tests: bool) -> Path:
-        """Make a scratch tree, once."""
+        """Return a scratch tree, created on first use."""
         tree = Path(self._folder.name, side + ("-tested" if own_tests and side == "without" else ""))
         if tree.exists():
             return tree
@@ -198,14 +202,14 @@ def _words(path: str) -> set[str]:
 
 
 def _import_of(file: str) -> re.Pattern[str]:
-    """Say how a module is imported: by its dotted path, or from its package."""
+    """Return a pattern for imports of a module, by its dotted path or from its package."""
     parts = file.removesuffix(".py").removesuffix("/__init__").split("/")
     package, name = r"\.".join(map(re.escape, parts[-3:-1])), re.escape(parts[-1])
     return re.compile(rf"{package}\.{name}\b|from [\w.]*{package} import [^\n]*\b{name}\b")
 
 
 def _why(out: str) -> str:
-    """Give the line of pytest's output that says why nothing ran."""
+    """Return the line of pytest's output that explains why nothing ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
     return (lines or [last or "it said nothing"])[-1][:200]

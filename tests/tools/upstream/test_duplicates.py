@@ -186,7 +186,7 @@ RAISED = ClosureVerdict("", "", "inconclusive", "raised", "the boundary raised K
         (RAISED, ABSENT, "absent", ""),
         (RAISED, REPRODUCED, "inconclusive", "the boundary raised KeyError: 'x'"),
         (ABSENT, REPRODUCED, "inconclusive", "m has no 'f' in this checkout"),
-        (FIXED, RAISED, "inconclusive", "where it began: the boundary raised KeyError: 'x'"),
+        (FIXED, RAISED, "inconclusive", "at its base: the boundary raised KeyError: 'x'"),
     ],
 )
 def test_a_head_says_something_of_a_bug_that_was_there_when_it_began(head, began, verdict, reason):

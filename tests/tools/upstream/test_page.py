@@ -73,7 +73,7 @@ def test_two_values_that_differ_never_look_alike(one, other, told):
 def test_whom_it_concerns_is_said_in_words(export, broken_tree, fixed_tree):
     entry = {"when": {"actor.loss": ["ppo", "sapo"], "actor.clip": "set"}, "where": "a token is masked"}
     text = text_of(export, broken_tree, fixed_tree, affects=["everybody", entry])
-    assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, where a token is masked\n" in text
+    assert "\n* everybody\n* actor.loss=ppo or sapo, actor.clip set, if a token is masked\n" in text
 
 
 def test_hostile_prose_is_inert(export, broken_tree, fixed_tree):
@@ -113,8 +113,8 @@ def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
     others = {"C": ["reproduced", "reproduced"], "B": ["unavailable", "reproduced"], "A": ["reproduced", "fixed"]}
     tried = {**NOTHING, "others": others | {"D": ["unavailable", "fixed"]}}
     told = next(_tried(DEMO, tried))
-    assert told == "4 other known bugs of demo: each is there, or is not, as before; fixed too: `A`; " + (
-        "its new code does not have: `D`."
+    assert told == "4 other known bugs of demo: also fixed: `A`; " + (
+        "absent from the new code: `D`; the other verdicts are unchanged."
     )
 
 
@@ -123,12 +123,14 @@ def test_what_a_fix_mends_and_what_comes_with_it_are_told_apart():
     [
         ([0.0, 0.0], "every output is the same."),
         ([0.0, 1e-7], "no output differs by more than 1e-07."),
-        (["inf", 1e-7], "every output is the same but for what speaks against the fix, above."),
+        (["inf", 1e-7], "every output is the same, except for the problems above."),
     ],
 )
 def test_what_other_functions_gave_is_said_once(differences, told):
     rest = {f"m.f{n}": {"scenarios": 6, "largest_difference": value} for n, value in enumerate(differences)}
-    assert list(_tried(DEMO, {**NOTHING, "elsewhere": rest}))[1:] == [f"12 drawn inputs of 2 other functions: {told}"]
+    assert list(_tried(DEMO, {**NOTHING, "elsewhere": rest}))[1:] == [
+        f"12 generated inputs of 2 other functions: {told}"
+    ]
 
 
 def test_upstreams_tests_that_did_not_run_are_told_together():
@@ -136,7 +138,7 @@ def test_upstreams_tests_that_did_not_run_are_told_together():
     tests = {"tests/a.py": {"not_runnable": "no ray"}, "tests/b.py": ran, "tests/c.py": {"not_runnable": "no ray"}}
     assert list(_tried(DEMO, {**NOTHING, "tests": tests}))[2:] == [
         "`tests/b.py`: 1 failed, 2 passed, 3 with the fix and its tests, run with `--noconftest`.",
-        "`tests/a.py` and `tests/c.py` could not run where this was tried: `no ray`.",
+        "`tests/a.py` and `tests/c.py` could not run in this environment: `no ray`.",
     ]
 
 
@@ -146,5 +148,5 @@ def test_heads_of_pull_requests_are_told_apart_by_what_they_say():
     made = SimpleNamespace(document={"bugs": {}, "runner": None, "tried": None, "related": related}, fix=None)
     assert list(checks(made)) == [
         "The 4 pull requests that change lines of this function were run at their heads: fixed at none; the bug is "
-        "there at #5 and #2; the bug was not there where these began: #4; not decided at #3."
+        "present at #5 and #2; the bug was absent from the base of #4; undecided at #3."
     ]
