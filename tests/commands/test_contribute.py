@@ -285,7 +285,7 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirror
     assert answer.status == 1
     assert "the bug could not be decided at git:" in answer.out
     assert not (folder / "run_validation.py").exists()
-    assert "There is no standalone script" in (folder / "PULL_REQUEST.md").read_text()
+    assert "No standalone script is attached" in (folder / "PULL_REQUEST.md").read_text()
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -175,7 +175,7 @@ def _reproduction(made: Contribution) -> Iterable[str]:
         yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
     runner = made.document["runner"]
     if runner is None:
-        yield f"There is no standalone script: {sentence(made.document['reason'])}\n"
+        yield f"No standalone script is attached: {sentence(made.document['reason'])}\n"
         return
     yield (
         f"The attached `run_validation.py` needs {_and(runner['packages'])}. It calls the function in a checkout and "
