@@ -48,7 +48,7 @@ def main() -> None:
             if not radar.touches(parent.tree, commit.tree):
                 continue
             taken += 1
-            pull = radar.compared(0, commit, parent, time.monotonic())
+            pull = radar.compare(0, commit, parent, time.monotonic())
             known = [bug for bug, text in brought.items() if commit.sha[:7] in text]
             row: dict[str, Any] = {
                 "target": target.name,

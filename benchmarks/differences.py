@@ -19,9 +19,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 
-from sentinel.comparing.comparing import Comparison
-from sentinel.comparing.pairs import SIDES, Alone, Pair, numbers_stay_for
-from sentinel.comparing.reached import Code, Modules
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import SIDES, numbers_stay_for
+from sentinel.comparing.reached import Code
+from sentinel.comparing.sessions import Alone, Pair
+from sentinel.comparing.units import Modules
 from sentinel.deciding.law_session import Undecidable
 from sentinel.deciding.runner import Runner, runner_of
 from sentinel.errors import SentinelError
@@ -68,7 +70,7 @@ def _seen(
     finally:
         for ref in refs:
             runner.discard(name, ref)
-    places = {subject.name: subject.binding for subject in comparison.subjects}
+    places = {subject.name: subject.binding for subject in comparison.selection.subjects}
     for recipe in several:
         about = [i for i in found if i.contract == recipe.contract and recipe.boundary in places[i.name].paths]
         states = ", ".join(f"{item.state}{f' ({item.reason})' if item.reason else ''}" for item in about)
@@ -100,7 +102,9 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
                     continue
                 refs = Ref("git", before.sha), Ref("git", commit.sha)
                 bound = random.Random(commit.sha).sample(bound, min(5, len(bound)))
-                comparison = Comparison(catalog, runner, target, refs, examples=20, boundaries=bound, whatever=True)
+                comparison = Comparison(
+                    catalog, runner, target, refs, examples=20, boundaries=bound, unchanged_too=True
+                )
                 found = list(comparison.run())
                 for ref in refs:
                     runner.discard(name, ref)
@@ -138,11 +142,11 @@ def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, example
     with closing(runner_of(catalog, Settings())) as runner:
         target, refs = catalog.targets[name], (Ref.parse(one), Ref.parse(other))
         comparison = Comparison(catalog, runner, target, refs, examples=examples, boundaries=globs)
-        asked = [state for state in comparison.states.values() if not state[1].state]
+        asked = [each.subject for each in comparison.selection.candidates.values() if not each.result.state]
         seconds: dict[str, float] = defaultdict(float)
-        for subject, _, _ in asked:
+        for subject in asked:
             drawn_scenarios(subject, 0, 0, examples)  # by neither
-            one_, other_ = (comparison.place(side, subject).law_session for side in SIDES)
+            one_, other_ = (comparison.processes.open(side, subject).law_session for side in SIDES)
             for way, pair in (("alone", Alone(one_.fresh())), ("both", Pair(one_.fresh(), other_.fresh()))):
                 search = BoundarySearch(pair, subject, 0, numbers_stay_for(subject.laws))
                 began = time.monotonic()

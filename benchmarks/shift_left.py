@@ -28,8 +28,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.comparing.comparing import Comparison
-from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.errors import SentinelError
@@ -135,14 +135,14 @@ def _asked(
         until = time.monotonic() + seconds
         comparison = Comparison(catalog, runner, target, (refs[0], refs[1]), boundaries=[recipe.boundary], until=until)
         found = [
-            subject
-            for subject, known, _ in comparison.states.values()
-            if known.contract == recipe.contract and recipe.boundary in subject.binding.paths
+            each.subject
+            for each in comparison.selection.candidates.values()
+            if each.result.contract == recipe.contract and recipe.boundary in each.subject.binding.paths
         ]
         if not found:
             return {"said": "not bound", "why": "no boundary of this contract is there"}
         subject = found[0]
-        item = comparison.compared(subject.name)
+        item = comparison.compare(subject.name)
         flags = bool(item.broken.get(AFTER))
         asked = item.state in ("differs", "same numbers")
         broken = asked and not flags and was_broken(comparison, runner, subject, recipe)
@@ -173,7 +173,7 @@ def was_broken(comparison: Comparison, runner: Runner, subject: Subject, recipe:
 def _shown(comparison: Comparison, side: str, subject: Subject, recipe: Recipe) -> set[tuple[str, str]]:
     """The recipe's laws that its own scenario breaks here, and how: without the options that are not there, and, where
     one of its choices is not, with the next."""
-    session = comparison.place(side, subject).law_session.fresh()
+    session = comparison.processes.open(side, subject).law_session.fresh()
     try:
         for given in _otherwise(subject, example(subject, recipe)):
             search = BoundarySearch(session, subject, 0)

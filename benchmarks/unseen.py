@@ -25,8 +25,9 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-from sentinel.comparing.comparing import BoundaryDiff, Comparison
-from sentinel.comparing.pairs import AFTER, BEFORE
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER, BEFORE
+from sentinel.comparing.results import BoundaryDiff
 from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes.catalog import bundled_catalog

@@ -30,7 +30,6 @@ DIGEST = "sha256:" + "0" * 64
 VARIANTS = dict.fromkeys(NAMES, INPUTS)
 RECIPE = Recipe("A", "a", "demo", "loss_aggregation", "a.b", VARIANTS, Path("a.yaml"), DIGEST, EXPECTED, EXPECTED)
 CLAIM = {"boundary": "a.b", "module": "a", "module_file": "/a.py", "file": "/a.py", "line": 1, "signature": "()"}
-CLAIM["layers"] = [{"file": "/a.py", "line": 1, "name": "b", "digest": "sha256:0"}]
 FAILURE = {"kind": "drift", "reason": "a", "traceback": "", "provenance": CLAIM}
 BESIDE = {"provenance": CLAIM, "ghosts": ["g"], "stand_ins": [["s", "why"]]}
 
@@ -65,7 +64,7 @@ def seeds() -> Iterator[bytes]:
         yield protocol.encode({"failure": {**FAILURE, "kind": kind, "place": "/a.py"}})
         yield protocol.encode({"answers": {"a": {"refused": FAILURE}, "b": {"refused": FAILURE}}})
     yield protocol.encode({"imported": True, "compiled": ["/a.py"]})
-    yield protocol.encode({"codes": [[1, "f", "sha256:0", 2]], "names": ["f(x)"], "error": ""})
+    yield protocol.encode({"spans": [[1, 2]], "names": ["f(x)"], "error": ""})
 
 
 def one(data: bytes) -> None:

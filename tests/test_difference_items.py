@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 from demo_kit import Repository, copy_demo
 
-from sentinel.comparing.comparing import Comparison
+from sentinel.comparing.comparison import Comparison
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
 
 
 @pytest.fixture
 def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.comparing.comparing.Comparison", partial(Comparison, examples=3))
+    monkeypatch.setattr("sentinel.comparing.comparison.Comparison", partial(Comparison, examples=3))
 
 
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:
@@ -96,7 +96,7 @@ def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(ca
     result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-k", "agg_loss")
     if callers:
         result.assert_outcomes(failed=1)
-        result.stdout.fnmatch_lines(["*it is removed, and what called it is still there: demo_rl.training.step*"])
+        result.stdout.fnmatch_lines(["*it is removed, and its callers are still there: demo_rl.training.step*"])
     else:
         assert "failed" not in result.parseoutcomes()
 

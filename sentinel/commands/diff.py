@@ -1,4 +1,4 @@
-"""``sentinel diff``: what changes in the numbers between two revisions."""
+"""``sentinel diff``: show what changes in the numbers between two revisions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from typing import Any
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
-from sentinel.comparing.comparing import BoundaryDiff, Comparison, Shared
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.processes import Shared
 from sentinel.comparing.reached import Code
+from sentinel.comparing.results import BoundaryDiff
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
@@ -34,12 +36,12 @@ _EXAMPLE = """\
   sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each with the one before
   sentinel diff verl git:v0.8.0 git:main --boundary 'compute_grpo*' --examples 500
 
-The same scenarios go through each boundary at both revisions, where anything that it reaches has changed: those of
-known bugs first, then drawn ones, shrunk to the smallest that differs and measured again in fresh processes. Laws and
-known bugs say whether a difference is better or worse. Changed lines that no scenario ran are listed as not examined,
-and so are changed signal functions that no boundary reaches. Each answer is printed when it is known; Ctrl-C and
-SIGTERM end the command, and keep what is known.
-exit status: 0 nothing differs where it was examined, 1 something does, 2 nothing was examined, 130 interrupted
+Runs the same scenarios at both revisions through each boundary that reaches changed code: those of known bugs first,
+then drawn ones. A difference is shrunk to the smallest scenario and confirmed in fresh processes. Laws and known bugs
+decide whether it is better or worse. Changed lines that did not run, and changed signal functions that no boundary
+reaches, are listed as not examined. Results are printed as soon as they are known: changed functions first, then their
+callers, nearest first. Ctrl-C and SIGTERM end the command and keep the finished results.
+exit status: 0 no difference where it was examined, 1 a boundary differs, 2 nothing was examined, 130 interrupted
 """
 
 
@@ -86,7 +88,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 shared=shared and shared[0],
                 trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
-            if arguments.boundary and not comparison.subjects:
+            if arguments.boundary and not comparison.selection.subjects:
                 raise SentinelError("; ".join(target.not_bound(glob) for glob in arguments.boundary))
             outcomes: list[BoundaryDiff] = []
             interrupted = False
@@ -96,7 +98,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                     _tell_answer(arguments, comparison, outcomes, tell)
             except KeyboardInterrupt:
                 interrupted = True
-            outcomes = comparison.settled(outcomes)
+            outcomes = comparison.settle(outcomes)
             documents.append(_print(arguments, comparison, outcomes, interrupted))
             statuses.append(_status(comparison, outcomes, interrupted, arguments.worse))
             if interrupted:
@@ -109,7 +111,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Open once what comparisons of several commits share; None where a ref is no commit of the mirror."""
+    """Open the state that comparisons of several commits share; None if a ref is not a commit of the mirror."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)
@@ -129,7 +131,7 @@ def _tell_answer(
         if compared.state != "same code":
             tell(f"{compared.name}: {compared.judgement or compared.state}")
         return
-    text = "\n".join(report.answer(comparison, compared, sum(each.state == "differs" for each in outcomes)))
+    text = "\n".join(report.write_result(comparison, compared, sum(each.state == "differs" for each in outcomes)))
     if text:
         say(text)
         sys.stdout.flush()
@@ -138,17 +140,17 @@ def _tell_answer(
 def _print(
     arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
-    """Print one comparison, and save it; as data, where that is asked for."""
+    """Print and save one comparison. Return it as data with ``--json``."""
     if arguments.save is not None:
         name = "..".join(ref.short for ref in comparison.refs.values())
-        entry = {name: report.brief(comparison, outcomes, interrupted)}
+        entry = {name: report.to_page(comparison, outcomes, interrupted)}
         report.save(arguments.save, "revisions", comparison.target.name, entry)
     if arguments.json:
-        return report.document(comparison, outcomes, interrupted)
+        return report.to_document(comparison, outcomes, interrupted)
     if arguments.markdown:
-        sys.stdout.write(report.markdown(comparison, outcomes, interrupted))
+        sys.stdout.write(report.to_markdown(comparison, outcomes, interrupted))
     else:
-        say("\n".join(report.ending(comparison, outcomes, interrupted)))
+        say("\n".join(report.write_ending(comparison, outcomes, interrupted)))
     return None
 
 
@@ -158,5 +160,5 @@ def _status(comparison: Comparison, outcomes: Sequence[BoundaryDiff], interrupte
         return 130
     if any(item.judgement in ("worse", "mixed") for item in outcomes) or (not worse and "differs" in states):
         return 1
-    nothing = report.nothing_examined(comparison, outcomes)
+    nothing = report.why_nothing_examined(comparison, outcomes)
     return nothing_examined(nothing) if nothing else 0

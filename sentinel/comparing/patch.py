@@ -1,8 +1,8 @@
-"""The changed statements of two trees, and which of them ran: patch coverage of what a comparison is about.
+"""Patch coverage of signal code: the changed statements of two trees, and which of them ran.
 
-A claim that nothing differs holds for the statements that ran alone: added ones at the head, deleted ones at the base.
-Functions are compared statement by statement. Anything else (a value, a class, a field) counts as one statement, which
-runs when its module is imported.
+The claim that nothing differs covers only statements that ran: added ones at the head, deleted ones at the base.
+Functions are compared statement by statement. Any other definition (a value, a class, a field) counts as one statement,
+which runs when its module is imported.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
-from sentinel.comparing.reached import Bare, Place, Unit
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
+from sentinel.comparing.reached import Place
+from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # no line event of its own, or nothing of its own to run
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or nothing to run
 
 #: Characters of a guard that are shown.
 _GUARD = 60
@@ -30,7 +31,7 @@ class Statement:
 
     :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
     :ivar lines: its first and last line, counted from the first line of its function.
-    :ivar guard: the innermost condition that it runs under; empty where there is none.
+    :ivar guard: the innermost condition around it; empty if there is none.
     """
 
     key: str
@@ -57,8 +58,10 @@ class Unexamined:
 
 
 class Patch:
-    """:param changes: what is not the same in the two trees, by side.
-    :param bound: the changed definitions that a boundary reaches; the others are signal functions without a binding.
+    """The changed definitions of two trees, and the lines of them that ran.
+
+    :param changes: place -> the definition at both revisions.
+    :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
     """
 
     def __init__(self, changes: Mapping[Place, tuple[Unit | None, Unit | None]], bound: Collection[Place] = ()) -> None:
@@ -70,28 +73,28 @@ class Patch:
 
     @property
     def places(self) -> frozenset[Place]:
-        """Name what is not the same, moved functions included."""
+        """The places of changed definitions, moved functions included."""
         return self._places
 
     @property
     def unbound(self) -> list[Place]:
-        """List the changed signal functions that no boundary reaches."""
+        """The changed signal functions that no boundary reaches."""
         return sorted(self._changes.keys() - self._bound)
 
     @property
     def count(self) -> int:
-        """Count the changed statements, at either side."""
+        """The number of changed statements of both sides."""
         return sum(len(numbers) for changed in self._changed.values() for numbers in changed.values())
 
     def units(self, side: str) -> dict[Place, Unit]:
-        """Give the changed definitions of one side."""
+        """Return the changed definitions of one side."""
         both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
         return {place: unit for place, unit in both if unit is not None}
 
     def note(self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]) -> None:
         """Record the lines that ran.
 
-        :param units: the definitions in the tree whose code ran, which may stand at other lines than in the side's own.
+        :param units: the definitions in the tree that ran, which may have other line numbers than the side's own.
         """
         by_file: dict[str, list[int]] = defaultdict(list)
         for file, line in lines:
@@ -107,14 +110,14 @@ class Patch:
                     self._ran[side, place].add(number)
 
     def imported(self, places: Iterable[Place]) -> None:
-        """Record that module-level code has run at both sides, since its module was imported."""
+        """Record that module-level code ran at both sides, because its module was imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
                     self._ran[side, place].add(0)
 
     def ran(self, place: Place) -> bool:
-        """Say whether any statement of a definition ran, at either side."""
+        """Return True if any statement of a definition ran at either side."""
         return any(self._ran.get((side, place)) for side in SIDES)
 
     def examined(self, places: Collection[Place] | None = None) -> int:
@@ -127,7 +130,7 @@ class Patch:
         )
 
     def unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """List the changed lines that did not run, of some definitions or of all; neighbours in one range."""
+        """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [
             item
@@ -144,7 +147,7 @@ class Patch:
             return
         called, other = self.ran(place), self._changes[place][1 - SIDES.index(side)]
         if not called and other is None:
-            yield Unexamined(*place, unit.span, side, bound=place in self._bound)  # it is listed as a whole
+            yield Unexamined(*place, unit.span, side, bound=place in self._bound)  # new or removed as a whole
             return
         if not called and side == BEFORE and self._changed[place][AFTER]:
             return  # the lines that replace these are listed
@@ -163,7 +166,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Leave out functions that stand unchanged in another file now."""
+    """Leave out functions that moved to another file unchanged."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -173,7 +176,7 @@ def _without_moved(
 
 
 def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
-    """Give the places, among :func:`statements`, of what was deleted and of what was added."""
+    """Return the indices, among :func:`statements`, of deleted and added statements."""
     before, after = (statements(unit) if unit is not None else () for unit in (one, other))
     matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
     deleted: list[int] = []
@@ -182,17 +185,17 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
         if tag != "equal":
             deleted += range(start, end)
             added += range(begin, stop)
-    if not deleted and not added:  # the difference is outside all statements: all of them count
+    if not deleted and not added:  # the difference is outside of the statements, so all of them count
         deleted, added = list(range(len(before))), list(range(len(after)))
     return {BEFORE: tuple(deleted), AFTER: tuple(added)}
 
 
 @lru_cache(maxsize=4096)
 def statements(unit: Unit) -> tuple[Statement, ...]:
-    """Give the statements of a function, the first of which is its signature; anything else is one statement."""
+    """Return the statements of a function, of which the signature is the first. Another definition is one statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
-        return whole  # two definitions of one name share a unit, whose lines are not those of the file
+        return whole  # two definitions of one name are one unit, whose lines do not match the file
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         try:
             body = ast.parse(source).body

@@ -1,4 +1,4 @@
-"""What a comparison came to, in words and as data."""
+"""Writes the result of a comparison: lines for a terminal, Markdown, and data."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.comparing.comparing import ANSWERED, BoundaryDiff, Broken, Comparison, Difference
-from sentinel.comparing.pairs import AFTER, BEFORE, SIDES
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.patch import Unexamined
+from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import numbers
 from sentinel.reports.escaping import message
@@ -25,53 +26,53 @@ from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
 
 
-def sentence(compared: BoundaryDiff) -> str:
-    """Say what has changed, in one sentence."""
+def summarise(compared: BoundaryDiff) -> str:
+    """Describe a changed boundary in one sentence."""
     if compared.lost:
         return compared.lost
     parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
-    for item in _first(compared.broken.get(AFTER, ())):
+    for item in _first_laws(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
-        answers = f"it no longer answers: {message(item.detail)}"
-        parts.append(answers if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
-    for item in _first(compared.broken.get(BEFORE, ())):
-        answers = f"it answers now; {message(item.detail)}"
-        parts.append(answers if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
-    parts += [of_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
+        fails = f"it can no longer be called: {message(item.detail)}"
+        parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
+    for item in _first_laws(compared.broken.get(BEFORE, ())):
+        returns = f"it can be called now; {message(item.detail)}"
+        parts.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
+    parts += [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
 
 
-def _first(broken: Sequence[Broken]) -> list[Broken]:
+def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
     return list({item.law: item for item in broken}.values())[:2]
 
 
-#: The end of a part's name if the part is a count of values.
+#: The end of the name of a part that is a count of values.
 _COUNT = " has"
 
 
-def _counted(key: str, now: int, before: int, function: str) -> str:
-    """Say how many values a function returns, or a part of what it returns or is given has."""
+def _describe_count(key: str, now: int, before: int, function: str) -> str:
+    """Describe a change in the number of values that a function returns, or that a part has."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
         return f"`{message(name)}` returns {now} value{'' if now == 1 else 's'}; it returned {before}"
-    return f"{_named(key.removesuffix(_COUNT))} has {now} values; it had {before}"
+    return f"{_name_part(key.removesuffix(_COUNT))} has {now} values; it had {before}"
 
 
-def _named(key: str) -> str:
+def _name_part(key: str) -> str:
     """Return the name of a part of a result, with its owner if another function returned it."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # the boundary's own; of a later call of it
+    if not label or label.isdecimal():  # of the boundary itself, in this or a later call
         return message(path)
     if "(" in label:  # a function, and a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
-    return f"what a stand-in is given, {message(path.removeprefix('given.'))},"
+    return f"the argument {message(path.removeprefix('given.'))} of a stand-in"
 
 
-def of_difference(difference: Difference, function: str = "it") -> str:
-    """Say how the answers of a scenario differ, in words.
+def describe_difference(difference: Difference, function: str = "it") -> str:
+    """Describe how the two results of a scenario differ.
 
     :param function: the boundary's name, without its module.
     """
@@ -82,43 +83,43 @@ def of_difference(difference: Difference, function: str = "it") -> str:
         one, other = numbers(before.get(key)), numbers(after.get(key))
         if one is None or other is None:
             was, is_ = distinct(before.get(key), after.get(key))
-            return f"{_named(key)} is {is_}; it was {was}"
+            return f"{_name_part(key)} is {is_}; it was {was}"
         if key.endswith(_COUNT):
-            return _counted(key, int(other[0]), int(one[0]), function)
+            return _describe_count(key, int(other[0]), int(one[0]), function)
         if difference.symptom == "dtype":
-            return f"{_named(key)} has the same numbers in {other[1]}, and had them in {one[1]}"
+            return f"{_name_part(key)} has the same numbers with dtype {other[1]}; it was {one[1]}"
         if one[0].shape != other[0].shape:
-            return f"{_named(key)}: {difference.details[key]}"
+            return f"{_name_part(key)}: {difference.details[key]}"
         where = ", only where the mask is 0" if difference.symptom == "masked" else ""
-        return f"{_named(key)} {_moved(one[0], other[0])}{where}"
+        return f"{_name_part(key)} {_describe_move(one[0], other[0])}{where}"
     return difference.symptom
 
 
-def _moved(one: Any, other: Any) -> str:
-    """Find the simplest words for how numbers have moved."""
+def _describe_move(one: Any, other: Any) -> str:
+    """Describe a change of numbers by the simplest relation that holds."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
     moved = finite & (one != other)
     left, right = one[moved], other[moved]
     if not left.size:
-        return "is another"
+        return "is different"
     if (right == 0).all():
-        return "is now 0 where it was not" if moved.size > 1 else "is now 0"
+        return "is now 0" if moved.size == 1 else "is now 0 in the elements that changed"
     if (left == 0).all():
-        return "was 0 where it is not" if moved.size > 1 else "was 0"
+        return "was 0" if moved.size == 1 else "was 0 in the elements that changed"
     if np.allclose(left, -right, rtol=1e-4, atol=0):
-        return "has the other sign"
+        return "has the opposite sign"
     ratio = right / np.where(left == 0, np.nan, left)
     if np.isfinite(ratio).all() and np.allclose(ratio, ratio.flat[0], rtol=1e-4):
-        return f"is {ratio.flat[0]:.6g} times what it was"
+        return f"is {ratio.flat[0]:.6g} times the previous value"
     if left.size > 1 and np.allclose(right - left, (right - left).flat[0], rtol=1e-4):
-        return f"is {(right - left).flat[0]:+.6g} of what it was"
-    return f"is up to {np.abs(right - left).max():.3g} away from what it was"
+        return f"is the previous value {(right - left).flat[0]:+.6g}"
+    return f"differs from the previous value by up to {np.abs(right - left).max():.3g}"
 
 
-def revision(checkout: Checkout) -> str:
-    """Give a ref, with what it resolved to."""
+def name_revision(checkout: Checkout) -> str:
+    """Return a ref with the commit, version or tree that it resolved to."""
     what = checkout.commit[:12] if checkout.commit else checkout.version or checkout.tree[:12]
     dirty = ", with uncommitted changes" if checkout.dirty else ""
     return f"{checkout.ref.short} ({what}{dirty})"
@@ -127,29 +128,29 @@ def revision(checkout: Checkout) -> str:
 _SAME = "no signal code differs by the inventory's rule"
 
 
-def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Give one sentence that a maintainer can quote."""
+def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
+    """Summarise a comparison in one sentence that a maintainer can quote."""
     states = Counter(item.state for item in results)
     judged = Counter(item.judgement for item in results if item.state == "differs")
-    patch = comparison.patch
-    where = f"{comparison.target.name} from {revision(comparison.checkouts[BEFORE])} to "
-    where += revision(comparison.checkouts[AFTER])
+    patch, scope = comparison.selection.patch, ", ".join(comparison.selection.boundaries)
+    where = f"{comparison.target.name} from {name_revision(comparison.checkouts[BEFORE])} to "
+    where += name_revision(comparison.checkouts[AFTER])
     same, partly = states["same numbers"], states["not examined"]
     parts = []
-    if proven(comparison, results):
-        claim = f"no code that {message(comparison.scope)} reaches differs" if comparison.scope else _SAME
-        rest = "; other code was not compared" if comparison.scope else ""
+    if is_proven(comparison, results):
+        claim = f"no code that {message(scope)} reaches differs" if scope else _SAME
+        rest = "; other code was not compared" if scope else ""
         parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
         count = f"{states['differs']} of {states['differs'] + same + partly} boundaries that reach changed code"
         parts.append(f"{count} differ ({judgements})")
     elif same:
-        parts.append(f"no difference at the {_boundaries(same)} whose changed lines all ran")
+        parts.append(f"no difference at the {_count_boundaries(same)} whose changed lines all ran")
     elif not partly:
-        parts.append("nothing is compared")
+        parts.append("nothing was compared")
     if partly:
-        parts.append(f"{_boundaries(partly)} not examined")
+        parts.append(f"{_count_boundaries(partly)} not examined")
     if patch.count:
         scenarios = sum(item.scenarios for item in results)
         parts.append(f"{patch.examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
@@ -163,21 +164,21 @@ def headline(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
     return f"{where}: {'; '.join(parts)}{'; interrupted' if interrupted else ''}"
 
 
-def _boundaries(count: int) -> str:
+def _count_boundaries(count: int) -> str:
     return "one boundary" if count == 1 else f"{count} boundaries"
 
 
-def proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
-    """Say whether the text of both trees proves that no signal code differs."""
+def is_proven(comparison: Comparison, results: Sequence[BoundaryDiff]) -> bool:
+    """Return True if the text of both trees proves that no signal code differs."""
     apart = any(item.state in ("new", "gone", "not compared") for item in results)
-    return not comparison.patch.count and not apart and not comparison.effects
+    return not apart and comparison.selection.proves_equality()
 
 
-def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) -> str:
-    """Say why nothing was examined and what to do; nothing if something was."""
+def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) -> str:
+    """Return why nothing was examined and what to do; empty if something was examined."""
     states = {item.state for item in results}
     answered_new = any(item.state == "new" and item.scenarios for item in results)
-    if states & {"differs", "same numbers"} or answered_new or proven(comparison, results):
+    if states & {"differs", "same numbers"} or answered_new or is_proven(comparison, results):
         return ""
     if "not examined" in states:
         return (
@@ -188,54 +189,58 @@ def nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]) ->
     if undecided:
         why = "; ".join(causes(map(message, undecided)))
         return f"no boundary that reaches changed code could be compared: {why}; name other revisions"
-    if comparison.effects and not comparison.patch.count:
+    effects = comparison.selection.effects
+    if effects and not comparison.selection.patch.count:
         return (
-            f"module-level code that may change other functions differs ({_listed(comparison.effects)}), and the text "
-            "does not tell what it does; run the laws at the head (pytest --sentinel-laws=quick)"
+            f"module-level code that may change other functions differs ({_join(effects)}), and the text does not "
+            "show its effect; run the laws at the head (pytest --sentinel-laws=quick)"
         )
-    if comparison.patch.unbound:
+    if comparison.selection.patch.unbound:
         return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
 
 
-#: What a list of unexamined things shows at most: files, and entries for each.
+#: Files in a list of unexamined code, and entries per file.
 _FILES, _ENTRIES = 12, 6
 
 
-def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
-    """List what was not examined, and why: changed lines by file, boundaries by reason, parts that are not finite."""
-    idle = comparison.patch.unexamined()
+def list_unexamined(
+    comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False
+) -> Iterator[str]:
+    """Write the code that was not examined: changed lines by file, boundaries by reason, parts that are not finite."""
+    idle = comparison.selection.patch.unexamined()
     by_file: dict[str, list[Unexamined]] = {}
     for item in idle:
         by_file.setdefault(item.file, []).append(item)
     if idle:
         yield "not examined:"
     for file, items in list(by_file.items())[:_FILES]:
-        ranges = [lines_of(item).removeprefix(f"{message(file)}:") for item in items[:_ENTRIES]]
+        ranges = [format_lines(item).removeprefix(f"{message(file)}:") for item in items[:_ENTRIES]]
         ranges += [f"and {len(items) - _ENTRIES} more"] if len(items) > _ENTRIES else []
         yield f"  {message(file)}:{', '.join(ranges)}"
     if len(by_file) > _FILES:
         yield f"  {len(by_file) - _FILES} more files"
-    if comparison.effects:
-        yield f"not examined: module-level code that may change other functions: {_listed(comparison.effects)}"
-    others = comparison.other_changes
+    effects = comparison.selection.effects
+    if effects:
+        yield f"not examined: module-level code that may change other functions: {_join(effects)}"
+    others = comparison.selection.other_changes
     if others:
         count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
-        yield f"not examined, and no signal code by the inventory's rule: {count}: {_listed(others)}"
+        yield f"not examined, and not signal code by the inventory's rule: {count}: {_join(others)}"
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):
             reasons.setdefault((each.state, each.reason), []).append(each.name)
-    for name, why in comparison.left_out.items():
+    for name, why in comparison.selection.left_out.items():
         reasons.setdefault(("not compared", why), []).append(name)
     asked = {item.name for item in results}
     if interrupted:
         reasons["not compared", "interrupted before its turn"] = [
-            name for name in comparison.states if name not in asked
+            name for name in comparison.selection.candidates if name not in asked
         ]
     for (state, why), names in list(reasons.items())[:_FILES]:
         if names:
-            yield f"{state}: {_listed(names)}: {message(why)}"
+            yield f"{state}: {_join(names)}: {message(why)}"
     if len(reasons) > _FILES:
         count_left = sum(len(names) for names in list(reasons.values())[_FILES:])
         yield f"not compared: {count_left} more, for {len(reasons) - _FILES} other reasons"
@@ -247,13 +252,13 @@ def unexamined(comparison: Comparison, results: Sequence[BoundaryDiff], interrup
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 
 
-def lines_of(item: Unexamined) -> str:
-    """Write changed lines that did not run: ``file:first-last function (why)``."""
+def format_lines(item: Unexamined) -> str:
+    """Format changed lines that did not run: ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
     why = why or ("" if item.called else "never ran")
@@ -264,104 +269,105 @@ def lines_of(item: Unexamined) -> str:
     return message(f"{item.file}:{span} {item.name or 'the module'}{f' ({joined})' if texts else ''}")
 
 
-def beyond(comparison: Comparison) -> Iterator[str]:
-    """List, in at most three lines, the changed code that no boundary can examine."""
-    idle = [item for item in comparison.patch.unexamined() if not item.bound]
+def list_beyond(comparison: Comparison) -> Iterator[str]:
+    """Write, in at most three lines, the changed code that no boundary can examine."""
+    idle = [item for item in comparison.selection.patch.unexamined() if not item.bound]
     if idle:
-        yield f"signal functions that no boundary reaches: {_listed([lines_of(item) for item in idle])}"
-    if comparison.effects:
-        yield f"module-level code that may change other functions: {_listed(comparison.effects)}"
-    gone = [name for name, (_, compared, _) in comparison.states.items() if compared.state == "gone"]
+        yield f"signal functions that no boundary reaches: {_join([format_lines(item) for item in idle])}"
+    if comparison.selection.effects:
+        yield f"module-level code that may change other functions: {_join(comparison.selection.effects)}"
+    gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     if gone:
-        yield f"gone: {_listed(gone)}"
+        yield f"gone: {_join(gone)}"
 
 
-def lines(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
-    """Write lines for a terminal."""
-    for number, item in enumerate(results, 1):
-        yield from answer(comparison, item, number)
-    yield from ending(comparison, results, interrupted)
-
-
-def answer(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Write what is known of one boundary, as soon as it is known; what was not compared is listed at the end."""
+def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
+    """Write the result of one boundary. Boundaries that were not compared are listed at the end."""
     if item.state == "differs":
-        yield from described(comparison, item, number)
+        yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):
         place = next(iter(item.places.values()), item.name)
         yield f"{item.state}: {place}{f': {message(item.reason)}' if item.reason else ''}"
         yield from (f"  perhaps {message(name)}" for name in item.renamed)
         yield from (f"  breaks {each.law}: {message(each.detail)}" for each in item.broken.get(AFTER, ()))
     elif item.state == "same numbers":
-        yield f"same numbers: {item.name}: {item.scenarios} scenarios{_rounding(item)}"
+        yield f"same numbers: {item.name}: {item.scenarios} scenarios{_note_rounding(item)}"
     elif item.state == "not examined" and not item.reason:
         count = len({(each.file, each.name) for each in item.unreached})
         why = f"changed lines did not run, in {count} function{'' if count == 1 else 's'}"
-        yield f"not examined: {item.name}: {why} ({item.scenarios} scenarios{_rounding(item)})"
+        yield f"not examined: {item.name}: {why} ({item.scenarios} scenarios{_note_rounding(item)})"
 
 
-def _rounding(item: BoundaryDiff) -> str:
+def _note_rounding(item: BoundaryDiff) -> str:
     return f"; rounding up to {item.rounding:.2g}" if item.rounding else ""
 
 
-def ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
-    """Write what was not examined, and the headline."""
-    yield from unexamined(comparison, results, interrupted)
+def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
+    """Write the code that was not examined, and the headline."""
+    yield from list_unexamined(comparison, results, interrupted)
     yield ""
-    yield headline(comparison, results, interrupted)
+    yield write_headline(comparison, results, interrupted)
 
 
-def described(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Give all that is known of a boundary that differs."""
+def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
+    """Write everything about a boundary that differs."""
     contract = comparison.catalog.contracts[item.contract]
-    unsaid = {each.name for each in contract.inputs if each.dialect}  # they are for the oracle alone
+    unsaid = {each.name for each in contract.inputs if each.dialect}  # only the oracle reads them
     yield f"{number}. {item.name}: {item.judgement}"
-    yield f"   {sentence(item)}"
+    yield f"   {summarise(item)}"
     for side in SIDES:
         yield f"   {side:<7}{item.places.get(side, '')}"
     if item.parameters:
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
     for difference in item.differences:
-        yield from (f"   {line}" for line in _difference(difference, unsaid, item.name.rpartition(".")[2]))
-    for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, and keeps now")):
+        yield from (f"   {line}" for line in write_scenario(difference, unsaid, item.name.rpartition(".")[2]))
+    for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, holds now")):
         for broken in (each for each in item.broken.get(side, ()) if each.law != ANSWERED):
             yield f"   {word}: {broken.law}: {message(broken.detail)}"
     yield ""
 
 
-def _difference(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
+def write_scenario(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
+    """Write the scenario of a difference, and the values before and after.
+
+    :param unsaid: inputs to leave out.
+    """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
     yield f"scenario{whose}:"
-    yield from (f"  {line}" for line in scenario_lines({"scenario": _stated(difference.inputs, unsaid)}))
+    yield from (f"  {line}" for line in scenario_lines({"scenario": _state(difference.inputs, unsaid)}))
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(before, str) or isinstance(after, str):
         for side in SIDES:
             answer = difference.answers[side]
-            yield f"{side}: {message(f'raises {answer}') if isinstance(answer, str) else 'answers'}"
+            yield f"{side}: {message(f'raises {answer}') if isinstance(answer, str) else 'returns'}"
         return
     if len(difference.details) > _ENTRIES:
         details = dict(list(difference.details.items())[:_ENTRIES])
         more = f"{len(difference.details) - _ENTRIES} more parts differ"
     else:
         details, more = dict(difference.details), ""
+    shown: dict[str, list[str]] = {}  # parts of several calls may have one name
     for key, detail in details.items():
         if key.endswith(_COUNT):
-            yield _counted(key, int(after.get(key) or 0), int(before.get(key) or 0), function)
+            shown.setdefault(_describe_count(key, int(after.get(key) or 0), int(before.get(key) or 0), function), [])
             continue
         cells = distinct(before.get(key), after.get(key))
-        name = _named(key).rstrip(",")
-        yield f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
-        if cells[0] != cells[1] and isinstance(before.get(key), Tensor):
-            yield from (f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells))
+        name = _name_part(key)
+        line = f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
+        tensors = cells[0] != cells[1] and isinstance(before.get(key), Tensor)
+        shown.setdefault(line, [f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells)] if tensors else [])
+    for line, values in shown.items():
+        yield line
+        yield from values
     if more:
         yield more
     if difference.double:
         yield "the same in float64"
 
 
-def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """Give a scenario as a recipe would state it; what is left out is left out."""
+def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
+    """Return a scenario in the form of a recipe, without inputs that are None."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()
@@ -369,25 +375,25 @@ def _stated(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any
     }
 
 
-def document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Make data for programs."""
+def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
+    """Return a comparison as data for programs."""
     sides = {}
     for side, checkout in comparison.checkouts.items():
         sides[side] = {"ref": str(checkout.ref), "commit": checkout.commit, "version": checkout.version}
     return {
         "target": comparison.target.name,
         **sides,
-        "headline": headline(comparison, results, interrupted),
+        "headline": write_headline(comparison, results, interrupted),
         "interrupted": interrupted,
-        "changed_statements": comparison.patch.count,
-        "examined_statements": comparison.patch.examined(),
-        "not_examined": [_idle(item) for item in comparison.patch.unexamined()],
-        "boundaries": [_plain(item) for item in results],
-        "left_out": {name: message(why) for name, why in comparison.left_out.items()},
+        "changed_statements": comparison.selection.patch.count,
+        "examined_statements": comparison.selection.patch.examined(),
+        "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.unexamined()],
+        "boundaries": [_to_data(item) for item in results],
+        "left_out": {name: message(why) for name, why in comparison.selection.left_out.items()},
     }
 
 
-def _idle(item: Unexamined) -> dict[str, Any]:
+def _idle_to_data(item: Unexamined) -> dict[str, Any]:
     return {
         "function": item.name,
         "file": item.file,
@@ -399,19 +405,19 @@ def _idle(item: Unexamined) -> dict[str, Any]:
     }
 
 
-def _plain(item: BoundaryDiff) -> dict[str, Any]:
+def _to_data(item: BoundaryDiff) -> dict[str, Any]:
     return {
         "boundary": item.name,
         "contract": item.contract,
         "state": item.state,
         "judgement": item.judgement,
-        "sentence": sentence(item),
+        "sentence": summarise(item),
         "reason": message(item.reason),
         "places": dict(item.places),
         "parameters": {side: list(names) for side, names in item.parameters.items()},
         "renamed": list(item.renamed),
         "changed": list(item.changed),
-        "unreached": [_idle(each) for each in item.unreached],
+        "unreached": [_idle_to_data(each) for each in item.unreached],
         "undecided": dict(item.undecided),
         "scenarios": item.scenarios,
         "rounding": item.rounding,
@@ -442,9 +448,9 @@ def _plain(item: BoundaryDiff) -> dict[str, Any]:
     }
 
 
-def brief(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Give what a page or release notes say: one sentence for all, and a row for each boundary that differs, or is
-    new and breaks a law."""
+def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
+    """Return a comparison as data for a page: a headline, and a row for each boundary that differs or that is new and
+    breaks a law."""
     rows = []
     for item in (each for each in results if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
@@ -454,18 +460,18 @@ def brief(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: 
             {
                 "boundary": item.places.get(AFTER, item.name),
                 "is": item.judgement,
-                "changes": message(sentence(item)),
+                "changes": message(summarise(item)),
                 "numbers": message("; ".join(texts[:2])),
             }
         )
     stopped = {"interrupted": True} if interrupted else {}
-    rest = [*unexamined(comparison, results, interrupted)]
-    return {"headline": headline(comparison, results, interrupted), "rows": rows, "not_examined": rest, **stopped}
+    rest = [*list_unexamined(comparison, results, interrupted)]
+    return {"headline": write_headline(comparison, results, interrupted), "rows": rows, "not_examined": rest, **stopped}
 
 
-def markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
-    """Write a row for each boundary that differs, and what was not examined, for a page or a pull request."""
-    page = brief(comparison, results, interrupted)
+def to_markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> str:
+    """Write the differing boundaries as a Markdown table, and the code that was not examined."""
+    page = to_page(comparison, results, interrupted)
     parts = [f"## What changes in {escaped(comparison.target.name)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
         parts += ["", "| boundary | is | what changes | before and after |", "|" + " --- |" * 4]
@@ -476,22 +482,22 @@ def markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interrupte
 
 
 def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None:
-    """Put what was found into a file that holds more of it, for pages: by kind, target and name.
+    """Add entries to a JSON file by kind, target and name.
 
-    :raises SentinelError: where the file is another one, or cannot be written.
+    :raises SentinelError: if the file has other content, or cannot be written.
     """
     content = read_json(file) if file.exists() else {}
     if content is None or not content.keys() <= set(KINDS):
-        raise SentinelError(f"{file} holds something else; name another file")
+        raise SentinelError(f"{file} has other content; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
-    # What was stopped says less than what stands there of the same pair and came to its end.
-    there.update({name: each for name, each in entries.items() if name not in there or not _stopped(each)})
+    # An interrupted comparison does not replace a complete one of the same pair.
+    there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})
     write_atomically(file, json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def _stopped(entry: Any) -> bool:
+def _is_interrupted(entry: Any) -> bool:
     return isinstance(entry, Mapping) and bool(entry.get("interrupted"))
 
 
-#: What a file of :func:`save` holds.
+#: The kinds of entries in a file of :func:`save`.
 KINDS = ("coverage", "pulls", "revisions")

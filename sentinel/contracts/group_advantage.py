@@ -264,22 +264,3 @@ GROUP_ADVANTAGE = Contract(
     laws=LAWS_OF_TOKENS,
     arrange=_arrange,
 )
-
-
-def of_rewards(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a scenario of ``reward_normalisation`` to this contract: each response is one token."""
-    rewards = inputs["rewards"]
-    one = {
-        "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
-        "response_mask": tensor([[1]] * rewards.shape[0], "int64"),
-        "estimator": "rloo" if inputs["leave_one_out"] else "grpo",
-        "norm_by_std": inputs["std_level"] == "group",
-    }
-    shared = {name: inputs[name] for name in ("group", "epsilon", "std", "epsilon_placement", "group_of_one")}
-    return {**{item.name: item.default for item in GROUP_ADVANTAGE.inputs}, **shared, **one}
-
-
-def as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the result back to ``reward_normalisation``."""
-    advantages = observation["advantages"]
-    return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}

@@ -1,4 +1,4 @@
-"""What a binding needs and a checkout's text lacks: removed, or moved to another place. Nothing is run."""
+"""Finds names that a binding needs and a checkout's text lacks: removed, or moved. Nothing of the checkout runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: The share of the longer definition's lines that two have in common if one is the other, moved.
+#: The share of the longer definition's lines that a moved definition keeps.
 _NEAR_IDENTICAL = 0.9
 
-#: Definitions of one name that are looked at, at most: a checkout may be made to have any number.
+#: Definitions of one name that are read at most, because a hostile checkout may have any number.
 _MOST = 20
 
 
@@ -28,12 +28,11 @@ class Absence:
     """A dotted path that a checkout lacks.
 
     :ivar needed: the path that the adapter names.
-    :ivar name: its first part that is not there.
-    :ivar place: the dotted path of the only definition of this name elsewhere; empty if there is none or several.
-    :ivar same: whether that one has nearly the lines of the definition that the adapter knows; None if no revision is
-        at hand that has it.
-    :ivar depth: how many names lead from the module to it.
-    :ivar existed: whether an earlier commit of the mirror had it; None if that is not known.
+    :ivar name: the shortest prefix of the path that is missing.
+    :ivar place: the dotted path of the only definition of this name elsewhere; empty unless there is exactly one.
+    :ivar same: whether that definition has nearly the lines of the known one; None if no known revision is available.
+    :ivar depth: the number of names between the module and the definition.
+    :ivar existed: whether an earlier commit of the mirror had it; None if that is unknown.
     """
 
     needed: str
@@ -44,9 +43,9 @@ class Absence:
     existed: bool | None = None
 
     def told(self, hint: str = "") -> str:
-        """Say what is absent, in one sentence.
+        """Describe the missing name in one sentence.
 
-        :param hint: what the worker says of it; what it found near is said for a function alone.
+        :param hint: the worker's message, of which the suggestion after ``;`` is kept for a function.
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
@@ -58,7 +57,7 @@ class Absence:
 
     @property
     def moved(self) -> dict[str, str]:
-        """Where the path is, and the module that it was in; empty where it is not known to be the same code."""
+        """Map the old path and module to the new ones; empty unless the code is known to be the same."""
         modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
         return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
 
@@ -68,21 +67,21 @@ def absence(
 ) -> Absence | None:
     """Return the first name of a binding that the text of a checkout lacks; None if all are there.
 
-    :param option: an input that the boundary is said to have no parameter for.
+    :param option: an input for which the worker found no parameter.
     :param older: checkouts at which the binding is known to work, to compare the code of a moved function with.
     """
     imports = (binding.names(name) for name in binding.imports)
     for group in (binding.paths, *imports, *((name,) for name in binding.requires)):
         if not any(stands(name, checkout, sources) for name in group):
-            return _looked_for(group, checkout, sources, older)
+            return _look_for(group, checkout, sources, older)
     parameters = binding.arguments.get(option, (option,)) if option else ()
     options = [f"{path}({parameter})" for path in binding.paths for parameter in parameters]
     if options and not any(stands(name, checkout, sources) for name in options):
-        return _looked_for(options, checkout, sources, ())
+        return _look_for(options, checkout, sources, ())
     return None
 
 
-def _looked_for(names: Sequence[str], checkout: Checkout, sources: Sources, older: Iterable[Checkout]) -> Absence:
+def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older: Iterable[Checkout]) -> Absence:
     needed = names[0].partition("(")[0]
     parts = needed.split(".")
     prefixes = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
@@ -124,7 +123,7 @@ def _existed(name: str, checkout: Checkout) -> bool | None:
 
 
 def _places(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
-    """Find the definitions of these names, one inside the other, in a checkout: dotted path and lines."""
+    """Yield dotted path and lines of the definitions of nested names in a checkout."""
     count = 0
     for file in sorted(files(checkout)):
         root = next((root for root in checkout.roots if file.startswith(f"{root}/")), None)
@@ -143,7 +142,7 @@ def _text(file: str, checkout: Checkout) -> str:
 
 
 def _definition(text: str, names: Sequence[str]) -> list[str]:
-    """Return the lines of a function or class, by the names on the way to it; none if it is not there."""
+    """Return the lines of a function or class, found through the names that contain it; empty if it does not exist."""
     lines, indent = text.splitlines(), -1
     for name in names:
         head = re.compile(rf"(\s*)(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b")
@@ -159,7 +158,7 @@ def _definition(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _ends(line: str, indent: int) -> bool:
-    """Say whether a line is no more part of a block of this indent; a signature may close at the margin."""
+    """Return True if a line ends a block of this indent. A signature may close at the margin."""
     text = line.lstrip()
     return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
 

@@ -1,4 +1,4 @@
-"""Where a search takes place."""
+"""A target whose code a search can call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker.answers import Failed
 class OpenTarget:
     """One target at one ref, ready for a search; ``adapter`` is the digest of its file.
 
-    :ivar load: imports a binding's modules, once; gives how that ended the process, if it did.
+    :ivar load: imports a binding's modules once; returns the failure if that ends the process.
     """
 
     target: str

@@ -1,4 +1,4 @@
-"""What comes back from the worker, and what was decided from it."""
+"""Measurements and failures of a boundary, and the verdicts that follow from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: The verdicts that decide nothing: they are no basis for "nothing is wrong".
+#: The verdicts that decide nothing and so do not support the claim that nothing is wrong.
 UNDECIDED = ("inconclusive", "unavailable")
 
-#: Why there is no measurement, or nothing could be decided from one. The schema of evidence lists the same.
+#: Reasons for a missing measurement, or for one that decides nothing. The schema of evidence lists the same.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
 
 #: variant name -> observation key -> value. A scenario without variants has the one variant ``""``.
@@ -25,14 +25,12 @@ Observation = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Proof of which code was measured.
+    """The definition of the measured function. ``docs/SECURITY.md`` explains what this proves.
 
-    :ivar boundary: the dotted path that was found in this checkout.
-    :ivar file: the file that holds the boundary, relative to the checkout.
-    :ivar blob: the file's git blob id, computed by the controller from the checkout.
-    :ivar code: ``same`` where the code of every layer that was called is what its file compiles to; empty where that
-        could not be compared, as with layers that are not written in Python.
-    :ivar end_line: the last line of its code; 0 where that is not known.
+    :ivar boundary: the dotted path of the function in this checkout.
+    :ivar file: the file that defines it, relative to the checkout.
+    :ivar blob: the git blob id of that file, computed by the controller from the checkout.
+    :ivar end_line: the last line of the function; 0 if unknown.
     """
 
     boundary: str
@@ -41,20 +39,19 @@ class Provenance:
     line: int
     blob: str
     signature: str
-    code: str = ""
     end_line: int = 0
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the boundary did on each variant of the scenario.
+    """The results of a boundary on each variant of the scenario.
 
-    :ivar oracle: the contract's float64 reference on the same inputs, where a law asked for it.
+    :ivar oracle: the contract's float64 reference on the same inputs, if a law needs it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
-    :ivar questions: what was asked of the checkout, where that was traced; None: unknown.
-    :ivar repeated: what came of asking again (see :mod:`sentinel.deciding.repetition`): ``same values``, or
-        ``same verdict`` from other values; empty where it was not asked again, or nothing could be concluded.
-    :ivar reordered: whether then the rows in another order had the same results, in that order.
+    :ivar questions: the files and names that were looked up in the checkout, if that was traced; None if unknown.
+    :ivar repeated: the result of the repetition (see :mod:`sentinel.deciding.repetition`): ``same values``, or
+        ``same verdict`` from different values; empty if there was none or it allows no conclusion.
+    :ivar reordered: whether permuted rows gave equally permuted results in the repetition.
     """
 
     observation: Observation
@@ -69,11 +66,11 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is no measurement.
+    """The reason for a missing measurement.
 
-    :ivar traceback: upstream's own, with paths relative to the checkout.
-    :ivar packages: what is not installed here and was needed.
-    :ivar absent: whether it is drift because the checkout lacks a name that the adapter uses, as its text shows.
+    :ivar traceback: upstream's traceback, with paths relative to the checkout.
+    :ivar packages: needed packages that are not installed.
+    :ivar absent: whether the checkout's text lacks a name that the adapter uses.
     """
 
     kind: Kind
@@ -87,7 +84,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Environment:
-    """What the numbers may depend on.
+    """The versions and settings that numbers may depend on.
 
     :ivar flags: environment variables and switches that change results, such as ``TORCHDYNAMO_DISABLE``.
     """
@@ -104,13 +101,13 @@ class Environment:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One expected key beside what was observed.
+    """An expected key and its observed value.
 
     :ivar key: as the recipe addresses it: ``loss``, ``baseline.advantages``, ``difference(outlier,
         baseline).advantages``.
-    :ivar unpatched, fixed: the expected values (None where the recipe gives none for this key).
-    :ivar matches_unpatched, matches_fixed: None where there is nothing to compare with.
-    :ivar detail: for a reader: which element differs, by how much, at which tolerance.
+    :ivar unpatched, fixed: the expected values (None if the recipe has none for this key).
+    :ivar matches_unpatched, matches_fixed: None if the recipe has no expected value.
+    :ivar detail: the element that differs, by how much, and the tolerance.
     """
 
     key: str
@@ -124,7 +121,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict, the reason in one sentence for a person, and for ``inconclusive`` and ``unavailable`` its kind."""
+    """A verdict and its reason in one sentence. ``inconclusive`` and ``unavailable`` also have a kind."""
 
     name: VerdictName
     reason: str = ""
@@ -133,12 +130,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """One verdict with everything that led to it; reports are made from this and nothing else.
+    """A verdict with everything that led to it. Reports read nothing else.
 
-    :ivar expect: what the recipe's pin expects of this ref, or None where there is no expectation.
-    :ivar law: the law that decided, where the recipe gives no expected values.
-    :ivar adapter: ``sha256:<hex>`` of the adapter file, empty where the recipe uses none.
-    :ivar subject: what the evidence of a law is filed under: its boundary, told apart where one has two contracts.
+    :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
+    :ivar law: the law that decided, if the recipe has no expected values.
+    :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
+    :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.
     """
 
     recipe: Recipe
@@ -156,5 +153,5 @@ class Decision:
 
     @property
     def law_alone(self) -> bool:
-        """Whether this is about a law that was searched with, and no recipe's bug."""
+        """Return True if this is the result of a search with a law, without a recipe."""
         return bool(self.law) and not self.recipe.bug_id

@@ -1,12 +1,13 @@
-"""What a worker answered, as a measurement that was proven here: the code that ran is the checkout's own.
+"""Check a worker's answer against its checkout: was the measured function loaded from it, and is its file unchanged?
 
-Nothing that a worker says is used as a path, and no foreign source is compiled in this process.
+A path that a worker names is never opened, and a checkout's source is parsed in a contained process only. The evidence
+names the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what that proves.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -15,67 +16,68 @@ from sentinel.sources.checkouts import files
 from sentinel.sources.trees import SOURCE_LIMIT, blob_id
 from sentinel.targets.checkout import Checkout
 from sentinel.worker import codes, versions
-from sentinel.worker.answers import Claim, Failed, Layer, Measured
+from sentinel.worker.answers import Claim, Failed, Measured
 from sentinel.worker.client import TargetProcess
 
-#: Seconds for compiling one file: twenty times what the largest module of a framework takes.
+#: Seconds for parsing one file, which is twenty times what the largest module of a framework takes.
 _PATIENCE = 20.0
 
-#: Sources that are kept, of those asked about last.
+#: Descriptions of sources that are kept, the last ones used.
 _MOST_KNOWN = 256
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """What a source defines.
+    """What a source defines; see :func:`sentinel.worker.codes.describe`.
 
-    :ivar codes: (line, name, digest) of a code object -> its last line.
-    :ivar names: what can be asked for by name: see :func:`sentinel.worker.codes.described`.
-    :ivar compiles: whether it is Python, for the Python that was asked.
+    :ivar spans: first line -> last line of each function.
+    :ivar parses: whether the target's Python can parse it.
     """
 
-    codes: dict[tuple[int, str, str], int]
+    spans: dict[int, int]
     names: frozenset[str] = frozenset()
-    compiles: bool = True
+    parses: bool = True
 
 
 class Sources:
-    """Compiles foreign source, by a process that is contained and ends, and keeps what that says."""
+    """Describes sources of a checkout in a contained process, and caches the descriptions."""
 
-    def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
-        self._oracle = oracle
-        self._outcomes: dict[bytes | str, Definitions | Failed] = {}
+    def __init__(self, process: Callable[[], TargetProcess]) -> None:
+        self._process = process
+        self._outcomes: dict[bytes, Definitions | Failed] = {}
 
-    def defined(self, source: bytes | str) -> Definitions:
-        """Say what a source defines: of these bytes; or of a file as that process sees it, which is no checkout's."""
-        key = sha256(source).digest() if isinstance(source, bytes) else source
-        outcome = self._outcomes.get(key) or self._compile(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # it would take as long again
+    def describe(self, source: bytes) -> Definitions:
+        """Return what a source defines.
+
+        :raises NotProvenError: if the process gives no answer.
+        """
+        key = sha256(source).digest()
+        outcome = self._outcomes.get(key) or self._ask(source)
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # asking again would cost as much
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
         if isinstance(outcome, Failed):
-            raise NotProvenError(f"the source to compare with cannot be compiled: {outcome.reason}")
+            raise NotProvenError(f"a source file of the checkout cannot be parsed: {outcome.reason}")
         return outcome
 
-    def _compile(self, source: bytes | str) -> Definitions | Failed:
-        answer = self._oracle().compiled(source, _PATIENCE)
-        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # taken away, perhaps for another's sake
-            answer = self._oracle().compiled(source, _PATIENCE)
+    def _ask(self, source: bytes) -> Definitions | Failed:
+        answer = self._process().describe(source, _PATIENCE)
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # perhaps because of another process
+            answer = self._process().describe(source, _PATIENCE)
         if isinstance(answer, Failed):
             return answer
-        ends = {(line, name, digest): end for line, name, digest, end in answer.codes}
-        return Definitions(ends, frozenset(answer.names), not answer.error)
+        return Definitions(dict(answer.spans), frozenset(answer.names), not answer.error)
 
 
 class NotProvenError(Exception):
-    """What was measured is not the checkout's code."""
+    """The worker measured code that is not the checkout's, or its claim about the code cannot be checked."""
 
 
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """Make a worker's answer a measurement whose provenance was proven here, or a failure."""
+    """Turn a worker's answer into a measurement with checked provenance, or into a failure."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -86,7 +88,10 @@ def read_answer(
 
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
-    """Prove that the measured code lies in the checkout, as it was put there, and take its blob id from the file."""
+    """Check that the claimed module and file belong to the checkout and that the file is unchanged.
+
+    :raises NotProvenError: if the code was loaded from elsewhere, or the file was changed after checkout.
+    """
     blobs = files(checkout)
     names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
     for name, file in zip(names, (claim.module_file, claim.file)):
@@ -95,12 +100,7 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
     name, content = names[1], content_of(names[1], checkout)
     blob = blob_id(content)
     if blob != blobs[name]:
-        raise NotProvenError(f"{name} is not what the checkout was made with; code that ran in it changed the file")
-    for layer in claim.layers:
-        if layer.digest:
-            _same_code(layer, checkout, blobs, sources)
-    compared = bool(claim.layers) and all(layer.digest for layer in claim.layers)
-    ends = [end for (line, *_), end in _definitions(name, content, sources).codes.items() if line == claim.line]
+        raise NotProvenError(f"{name} was changed after the checkout was made, by code that ran in it")
     return Provenance(
         boundary=claim.boundary,
         module=claim.module,
@@ -108,39 +108,24 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
         line=claim.line,
         blob=blob,
         signature=claim.signature,
-        code="same" if compared else "",
-        end_line=max(ends, default=0),
+        end_line=_definitions(name, content, sources).spans.get(claim.line, 0),
     )
-
-
-def _same_code(layer: Layer, checkout: Checkout, blobs: Mapping[str, str], sources: Sources) -> None:
-    """Prove that a layer of a boundary, a third party's decorator too, is what its file compiles to."""
-    name = _name(layer.file, checkout)
-    if name:
-        content = content_of(name, checkout)
-        there = blob_id(content) == blobs.get(name) and _definitions(name, content, sources).codes
-    else:
-        there = layer.file.endswith(".py") and sources.defined(layer.file).codes
-    if not there or (layer.line, layer.name, layer.digest) not in there:
-        place = name or os.path.basename(layer.file)
-        raise NotProvenError(
-            f"what was called is not the code of {place} at line {layer.line}; something has replaced it"
-        )
 
 
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Make a worker's failure ours: another one, where it says of the checkout what the checkout does not show.
+    """Turn a worker's failure into a decided one. The kind changes if the checkout's text contradicts it.
 
-    :param requires: what was asked for, all of which has to be there; of the ``paths``, one.
+    :param requires: the names that the question needs, all of them.
+    :param paths: dotted paths of the boundary, of which it needs one.
     """
     kind, reason = failure.kind, failure.reason
-    # With a boundary that is proven it is the adapter's word, which no text can confirm: of an option, an estimator.
+    # If the boundary was found, the adapter reported a missing option or estimator. No text can confirm that.
     if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
-            kind, reason = "drift", f"the checkout has what it is said to lack ({reason})"
+            kind, reason = "drift", f"the checkout has the name that the worker could not find ({reason})"
     if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
     proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
@@ -148,22 +133,22 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Whether a file of the checkout is not Python here, names what a newer Python has, or imports the name that it
-    lacks from the package that it is said to need."""
+    """Return True if the file cannot be parsed by this Python, uses a newer standard-library name, or imports the
+    missing name from the given package."""
     name = _name(failure.place, checkout)
     content = content_of(name, checkout) if name else b""
     if not content or versions.names_newer(content):
         return bool(content)
     defined = _definitions(name, content, sources)
     package, _, lacking = failure.lacks.partition(".")
-    return not defined.compiles or (bool(package) and package in versions.origins(lacking, defined.names))
+    return not defined.parses or (bool(package) and package in versions.origins(lacking, defined.names))
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
-    """Whether the text of a checkout has what a dotted path names: a module, what one defines or imports, a field of a
-    class; with ``(parameter)`` behind it, that of a function. What a class inherits is not seen.
+    """Return True if the checkout's text defines a dotted path: a module, a name in a module, or a class field;
+    with ``(parameter)`` at the end, a parameter. Inherited names are not found.
 
-    :param trail: what it was imported as, and is not looked for again.
+    :param trail: paths that led here through imports, which are not followed again.
     """
     place = module_in(path.partition("(")[0], checkout)
     if place is None or path in trail:
@@ -186,7 +171,7 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
 
 
 def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
-    """Find the longest prefix of a dotted path that is a module of the checkout, and its file."""
+    """Return the longest prefix of a dotted path that is a module of the checkout, and its file."""
     blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:
@@ -198,8 +183,7 @@ def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
 
 
 def _name(file: str, checkout: Checkout) -> str:
-    """Give the name of a checkout's file; empty where the path is none's. Links are looked through, nothing is
-    opened."""
+    """Return a path relative to the checkout; empty if it leads elsewhere. Links are resolved; nothing is opened."""
     base = os.path.realpath(checkout.path)
     if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):
         return ""
@@ -208,10 +192,10 @@ def _name(file: str, checkout: Checkout) -> str:
 
 
 def content_of(name: str, checkout: Checkout) -> bytes:
-    """Return what a file of a checkout holds now."""
+    """Return the current content of a file of a checkout."""
     return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
 
 
 def _definitions(name: str, content: bytes, sources: Sources) -> Definitions:
     small = name.endswith(".py") and len(content) <= codes.LARGEST_SOURCE
-    return sources.defined(content) if small else Definitions({}, compiles=False)
+    return sources.describe(content) if small else Definitions({}, parses=False)

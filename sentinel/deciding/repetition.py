@@ -1,8 +1,7 @@
-"""The same question once more, in another process, so that the answer cannot rest on how it was asked.
+"""Repeats a question in another process, so that the answer cannot depend on how it is put.
 
-The second time the variants of a scenario come in another order and under names that nobody could know, the global
-generators have another seed, and where the contract's rows are a set, each variant comes once more with its rows in an
-order drawn for the occasion: an equivalent scenario that nobody has seen before.
+The repetition uses another seed, another order of the variants, and random names for them. If the contract's rows are a
+set, each variant is also tried with its rows in a random order, which is an equivalent scenario without known numbers.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from sentinel.laws.law import Case
 from sentinel.laws.row_order import order_does_not_matter
 from sentinel.worker import protocol
 
-#: The seed of the repetition; the first time it is :data:`sentinel.worker.probe.SEED`.
+#: The seed of the repetition. The first question uses :data:`sentinel.worker.probe.SEED`.
 SEED = 20260822
 
 
 class Repetition:
-    """A request, disguised, and its answer, made out again.
+    """A request with random names and orders, and the mapping back to the original names.
 
-    :param contract: the request's, where its variants are to come with other orders of rows too.
-    :ivar request: what to send.
-    :ivar reordered: variant -> the variants that the law of order compares.
+    :param contract: the request's contract, to also try permuted rows.
+    :ivar request: the request to send.
+    :ivar reordered: variant -> the two variants that the law of order compares.
     """
 
     def __init__(self, request: Mapping[str, Any], contract: Contract | None = None) -> None:
@@ -45,12 +44,12 @@ class Repetition:
         self.request = {**request, "variants": disguised, "seed": SEED}
 
     def made_out(self, observation: Observation) -> Observation:
-        """Give the observation back the recipe's names."""
+        """Return the observation under the recipe's variant names."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Whether another order of rows has led to the same, in that order, wherever it was asked for."""
+        """Return True if permuted rows gave equally permuted results in every variant that was permuted."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():
@@ -83,5 +82,5 @@ def _last(variants: Mapping[str, Inputs]) -> Inputs:
 
 
 def same(one: Observation, other: Observation) -> bool:
-    """Say whether two observations are the same to the last bit; NaN is NaN."""
+    """Return True if two observations are equal bit by bit; NaN equals NaN."""
     return protocol.encode(one) == protocol.encode(other)

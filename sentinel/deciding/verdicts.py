@@ -1,4 +1,4 @@
-"""Observation and expectation to verdict. The only place where a number is judged."""
+"""Derives the verdict from observation and expectation. Numbers are judged nowhere else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sentinel.recipes.addresses import parse_address
 from sentinel.values.closeness import minus, mismatch
 from sentinel.values.tolerance import Tolerance
 
-#: Kinds of failure where the revision, or a Python for it, is missing on this machine; another one may have it.
+#: Kinds of failure whose cause is a revision or a Python that this machine lacks.
 NOT_HERE = ("ref", "python")
-#: Kinds of failure that say nothing can be decided about this ref at all, rather than that deciding went wrong.
+#: Kinds of failure that make a ref undecidable, as opposed to errors while deciding.
 UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
 
 
@@ -25,13 +25,13 @@ class MissingKeyError(Exception):
 
 
 def of_failure(failure: Failure) -> Verdict:
-    """Give the verdict where there is no measurement: ``unavailable`` or ``inconclusive``, with the reason."""
+    """Return the verdict of a failure: ``unavailable`` or ``inconclusive``, with the reason."""
     name = "unavailable" if failure.kind in UNAVAILABLE or failure.absent else "inconclusive"
     return Verdict(name, failure.reason, failure.kind)  # type: ignore[arg-type]
 
 
 def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Compare with both value sets: ``reproduced``, ``fixed``, or ``changed`` where neither matches."""
+    """Compare with both value sets: ``reproduced``, ``fixed``, or ``changed`` if neither matches."""
     addresses = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
     try:
         comparisons = tuple(_compare(recipe, address, observation) for address in addresses)
@@ -39,7 +39,7 @@ def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, t
         return Verdict("inconclusive", str(error), "drift"), ()
     unpatched = bool(recipe.expected_unpatched) and all(item.matches_unpatched is not False for item in comparisons)
     fixed = bool(recipe.expected_fixed) and all(item.matches_fixed is not False for item in comparisons)
-    if unpatched and fixed:  # possible only where the recipe's own tolerance swallows the difference
+    if unpatched and fixed:  # possible only if the recipe's tolerance exceeds the difference
         return Verdict("inconclusive", "the observation matches both value sets", "ambiguous"), comparisons
     if unpatched:
         return Verdict("reproduced", "the observation equals the unpatched values"), comparisons
@@ -77,7 +77,10 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 
 
 def read(address: str, observation: Observation) -> Any:
-    """Give the value at an address of the recipe language; MissingKeyError where it was not observed."""
+    """Return the value at an address of the recipe language.
+
+    :raises MissingKeyError: if it was not observed.
+    """
     parsed = parse_address(address, tuple(observation))
     values = [_reach(observation[variant], parsed.key.split(".")) for variant in parsed.variants]
     if _MISSING in values:
@@ -95,8 +98,8 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look dotted keys of the generic contract up: ``returned.0``, and ``gradients.output.values``, one key of two
-    words in a mapping of arguments by their paths."""
+    """Look up a dotted key of the generic contract. Keys may have dots: ``gradients.output.values`` is the
+    key ``output.values`` of ``gradients``."""
     if not parts:
         return value
     if isinstance(value, list) and parts[0].isdigit() and int(parts[0]) < len(value):
@@ -116,7 +119,7 @@ def by_law(
     contract: Contract | None = None,
     effects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Let a law decide on the scenario's variants: broken is ``reproduced``, held is ``fixed``."""
+    """Decide by a law on the scenario's variants: ``reproduced`` if it is broken, ``fixed`` if it holds."""
     try:
         violations = law.violations(
             Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)

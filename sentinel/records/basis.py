@@ -71,7 +71,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
-    own = _digest((*_judges(True), *_sources("comparing"), _PACKAGE / "search" / "bindings.py", *map(Path, others)))
+    own = _digest((*_judges(True), *_sources("comparing"), *map(Path, others)))
     return hashlib.sha256(" ".join([own, *sorted(map(_meaning, recipes))]).encode()).hexdigest()[:12]
 
 

@@ -206,12 +206,11 @@ def _comparison(item: Comparison, places: Places) -> Document:
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Say what was checked from outside of the process that measured; a check that was not made is null."""
+    """Return the checks that the controller made by asking again; null for a check that was not made."""
     measured = decision.measurement
     if measured is None:
         return None
     return {
-        "code": measured.provenance.code or None,
         "repeated": measured.repeated or None,
         "reordered": "same values" if measured.reordered else None,
     }

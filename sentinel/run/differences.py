@@ -1,4 +1,4 @@
-"""What a revision changes, as pytest items: one for each boundary that reaches changed code."""
+"""The gate: a pytest item for each boundary that changed code can influence, and one for the text of both trees."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import pytest
 from sentinel.errors import SentinelError
 
 if TYPE_CHECKING:
-    from sentinel.comparing.comparing import BoundaryDiff, Comparison
+    from sentinel.comparing.comparison import Comparison
+    from sentinel.comparing.results import BoundaryDiff
     from sentinel.run.session import Run
 
 
 class WorseError(Exception):
-    """A boundary differs for the worse."""
+    """A boundary is worse than before."""
 
-    def __init__(self, compared: BoundaryDiff) -> None:
-        super().__init__(compared.name)
-        self.compared = compared
+    def __init__(self, result: BoundaryDiff) -> None:
+        super().__init__(result.name)
+        self.result = result
 
 
 #: Ranges of lines that a skipped item names.
@@ -28,16 +29,16 @@ _SHOWN = 6
 
 
 class TextItem(pytest.Item):
-    """What the text of both trees tells: it passes unless code changed that no boundary reaches."""
+    """Passes unless code changed that no boundary reaches."""
 
     comparison: Comparison
     examined = False
 
     def runtest(self) -> None:
-        from sentinel.comparing.report import beyond
+        from sentinel.comparing.report import list_beyond
 
-        self.examined = not self.comparison.patch.count and not self.comparison.effects  # the text is a proof
-        lines = list(beyond(self.comparison))
+        self.examined = self.comparison.selection.proves_equality()
+        lines = list(list_beyond(self.comparison))
         if lines:
             pytest.skip(f"not examined: {'; '.join(lines)}")
 
@@ -46,7 +47,7 @@ class TextItem(pytest.Item):
 
 
 class DifferenceItem(pytest.Item):
-    """Whether one boundary's numbers are for the worse at one ref, as against another."""
+    """Fails if one boundary is worse at one ref than at another."""
 
     comparison: Comparison
     boundary: str
@@ -54,16 +55,16 @@ class DifferenceItem(pytest.Item):
     examined = False
 
     def runtest(self) -> None:
-        compared = self.comparison.compared(self.boundary)
-        self.examined = compared.state not in ("not compared", "not examined")
-        if compared.judgement in ("worse", "mixed") and not self._allowed():
-            raise WorseError(compared)
-        if compared.state in ("not compared", "not examined") and not compared.lost:
-            from sentinel.comparing.report import lines_of
+        result = self.comparison.compare(self.boundary)
+        self.examined = result.state not in ("not compared", "not examined")
+        if result.judgement in ("worse", "mixed") and not self._allowed():
+            raise WorseError(result)
+        if not self.examined and not result.lost:
+            from sentinel.comparing.report import format_lines
 
-            idle = [lines_of(each) for each in compared.unreached[:_SHOWN]]
-            more = f" and {len(compared.unreached) - _SHOWN} more" if len(compared.unreached) > _SHOWN else ""
-            pytest.skip(f"{compared.state}: {compared.reason or ', '.join(idle) + more}")
+            idle = [format_lines(each) for each in result.unreached[:_SHOWN]]
+            more = f" and {len(result.unreached) - _SHOWN} more" if len(result.unreached) > _SHOWN else ""
+            pytest.skip(f"{result.state}: {result.reason or ', '.join(idle) + more}")
 
     def _allowed(self) -> bool:
         names = (self.boundary, self.boundary.rpartition(".")[2])
@@ -72,10 +73,10 @@ class DifferenceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, WorseError):
-            from sentinel.comparing.report import described
+            from sentinel.comparing.report import write_difference
             from sentinel.reports.escaping import visible
 
-            text = "\n".join(described(self.comparison, error.compared))
+            text = "\n".join(write_difference(self.comparison, error.result))
             return visible(f"{text}\n\nmeant so? --sentinel-allow-changes={self.boundary}", lines=True)
         if isinstance(error, SentinelError):
             return f"sentinel: {error}"
@@ -86,28 +87,28 @@ class DifferenceItem(pytest.Item):
 
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
-    """Give the items of ``--sentinel-against``."""
+    """Yield the items of ``--sentinel-against``."""
     if not run.settings.named_against:
         return
     try:
         for comparison in run.comparisons():
-            pair = "..".join(ref.short for ref in comparison.refs.values())
-            for name, (_, compared, _) in comparison.states.items():
-                if compared.state in ("", "new") or compared.lost:
-                    target = comparison.target.name
-                    item: DifferenceItem = DifferenceItem.from_parent(
-                        session, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"
-                    )
-                    item.comparison, item.boundary, item.run = comparison, name, run
-                    for marker in ("sentinel", target):
-                        item.add_marker(marker)
-                    yield item
-            text: TextItem = TextItem.from_parent(
-                session, name=f"text[{pair}]", nodeid=f"diff/{comparison.target.name}/text[{pair}]"
-            )
+            target, pair = comparison.target.name, "..".join(ref.short for ref in comparison.refs.values())
+            candidates = comparison.selection.candidates
+            lost = [name for name, each in candidates.items() if each.result.lost]
+            for name in dict.fromkeys([*comparison.to_call(), *lost]):
+                item: DifferenceItem = DifferenceItem.from_parent(
+                    session, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"
+                )
+                item.comparison, item.boundary, item.run = comparison, name, run
+                yield _mark(item, target)
+            text: TextItem = TextItem.from_parent(session, name=f"text[{pair}]", nodeid=f"diff/{target}/text[{pair}]")
             text.comparison = comparison
-            for marker in ("sentinel", comparison.target.name):
-                text.add_marker(marker)
-            yield text
+            yield _mark(text, target)
     except SentinelError as error:
         raise pytest.UsageError(f"sentinel: {error}") from None
+
+
+def _mark(item: pytest.Item, target: str) -> pytest.Item:
+    for marker in ("sentinel", target):
+        item.add_marker(marker)
+    return item

@@ -37,7 +37,7 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
 if TYPE_CHECKING:
-    from sentinel.comparing.comparing import Comparison
+    from sentinel.comparing.comparison import Comparison
     from sentinel.search.boundary_search import Finding
     from sentinel.search.known import Excuse
 
@@ -222,7 +222,7 @@ class Run:
 
     def comparisons(self) -> list[Comparison]:
         """Give what is judged, with what it is compared with."""
-        from sentinel.comparing.comparing import Comparison
+        from sentinel.comparing.comparison import Comparison
 
         comparisons = []
         for target in self.settings.targets:

@@ -50,18 +50,8 @@ _LAST_LINE = 1 << 31
 
 
 @dataclass(frozen=True)
-class Layer:
-    """Code of one layer of a boundary, as its worker says; without a digest where it has no Python code."""
-
-    file: str
-    line: int
-    name: str
-    digest: str
-
-
-@dataclass(frozen=True)
 class Claim:
-    """Which code was measured, as its worker says; :mod:`sentinel.deciding.proof` looks whether that is so."""
+    """Which code was measured, as the worker claims; :mod:`sentinel.deciding.proof` checks it."""
 
     boundary: str
     module: str
@@ -69,7 +59,6 @@ class Claim:
     file: str
     line: int
     signature: str
-    layers: tuple[Layer, ...]
 
 
 @dataclass(frozen=True)
@@ -124,10 +113,10 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """What a process that never imports a target said of a source: see :func:`sentinel.worker.codes.described`."""
+class Described:
+    """What a source defines, from a process that imports no target: see :func:`sentinel.worker.codes.describe`."""
 
-    codes: tuple[tuple[int, str, str, int], ...]
+    spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
     error: str
 
@@ -199,11 +188,11 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     return Replies(**fields)
 
 
-def of_source(answer: Any) -> Compiled | Failed:
-    """Parse the answer about a source."""
+def of_source(answer: Any) -> Described | Failed:
+    """Parse the description of a source."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
-    return Compiled(**_record(answer, {"codes": _each(_row(_line, text, text, _line)), "names": _words, "error": text}))
+    return Described(**_record(answer, {"spans": _each(_row(_line, _line)), "names": _words, "error": text}))
 
 
 def _reply(part: Any) -> Reply:
@@ -251,11 +240,7 @@ def _kind(value: Any) -> str:
 def _claim(value: Any) -> Claim:
     words = dict.fromkeys(("boundary", "module", "signature"), text)
     places = {"module_file": _path, "file": _path, "line": _line}
-    return Claim(**_record(value, {**words, **places, "layers": _each(_layer)}))
-
-
-def _layer(value: Any) -> Layer:
-    return Layer(**_record(value, {"file": _path, "line": _line, "name": text, "digest": text}))
+    return Claim(**_record(value, {**words, **places}))
 
 
 def _observation(values: Any) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""The worker's entry: run by path, in any interpreter that has torch and numpy.
+"""The worker's entry point, run by path in any interpreter with torch and numpy.
 
-``bootstrap.py DESCRIPTOR`` serves a zygote; ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...`` runs a command.
-It makes ``sentinel`` importable from its own files alone, so that nothing else of the controller's environment is seen,
-and hands over to the zygote, or to a command that is to be contained.
+``bootstrap.py DESCRIPTOR`` runs the preloader; ``bootstrap.py --contained SETTINGS PROGRAM ARGUMENT...`` runs a command
+in containment. Only Sentinel's own files are added to ``sys.path``, so the rest of the controller's environment stays
+invisible.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from sentinel.binding.drift import DriftError, UnknownInputError
 from sentinel.targets import Alias, Binding
-from sentinel.worker import codes, trace
+from sentinel.worker import trace
 
 
 @dataclass(frozen=True)
@@ -204,25 +204,6 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
         return False
     tables = (getattr(owner, name, {}) for name in ("__dataclass_fields__", "__annotations__"))
     return hasattr(owner, last) or any(last in table for table in tables)
-
-
-def layers_of(function: Any) -> list[dict[str, Any]]:
-    """Give file, line, name and digest of each wrapper and of the function itself; C code has no digest."""
-    layers = []
-    ids: set[int] = set()
-    while function is not None and id(function) not in ids:
-        ids.add(id(function))
-        inner = getattr(function, "__func__", function)
-        if not isinstance(inner, FunctionType):  # an object: what is called is its type's
-            inner = inspect.getattr_static(type(inner), "__call__", None)
-        if isinstance(inner, FunctionType):
-            code = inner.__code__
-            place = {"file": code.co_filename, "line": code.co_firstlineno, "name": code.co_name}
-            layers.append({**place, "digest": codes.digest(code)})
-        else:
-            layers.append({"file": "", "line": 0, "name": type(function).__name__, "digest": ""})
-        function = getattr(function, "__wrapped__", None)
-    return layers
 
 
 def source_of(function: Any) -> tuple[str, int, str]:

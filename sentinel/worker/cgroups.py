@@ -1,7 +1,7 @@
-"""A control group for each strictly contained target process, where this machine lets us make one.
+"""A control group for each strictly contained target process, if this machine permits one.
 
-Limits of a process (``setrlimit``) bind each of its children alone; a group bounds how many they are, and how much
-memory they have together. Both hierarchies are known: version 2, and version 1 with a folder a controller.
+Limits of a process (``setrlimit``) apply to each of its children separately; a group limits their number and their
+total memory. Both versions are supported: version 2, and version 1 with a folder per controller.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _ROOT = Path("/sys/fs/cgroup")
 _MEMBERSHIP = Path("/proc/self/cgroup")
 _PREFIX = "sentinel-"
 
-#: controller -> the file that holds its limit, in version 2 and in version 1
+#: Controller -> the file with its limit, in version 2 and in version 1.
 _LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.limit_in_bytes")}
 
 
 class Groups:
-    """Makes groups, and removes those whose processes have ended; the files may be mounted elsewhere in a test."""
+    """Creates groups, and removes groups whose processes have ended. Tests mount the files elsewhere."""
 
     def __init__(self, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> None:
         self._places = _places(root, membership)
@@ -29,8 +29,8 @@ class Groups:
         self._sweep_up()
 
     def make(self, processes: int, memory: int) -> Group:
-        """Make a group of at most so many processes (threads included) and bytes (0: any), in each hierarchy that
-        allows it."""
+        """Create a group with limits on processes (including threads) and bytes (0: no limit), in each hierarchy that
+        permits it."""
         self.remove()
         self._count += 1
         limits = {"pids": processes, **({"memory": memory} if memory else {})}
@@ -47,19 +47,19 @@ class Groups:
                     continue
                 folders.append(folder)
                 break
-        folders = list(dict.fromkeys(folders))  # of version 2 one folder bounds both
+        folders = list(dict.fromkeys(folders))  # in version 2 one folder limits both
         self._made += folders
         return Group(folders)
 
     def remove(self) -> None:
-        """Remove the groups of this process's that are empty by now."""
+        """Remove this process's groups that are empty now."""
         for folder in self._made[:]:
             with contextlib.suppress(OSError):  # still in use
                 folder.rmdir()
                 self._made.remove(folder)
 
     def _sweep_up(self) -> None:
-        """Remove what processes that were killed could not."""
+        """Remove groups that killed processes left behind."""
         for _, parent in {place for places in self._places.values() for place in places}:
             for folder in parent.glob(f"{_PREFIX}*-*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -69,14 +69,14 @@ class Groups:
 
 
 class Group:
-    """A group: its folder in each hierarchy; none where no group can be made."""
+    """A group: its folder in each hierarchy; empty if no group can be created."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
 
     @property
     def bounds(self) -> frozenset[str]:
-        """Say what it bounds: ``pids``, ``memory``, both or nothing."""
+        """The limited resources: ``pids``, ``memory``, both or none."""
         return frozenset(
             controller
             for controller, files in _LIMITS.items()
@@ -84,9 +84,9 @@ class Group:
         )
 
     def add(self, pid: int) -> None:
-        """Move a process here; its children will be here too."""
+        """Move a process into the group; its later children belong to it too."""
         for folder in self.folders:
-            with contextlib.suppress(OSError):  # we may make groups, and not move processes
+            with contextlib.suppress(OSError):  # creating groups is permitted, moving processes is not
                 (folder / "cgroup.procs").write_text(str(pid))
 
 
@@ -98,19 +98,19 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
             _, controllers, own = line.split(":", 2)
             if not controllers:
                 for base in (root, root / "unified"):
-                    # A group that has processes cannot have groups with limits in it; beside it there may be room.
+                    # A group with processes cannot contain groups with limits; its parent may.
                     for folder in dict.fromkeys((base / own[1:], (base / own[1:]).parent)):
                         for name in _controllers(folder):
                             places[name].append((2, folder))
             for name in set(controllers.split(",")) & set(_LIMITS):
-                # In a container the path may be the host's, and what is mounted here the container's own part.
+                # In a container, the path may be the host's, and only the container's part is mounted.
                 folders = (root / name / own[1:], root / name)
                 places[name] += [(1, folder) for folder in dict.fromkeys(folders) if folder.is_dir()]
     return places
 
 
 def _controllers(folder: Path) -> set[str]:
-    """List the controllers that groups in this folder of version 2 have."""
+    """Return the controllers of groups in this folder of version 2."""
     try:
         return set((folder / "cgroup.subtree_control").read_text().split()) & set(_LIMITS)
     except OSError:

@@ -1,6 +1,6 @@
-"""The controller's end of the worker: starts zygotes, asks for target processes, sends probes, kills what hangs.
+"""The controller's side of the worker: starts preloaders and target processes, sends probes, kills hanging processes.
 
-The controller decides and the worker only measures; nothing here looks at what a number means.
+The controller decides and the worker measures; nothing here interprets numbers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from typing import Any, TypeVar
 from sentinel.errors import SentinelError
 from sentinel.targets.checkout import Checkout
 from sentinel.worker import answers, interpreters, protocol, syscalls
-from sentinel.worker.answers import Compiled, Failed, Measured, Replies, WorkerKind
+from sentinel.worker.answers import Described, Failed, Measured, Replies, WorkerKind
 from sentinel.worker.limits import USERS
 from sentinel.worker.processes import Leader
 
-#: What results may depend on, set for every worker and recorded in the evidence.
+#: Environment variables that may affect results; set for every worker and recorded in the evidence.
 FLAGS: dict[str, str] = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "MKL_NUM_THREADS": "1",
@@ -47,10 +47,10 @@ _Answer = TypeVar("_Answer")
 _PACKAGE = Path(__file__).resolve().parent.parent
 _BOOTSTRAP = _PACKAGE / "worker" / "bootstrap.py"
 
-#: Seconds for an answer of the zygote: a cold disk may need minutes to give torch, or a target's packages.
+#: Seconds for an answer of the preloader: on a cold disk, importing torch may take minutes.
 _PATIENCE = 600.0
 
-#: Above the user's own timeout: what the controller grants a target process to report it.
+#: Seconds beyond the user's timeout in which a target process can report it.
 _GRACE = 5.0
 
 
@@ -60,9 +60,9 @@ class Options:
 
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
-        limits) or ``off``; empty for the strictest that this machine offers.
+        limits) or ``off``; empty for the strictest level that this machine supports.
     :ivar python: the interpreter whose environment has the target installed, or None for this one.
-    :ivar trace: whether answers tell what was asked of the checkout: see :mod:`sentinel.worker.trace`.
+    :ivar trace: whether answers list the files that were requested: see :mod:`sentinel.worker.trace`.
     """
 
     timeout: float = 60.0
@@ -75,14 +75,13 @@ class Options:
 
 @dataclass(frozen=True)
 class Places:
-    """What strictly contained processes see, beside the interpreter and their checkout.
+    """Folders that strictly contained processes see, in addition to the interpreter and their checkout.
 
     :ivar readable: adapters and contracts.
-    :ivar hidden: folders below those, or below the interpreter's, that they may not read: recipes, with what they
-        expect.
-    :ivar checkouts: folders in which checkouts lie: each process sees its own, another interpreter all of them.
-    :ivar packages: the real packages that targets declare: another interpreter sees the folders of those that are
-        installed there to be edited, a process those of its own target.
+    :ivar hidden: subfolders that they must not read: recipes, which contain expected values.
+    :ivar checkouts: folders with checkouts: each process sees its own, another interpreter sees all.
+    :ivar packages: the real packages that targets declare. Another interpreter sees the folders of those with an
+        editable install, a target process those of its own target.
     """
 
     readable: tuple[str, ...] = ()
@@ -92,14 +91,14 @@ class Places:
 
 
 class WorkerError(SentinelError):
-    """The worker itself could not run: no torch in its interpreter, no process to be had."""
+    """The worker could not run, for example without torch in its interpreter."""
 
 
 class Zygote:
     """A process with torch loaded, from which target processes are forked.
 
-    Start it early with :meth:`start`, which does not wait; every other method does, so the import of torch overlaps
-    with whatever the controller does meanwhile. Methods may be called from several threads.
+    Call :meth:`start` early: it does not wait, so the import of torch overlaps with other work of the controller. All
+    other methods wait. Methods may be called from several threads.
     """
 
     def __init__(self, options: Options, preload: Sequence[str] = (), places: Places = Places()) -> None:
@@ -151,7 +150,7 @@ class Zygote:
         self._channel = ours
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """Contain the command where that is another interpreter's and strict containment is wanted."""
+        """Contain the command if it runs another interpreter and containment is strict."""
         assert self._scratch is not None
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
@@ -162,7 +161,7 @@ class Zygote:
         self._is_wrapped = wrapped != command
         if not self._is_wrapped:
             return command
-        # What is contained cannot remove the folder, and this process may be killed before it does.
+        # The contained command cannot remove the folder, and this process may be killed before it does.
         return ["sh", "-c", '"$@"; status=$?; rm -rf -- "$0"; exit $status', self._scratch, *wrapped]
 
     @property
@@ -171,16 +170,16 @@ class Zygote:
 
     @property
     def sandbox(self) -> str:
-        """Give the level of containment in force: the option's, or the strictest that there is."""
+        """The level of containment: the option's, or the strictest that is available."""
         return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
 
     def hello(self) -> Mapping[str, Any]:
-        """Give versions of the interpreter, torch, numpy and the packages; ``uncontained``: why strict is impossible,
-        or None."""
+        """Return versions of the interpreter, torch, numpy and the packages; ``uncontained``: why strict containment is
+        impossible, or None."""
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Do as :meth:`hello`, after these packages were imported too where they are installed."""
+        """Like :meth:`hello`, after also importing these packages if they are installed."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -199,8 +198,8 @@ class Zygote:
         return hello
 
     def _bury(self) -> str:
-        """Say why there is no answer. The next question starts another zygote where this one was killed; one that ended
-        by itself would do so again."""
+        """Return the error for a missing answer. If the preloader was killed, the next request starts a new one; if it
+        ended by itself, a new one would end too."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -214,7 +213,7 @@ class Zygote:
         return self._channel
 
     def _ask(self, message: Mapping[str, Any], *fds: int) -> Any:
-        # A descriptor can only ride on ordinary bytes, so each command is led by one.
+        # A descriptor needs ordinary bytes as carrier, so one byte precedes each command.
         self._open.settimeout(_PATIENCE)
         socket.send_fds(self._open, [b"!"], fds)
         protocol.send(self._open, message)
@@ -242,15 +241,15 @@ class Zygote:
         return f"the worker ({python}) {what}: {lines[-1] if lines else 'it printed nothing'}"
 
     def _killed_by(self) -> str:
-        """Name the signal that ended the zygote; empty where none did."""
+        """Return the signal that ended the preloader; empty if none did."""
         if self._process is None or self._stopped:
             return ""
         try:
             status = self._process.wait(timeout=_GRACE)
-        except subprocess.TimeoutExpired:  # it goes on, and says nothing
+        except subprocess.TimeoutExpired:  # it still runs, without answering
             os.killpg(self._process.pid, signal.SIGKILL)
             return ""
-        if self._is_wrapped and status > 128:  # as a shell says it
+        if self._is_wrapped and status > 128:  # as a shell reports it
             status = 128 - status
         return signal.Signals(-status).name if status < 0 else ""
 
@@ -262,7 +261,7 @@ class Zygote:
             "TMPDIR": str(self._scratch),
             "HF_HUB_OFFLINE": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            # Fewer and larger pages of the heap: a fork copies fewer of them, which is what a probe costs most.
+            # Fewer and larger heap pages, because copying pages is the main cost of a fork.
             "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
             **flags(),
         }
@@ -276,8 +275,8 @@ class Zygote:
     ) -> TargetProcess:
         """Fork a target process for a checkout.
 
-        :param versions: what ghosts of these packages say their version is.
-        :param real: of :data:`~sentinel.worker.ghosts.ONLY_WHERE_NAMED`, those that are no ghosts where they are there.
+        :param versions: versions of stub modules, by package.
+        :param real: the packages of :data:`~sentinel.worker.ghosts.ONLY_WHERE_NAMED` that are used if installed.
         """
         return self._spawn(
             {
@@ -293,12 +292,12 @@ class Zygote:
         )
 
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
-        """Put byte code beside a checkout by a process that runs none of it; nobody needs to wait for it.
+        """Compile a checkout's files to byte code in a process that does not run them, in the background.
 
-        :param made_with: the checkout's own names of its files.
-        :param files: as the process says that imports them: what is none of those names is left out.
+        :param made_with: the checkout's own file names.
+        :param files: the files that the importing process reported; other names are dropped.
         """
-        # Under no other level than strict: there the process that imports has written it already.
+        # Only under strict containment; otherwise the importing process has written it already.
         if not files or self.sandbox != "strict" or self._is_wrapped:
             return None
         paths, tree = set(files), str(checkout.path)
@@ -312,7 +311,7 @@ class Zygote:
         return None
 
     def oracle(self) -> TargetProcess:
-        """Fork a process that never imports a target, for the contracts' references."""
+        """Fork a process that never imports a target, for the contracts' oracles."""
         return self._spawn({"roots": [], "package_roots": [], "packages": [], "pycache": ""})
 
     def _spawn(self, spec: dict[str, Any], *checkout: str) -> TargetProcess:
@@ -328,7 +327,7 @@ class Zygote:
                 try:
                     return self._fork(spec)
                 except (EOFError, OSError, protocol.ProtocolError):
-                    # Something took the zygote away, a probe or the kernel; the run goes on with another one.
+                    # A probe or the kernel killed the preloader; continue with a new one.
                     if last or self._stopped:
                         raise WorkerError(self._last_words(self._killed_by())) from None
                     self._dismantle()
@@ -349,13 +348,13 @@ class Zygote:
             birth = self._ask({"op": "spawn", "spec": {**spec, **own}}, theirs.fileno())
             if "refused" in birth:
                 raise WorkerError(
-                    f"strict containment is not available here: {birth['refused']}; `sentinel doctor` says more, "
-                    "--sentinel-sandbox=basic does without"
+                    f"strict containment is not available here: {birth['refused']}; `sentinel doctor` has "
+                    "details, and --sentinel-sandbox=basic works without it"
                 )
             theirs.close()
             try:
                 pid = _first_sender(ours, self.options.timeout)
-            except (EOFError, OSError):  # killed as it was born; the zygote may be well
+            except (EOFError, OSError):  # killed during the fork; the preloader may still run
                 pid = None
         except BaseException:
             ours.close()
@@ -365,16 +364,16 @@ class Zygote:
         return TargetProcess(ours, pid, self.options)
 
     def stop(self) -> None:
-        """End the zygote and every process below it. Safe to call twice, and from any state."""
+        """End the preloader and all its processes. Safe to call twice, and in any state."""
         self._stopped = True
-        # Before the lock: whoever holds it waits for an answer from this socket, for torch to be imported perhaps.
+        # Before taking the lock: its holder waits for an answer from this socket, perhaps for the import of torch.
         channel, process = self._channel, self._process
         if channel is not None:
             with contextlib.suppress(OSError):
                 channel.shutdown(socket.SHUT_RDWR)
         if process is not None and self._hello is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # it has no processes of its own yet
+                os.killpg(process.pid, signal.SIGKILL)  # it has no processes yet
         with self._lock:
             self._dismantle()
 
@@ -400,10 +399,10 @@ _PREFIX = "sentinel-worker-"
 
 
 def _locked_folder() -> tuple[str, int]:
-    """Make a temporary folder and a descriptor that keeps it, and remove those of processes that were killed."""
+    """Create a temporary folder with a lock, and remove folders of killed processes."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
-        with contextlib.suppress(OSError):  # it is kept, or somebody else's
+        with contextlib.suppress(OSError):  # it is in use, or belongs to another user
             handle = _lock_folder(left, fcntl.LOCK_EX)
             try:
                 if os.fstat(handle).st_uid in owners:
@@ -412,12 +411,15 @@ def _locked_folder() -> tuple[str, int]:
                 os.close(handle)
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process took it for one that was left
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process removed it as left behind
             return folder, _lock_folder(folder, fcntl.LOCK_SH)
 
 
 def _lock_folder(folder: str, how: int) -> int:
-    """Lock a folder and give its descriptor; OSError where another process has it, or it is no folder."""
+    """Lock a folder and return its descriptor.
+
+    :raises OSError: if another process holds it, or it is not a folder.
+    """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, how | fcntl.LOCK_NB)
@@ -440,7 +442,7 @@ def _room() -> Iterator[None]:
 
 
 class _Handle:
-    """The controller's end of a process; a pid of None is of one that ended before it could say a word."""
+    """The controller's side of a process; pid is None if it ended before its first message."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         self._channel = channel
@@ -448,7 +450,7 @@ class _Handle:
         self._options = options
 
     def close(self) -> None:
-        """End the process; it takes its probes along."""
+        """End the process and its probes."""
         if self._channel.fileno() < 0:
             return
         with contextlib.suppress(OSError):
@@ -476,10 +478,10 @@ class TargetProcess(_Handle):
         contract: str,
         moved: Mapping[str, str] | None = None,
     ) -> list[str] | Failed:
-        """Import these modules, the adapter and the contract; give the files of the checkout that had no byte code, or
-        how the process ended.
+        """Import these modules, the adapter and the contract; return the checkout's files without byte code, or how the
+        process ended.
 
-        :param moved: a name that the adapter uses -> where it is in this checkout.
+        :param moved: a name that the adapter uses -> its name in this checkout.
         """
         what = {"adapter": adapter, "contract_file": contract_file, "contract": contract}
         when = "while its modules were imported"
@@ -494,9 +496,9 @@ class TargetProcess(_Handle):
         return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process; no answers where it ended, or took longer than ``timeout`` seconds.
+        """Run several probes in one process; no answers if it ended, or took longer than ``timeout`` seconds.
 
-        It takes no longer than one of them may take.
+        The time limit is that of one probe.
         """
         timeout = min(timeout, self._options.timeout)
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}
@@ -504,13 +506,13 @@ class TargetProcess(_Handle):
         results = self._ask(message, timeout, "while probes ran", parse)
         return () if isinstance(results, Failed) else results
 
-    def compiled(self, source: bytes | str, timeout: float) -> Compiled | Failed:
-        """Say what a source defines: of these bytes, or of a file as this process sees it. Nothing of it is run."""
-        message = {"op": "compile", "source": source, "timeout": timeout}
-        return self._ask(message, timeout, "while a source was compiled", answers.of_source)
+    def describe(self, source: bytes, timeout: float) -> Described | Failed:
+        """Describe what a source defines; see :func:`sentinel.worker.codes.describe`."""
+        message = {"op": "describe", "source": source, "timeout": timeout}
+        return self._ask(message, timeout, "while a source was parsed", answers.of_source)
 
     def bare(self) -> None:
-        """Fork, run one backward pass and exit: what a probe costs at the least (for benchmarks)."""
+        """Fork, run one backward pass and exit: the minimum cost of a probe (for benchmarks)."""
         timeout = self._options.timeout
         self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
 
@@ -522,7 +524,7 @@ class TargetProcess(_Handle):
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anything can be sent: see _first_sender
 
         def forked(_: Any) -> Session:
-            theirs.close()  # or nobody would see that the session ended before it said a word
+            theirs.close()  # otherwise the end of the session before its first message would be missed
             return Session(ours, _first_sender(ours, self._options.timeout), self._options)
 
         with theirs:
@@ -536,7 +538,7 @@ class TargetProcess(_Handle):
     def _ask(
         self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
     ) -> _Answer | Failed:
-        """Ask, with a descriptor where there is one, and parse the answer, all of which must come in time."""
+        """Send a request, with a descriptor if given, and parse the answer within the time limit."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
@@ -556,7 +558,7 @@ class TargetProcess(_Handle):
         except (EOFError, OSError):
             return self._bury("crash", f"the target process ended {when}")
         except protocol.ProtocolError as error:
-            return self._bury("crash", f"the target process sent something that is no answer {when}: {error}")
+            return self._bury("crash", f"the target process sent an invalid answer {when}: {error}")
         return result
 
     def _bury(self, kind: WorkerKind, reason: str) -> Failed:
@@ -566,10 +568,10 @@ class TargetProcess(_Handle):
 
 
 class Session(_Handle):
-    """A session. Send, then receive; between the two the controller is free.
+    """A session. Send, then receive; the controller can work in between.
 
-    :ivar dead: why it has ended; empty while it lives.
-    :ivar hangs: whether it has ended because one call took longer than the timeout.
+    :ivar dead: why it has ended; empty while it runs.
+    :ivar hangs: whether it has ended because a call took longer than the timeout.
     """
 
     dead = _nonce = ""
@@ -577,7 +579,7 @@ class Session(_Handle):
     _calls: Sequence[str] = ()
 
     def send(self, request: Mapping[str, Any]) -> None:
-        """Begin a call; :meth:`receive` has its answer."""
+        """Start a call; :meth:`receive` returns its answer."""
         if self.dead:
             return
         self._channel.settimeout(self._options.timeout)
@@ -588,9 +590,9 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Receive the answer to what was sent, or a failure; after one of the session's own it is dead.
+        """Return the answer to the call that was sent, or a failure; after a failure of the session it is dead.
 
-        Each call has the whole timeout: the session reports when one has ended.
+        Each call has the whole timeout, because the session reports the end of each call.
         """
         if not self.dead:
             try:
@@ -599,14 +601,14 @@ class Session(_Handle):
                     answer = _own(frame, self._nonce)
                     if answer != {"alive": True}:
                         return answers.of_session(answer, self._calls)
-                raise protocol.ProtocolError("more calls than it was asked for")
+                raise protocol.ProtocolError("more calls than were requested")
             except TimeoutError:
                 self.hangs = True
                 self._bury(f"no answer within {self._options.timeout:g} s")
             except (EOFError, OSError):
                 self._bury("the session ended")
             except protocol.ProtocolError as error:
-                self._bury(f"the session sent something that is no answer: {error}")
+                self._bury(f"the session sent an invalid answer: {error}")
         return Failed("crash", self.dead)
 
     def _bury(self, reason: str) -> None:
@@ -615,22 +617,22 @@ class Session(_Handle):
 
 
 def _own(answer: Any, nonce: str) -> Any:
-    """Take the nonce off an answer, which must be that of the question."""
+    """Remove the nonce of an answer, which must equal the request's."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
-        raise protocol.ProtocolError("it does not know the question")
+        raise protocol.ProtocolError("its nonce is not the request's")
     return answer
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:
-    """Give the process id of the first byte's sender, as the kernel says it in this namespace. What the target process
-    says of itself is worth nothing, for this is what gets killed."""
+    """Return the process id of the first byte's sender from the kernel, in this namespace. The target process's own
+    report is not trusted, because this process id gets killed."""
     channel.settimeout(timeout)
     first, notes, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
     for level, kind, data in notes:
         if first and (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid = int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
-            if pid > 1:  # to signal 0 is to signal one's own group
+            if pid > 1:  # signalling 0 would signal our own group
                 return pid
     raise EOFError("the other end is gone")
 
@@ -644,6 +646,7 @@ def _byte_code_of(checkout: Checkout) -> str:
 
 
 def flags() -> dict[str, str]:
-    """Give the worker's flags; ``SENTINEL_TORCHDYNAMO_DISABLE=0`` turns that one off, and the evidence records it."""
+    """Return the worker's environment flags. ``SENTINEL_TORCHDYNAMO_DISABLE=0`` disables that flag, and the evidence
+    records it."""
     dynamo = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
     return {**FLAGS, "TORCHDYNAMO_DISABLE": dynamo} if dynamo else dict(FLAGS)

@@ -1,4 +1,4 @@
-"""A framework's own default configuration, for options that a stand-in lacks."""
+"""A framework's default configuration, for options that a stand-in lacks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Settings(dict[str, Any]):
 
 
 def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the framework's default of an option in a list, or an empty list if it cannot be told.
+    """Return the framework's default of an option in a list, or an empty list if it is unknown.
 
     The default comes from the part of the configuration that shares the most attributes with the stand-in, at least
     two. The list is empty if such parts disagree, or if the default refers to another option.
@@ -49,7 +49,7 @@ def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str)
 
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
-    """List a source's defaults and all parts of them, the whole first; nothing if this version lacks the source."""
+    """Return a source's defaults and all their parts, the whole first; empty if this version lacks the source."""
     try:
         with _ghosts_forgotten():
             whole = _load(source) if source.endswith(".yaml") else _defaults(_lookup(source))
@@ -66,7 +66,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _ghosts_forgotten() -> Iterator[None]:
-    """Forget which ghosts a block used: the boundary's own uses are what a probe reports."""
+    """Forget the stub modules that a block used, because a probe reports only the boundary's own uses."""
     used = ghosts.state().used
     length = len(used)
     try:
@@ -92,8 +92,7 @@ def _defaults(source: Any) -> Any:
 
 
 def _instance(make: Any) -> Any:
-    """Call a class without arguments; if it is a dataclass that requires some, leave out the fields without a
-    default."""
+    """Call a class without arguments; for a dataclass with required arguments, omit the fields without a default."""
     try:
         return make()
     except Exception:

@@ -1,7 +1,8 @@
-"""Ghosts: inert modules for third-party imports that are not installed and that the boundary does not need.
+"""Stub modules (ghosts): inert modules for third-party imports that are not installed and that the boundary does not
+need.
 
-A ghost is given to one import statement of the target's own tree, where that statement is unguarded; it never enters
-``sys.modules``, so ``find_spec``, guarded imports and third-party importers go on seeing that the module is missing.
+A stub module is returned to an unguarded import statement of the target's own files only. It never enters
+``sys.modules``, so ``find_spec``, guarded imports and third-party importers still see that the module is missing.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ _ONLY_WHERE_NAMED = """
     accelerate anyio beartype datasets dill huggingface_hub jaxtyping msgspec multiprocess pandas psutil pyarrow
     pydantic pydantic_core regex safetensors tokenizers tqdm transformers typer xxhash
 """
-#: Packages of which no environment has the versions that all frameworks want, and what comes with them. One is real for
-#: a target that names it in ``preload`` alone: so no verdict hangs on what else is installed.
+#: Packages for which no single version suits all frameworks, and their dependencies. Only a target that names one in
+#: ``preload`` gets the real package, so verdicts do not depend on what else is installed.
 ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 class GhostUsedError(RuntimeError):
-    """A ghost was asked to decide something while a probe ran."""
+    """The code used a stub module's value during a probe."""
 
 
 class GhostState:
-    """What the ghosts of this process have been through.
+    """State of the stub modules of this process.
 
-    :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports a
-        module of its own inside a probe: what runs then is import time.
-    :ivar used: the ghosts used while probing, by dotted name.
-    :ivar answer: what a call of one answers while probing, in a tuple; None where it is refused.
+    :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports one of
+        its own modules inside a probe.
+    :ivar used: the stub modules used while probing, by dotted name.
+    :ivar answer: the result of calling a stub module while probing, in a tuple; None if calls are refused.
     """
 
     def __init__(self) -> None:
@@ -63,11 +64,11 @@ def state() -> GhostState:
 
 
 class Ghost:
-    """Stands for a missing module, or for anything that was reached through one.
+    """Replaces a missing module, or anything reached through one.
 
-    Reading an attribute only names something, so it always gives another ghost. Anything that would let a ghost decide
-    a value (a call, a truth test, arithmetic, iteration) is inert while the target is imported and refused while a
-    probe runs. ``isinstance(x, ghost)`` is false: nothing is an instance of a class that is not there.
+    Reading an attribute returns another stub. Operations that would produce a value (a call, a truth test, arithmetic,
+    iteration) are inert during import and refused during a probe. ``isinstance(x, stub)`` is false, because nothing is
+    an instance of a missing class.
     """
 
     def __init__(self, name: str) -> None:
@@ -88,7 +89,7 @@ class Ghost:
         return f"<ghost {self._ghost_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        """Let ``class X(ghost.Base)`` be: beside real bases the missing one adds nothing; alone it is inert."""
+        """Support ``class X(stub.Base)``: with other bases the missing one is dropped; alone it is inert."""
         ghosts = [base for base in bases if isinstance(base, Ghost)]
         return (_inert_base(self._ghost_name),) if len(ghosts) == len(bases) and ghosts[0] is self else ()
 
@@ -106,7 +107,7 @@ class Ghost:
             return answer[0]
         _STATE.use(self._ghost_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
-            return args[0]  # a decorator: the target's own function or class must stay what it is
+            return args[0]  # a decorator: the target's function or class must stay unchanged
         if len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple) and isinstance(args[2], dict):
             return type(args[0], args[1], args[2])  # a metaclass
         return Ghost(f"{self._ghost_name}()")
@@ -136,8 +137,7 @@ def _decorable(value: Any) -> bool:
 
 @cache
 def _inert_base(name: str) -> type:
-    """Make a base class that takes any arguments and does nothing while modules are imported; refused while a probe
-    runs."""
+    """Make a base class that accepts any arguments and does nothing during import; refused during a probe."""
 
     def initialise(self: object, *_: Any, **__: Any) -> None:
         _STATE.use(name)
@@ -157,7 +157,7 @@ def _inert_base(name: str) -> type:
 
 
 def _any_schema() -> Any:
-    """Say what pydantic asks of the type of a model's field: a ghost takes anything."""
+    """Return a pydantic schema that accepts anything, for a model's field."""
     from pydantic_core import core_schema
 
     return core_schema.any_schema()
@@ -177,7 +177,7 @@ class _GhostModule(ModuleType):
 
 
 class InertModules(MetaPathFinder, Loader):
-    """Finds ghosts for modules of these names and all below them, whoever imports them."""
+    """An import finder that returns stub modules for these names and everything below, for every importer."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
@@ -192,12 +192,12 @@ class InertModules(MetaPathFinder, Loader):
     def exec_module(self, _: ModuleType) -> None: ...
 
 
-#: Special method -> what it gives while the target is imported.
+#: Special method -> its result during import.
 _INERT: dict[str, Callable[[], Any]] = {
     "bool": bool, "int": int, "index": int, "float": float, "len": int, "iter": lambda: iter(()),
     "setitem": lambda: None, "delitem": lambda: None,
 }  # fmt: skip
-# ``X | None`` and ``X[int]`` stand in annotations; the rest in constants that modules compute while they are imported.
+# ``X | None`` and ``X[int]`` occur in annotations, the others in constants that modules compute during import.
 _OPERATORS = """
     or ror and rand xor getitem contains add radd sub rsub mul rmul matmul truediv rtruediv floordiv mod pow
     neg pos abs invert lshift rshift lt le gt ge
@@ -207,12 +207,12 @@ for _name in (*_INERT, *_OPERATORS.split()):
 
 
 class ImportRecorder:
-    """Replaces ``builtins.__import__`` in a target process: gives ghosts, and records who imported what.
+    """Replaces ``builtins.__import__`` in a target process: returns stub modules, and records the importers.
 
-    :param roots: absolute directories of the target's packages; only statements in files below them are looked at.
-    :param packages: the target's own top-level names, which never become ghosts.
-    :param versions: the version of some ghosts, for a target that refuses to import with another one: their
-        ``__version__``, and what ``importlib.metadata.version`` tells the target's own files.
+    :param roots: absolute directories of the target's packages; only statements in their files are handled.
+    :param packages: the target's own top-level names, which never become stub modules.
+    :param versions: versions of stub modules, for a target that rejects others: their ``__version__``, and the result
+        of ``importlib.metadata.version`` for the target's own files.
     :param real: the packages that the target names in ``preload``.
     """
 
@@ -230,7 +230,7 @@ class ImportRecorder:
         self.ghosts: dict[str, Ghost] = {}
         self.missing: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
-        self._closures: dict[str, set[str]] = {}  # those asked for since the last edge
+        self._closures: dict[str, set[str]] = {}  # requested since the last edge
         self._import = builtins.__import__
         self._version = importlib.metadata.version
 
@@ -239,7 +239,8 @@ class ImportRecorder:
         self._version, importlib.metadata.version = importlib.metadata.version, self.version
 
     def version(self, distribution_name: str) -> str:
-        """Replace ``importlib.metadata.version``: return the version that a target declares for a missing package."""
+        """Replacement of ``importlib.metadata.version``: return the version that a target declares for a missing
+        package."""
         try:
             return self._version(distribution_name)
         except importlib.metadata.PackageNotFoundError:
@@ -268,7 +269,7 @@ class ImportRecorder:
             there = missing not in self.hidden and installed(missing)
             if level or {top, missing.partition(".")[0]} & self.packages or not missing or there:
                 raise
-            # A package that is there may lack a module, or have one that wants another package: it is no ghost itself.
+            # An installed package may lack a module, or need another package; it does not become a stub itself.
             if (missing != top and not fromlist) or self._guarded(sys._getframe(1)):
                 raise
             self._link(sys._getframe(1))
@@ -301,7 +302,7 @@ class ImportRecorder:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
-        """Record through which modules of the target a statement came to run: not all import by a statement."""
+        """Record the target's modules on the stack of an import, because not all imports are statements."""
         inner = ""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.roots):
@@ -313,13 +314,13 @@ class ImportRecorder:
         self._closures.clear()
 
     def _guarded(self, frame: FrameType | None) -> bool:
-        """Whether this statement, or one of the target's through which it came to run, stands in a guard: ``try: import
-        pkg.extra / except ImportError`` must see the failure of what ``pkg.extra`` imports, as on any other machine."""
+        """Return True if this import, or an import of the target on the stack, is guarded: ``try: import pkg.extra /
+        except ImportError`` must see the failure of an import inside ``pkg.extra``, as on any machine."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self.roots):
                 line = linecache.getline(file, frame.f_lineno)
-                # An import at the left margin cannot stand in a try; only the others are worth a parse.
+                # An import at the left margin cannot be in a try; only others need parsing.
                 outside = line.startswith(("import ", "from ")) or not _handled(frame)
                 if not outside and frame.f_lineno in _guarded_lines(file):
                     return True
@@ -327,7 +328,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """Give the target's own modules that a module's import statements reach, packages on the way included."""
+        """Return the target's modules that a module's imports reach, including parent packages."""
         if module not in self._closures:
             self._closures[module] = self._reach(module)
         return self._closures[module]
@@ -346,7 +347,7 @@ class ImportRecorder:
         return modules
 
     def ghosts_of(self, module: str) -> list[str]:
-        """Give the ghosts that those modules were given."""
+        """Return the stub modules that those modules received."""
         return sorted({ghost for name in self.closure(module) for ghost in self.missing.get(name, ())})
 
 
@@ -360,7 +361,7 @@ def installed(top: str) -> bool:
 
 @cache
 def _guarded_lines(file: str) -> frozenset[int]:
-    """List the lines of a file in the body of a ``try`` that goes on where an import fails."""
+    """Return the lines in the body of a ``try`` that continues after a failed import."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -377,14 +378,14 @@ def _guarded_lines(file: str) -> frozenset[int]:
 
 
 def _handled(frame: FrameType) -> bool:
-    """Whether a handler of the frame's own code would see what is raised now; taken for granted before Python 3.11."""
+    """Return True if a handler in the frame would catch an exception raised now; always True before Python 3.11."""
     entries = getattr(dis.Bytecode(frame.f_code), "exception_entries", None)
     return entries is None or any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
-    """Whether a failed import is caught and not raised again. Who raises something else needs the module like anybody:
-    ``raise ImportError("install it")``, and the lazy modules of a library, through which everything is imported."""
+    """Return True if a failed import is caught and not raised again. Code that raises another error needs the module:
+    ``raise ImportError("install it")``, or a library's lazy modules."""
     for handler in handlers:
         if _catches(handler.type):
             leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))

@@ -1,10 +1,9 @@
-"""Starts commands strictly contained from the first instruction of their interpreter on, another environment's too.
+"""Start commands in strict containment from the first instruction of their interpreter, also of another environment.
 
-Processes of the worker contain themselves (:mod:`~sentinel.worker.containment`), but not before their interpreter has
-started, and an environment has code of its own that runs then: ``.pth`` files, a ``sitecustomize``, the packages that a
-zygote imports once for all. Ours runs in the controller anyhow. So it is ours that is started: it contains itself, with
-what is named, read-only, without a network or another process to see, as an unprivileged user, and becomes the other
-one. Target processes contain themselves further there, as everywhere.
+Worker processes contain themselves (:mod:`~sentinel.worker.containment`) after their interpreter has started. Another
+environment runs code before that: ``.pth`` files, ``sitecustomize``, and packages that the preloader imports. Therefore
+our own interpreter is started. It contains itself (named folders read-only, no network, no other processes visible, an
+unprivileged user) and then executes the other interpreter. Target processes contain themselves further.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ from urllib.parse import unquote, urlsplit
 from sentinel.errors import SentinelError
 from sentinel.worker import containment, limits, processes, syscalls
 
-#: Sentinel itself: the worker's own code is in it, that of any interpreter.
+#: Sentinel's folder, with the worker's code for every interpreter.
 _PACKAGE = Path(__file__).resolve().parent.parent
 
-#: Of the user's environment.
+#: Environment variables of the user that are passed on.
 _PASSED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "TZ", "SYSTEMROOT")
 
-#: Bytes of a file that tells of an environment.
+#: Maximum bytes of a file that describes an environment.
 _LARGEST_FILE = 1 << 16
 
-#: Seconds in which an interpreter answers a question about itself; and in which a command with limits may compute.
+#: Seconds for an interpreter to answer a question about itself, and CPU seconds of a command with limits.
 _PATIENCE, _MOST_SECONDS = 60, 600
 
-#: How a command ends that could not be contained, and so was not started.
+#: Exit status of a command that was not started because it could not be contained.
 REFUSED = 125
 
-#: Asks in a contained world whether there can be another one in it.
+#: Checks in containment whether nested containment works.
 _NESTED = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -51,13 +50,13 @@ print(containment.reason_against() or "")
 
 
 class InterpreterError(SentinelError):
-    """An interpreter that does not run, or cannot be contained from its first instruction on."""
+    """An interpreter that does not run, or cannot be contained from its first instruction."""
 
 
 @cache
 def reason_against() -> str | None:
-    """Say why another interpreter cannot be started contained here; None where it can. Tried for real, with its
-    processes contained in it."""
+    """Return why another interpreter cannot be started in containment here, or None. This is tried for real, with
+    nested containment."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
         try:
@@ -65,7 +64,7 @@ def reason_against() -> str | None:
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
     lines = (process.stderr if process.returncode else process.stdout).strip().splitlines()
-    return lines[-1] if lines else "it ended without a word" if process.returncode else None
+    return lines[-1] if lines else "it ended without output" if process.returncode else None
 
 
 def wrap(
@@ -76,16 +75,15 @@ def wrap(
     devices: Sequence[str] = (),
     packages: Iterable[str] = (),
 ) -> list[str]:
-    """Give the command that starts a Python interpreter contained; the same command where that cannot be done.
+    """Return the command that starts a Python interpreter in containment; the same command if that is impossible.
 
-    :param command: begins with the path of the interpreter.
-    :param scratch: the one folder that it may write: in memory, below this path.
-    :param readable: what it may read beside its own environment and Sentinel's code.
-    :param hidden: folders below those that are empty there.
-    :param devices: what to have of ``/dev`` beside the harmless ones.
-    :param packages: the packages whose folders it may read if they are installed to be edited; torch and numpy are
-        always among them.
-    :raises InterpreterError: where the interpreter is a script, which may start whatever it likes.
+    :param command: starts with the path of the interpreter.
+    :param scratch: the only writable folder, in memory.
+    :param readable: readable folders in addition to its environment and Sentinel's code.
+    :param hidden: subfolders of those that appear empty.
+    :param devices: files of ``/dev`` in addition to the harmless ones.
+    :param packages: packages with an editable install whose folders it may read; always includes torch and numpy.
+    :raises InterpreterError: if the interpreter is a script, which may start any program.
     """
     python = shutil.which(command[0]) or command[0]
     if not os.path.isfile(python) or reason_against() is not None:
@@ -102,13 +100,13 @@ def wrap(
 
 
 def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
-    """Give the command that runs another one strictly contained, with limits, the standard streams and the environment
-    but for ``HOME`` and ``TMPDIR``.
+    """Return the command that runs another command in strict containment, with limits, the standard streams, and the
+    environment except ``HOME`` and ``TMPDIR``.
 
-    :param command: beginning with the path of a Python interpreter.
-    :param folder: a folder of the caller's, which it may read; it works in memory, at ``scratch`` below it.
-    :param readable: what else it may read beside that interpreter.
-    :param memory: bytes of address space of each of its processes, 0 for no limit.
+    :param command: starts with the path of a Python interpreter.
+    :param folder: a folder of the caller, readable; it works in memory in ``scratch`` below it.
+    :param readable: other readable folders besides the interpreter's.
+    :param memory: address space of each process in bytes, 0 for no limit.
     """
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -128,7 +126,7 @@ def _contained(
 
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:
-    """Become a command that sees what its settings name, and nothing else; the caller waits for it."""
+    """Replace this process by a command that sees only the folders in its settings; the caller waits for it."""
     arguments = {"hidden": [], **json.loads(settings)}
     memory = arguments.pop("memory", None)
     try:
@@ -143,14 +141,14 @@ def run(settings: str, command: Sequence[str]) -> NoReturn:
 
 
 def gpus() -> list[str]:
-    """Give the GPUs of this machine, below ``/dev``."""
+    """Return the GPU devices of this machine below ``/dev``."""
     return glob.glob("/dev/nvidia*")
 
 
 def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: Iterable[str] = ()) -> Any:
-    """Give the JSON on the last line that an interpreter prints, contained where it is another one than ours.
+    """Return the JSON on the last line that an interpreter prints; contained if it is not our own.
 
-    :param packages: as :func:`wrap` has it.
+    :param packages: as in :func:`wrap`.
     """
     name = python or sys.executable
     try:
@@ -166,7 +164,7 @@ def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: 
     except subprocess.TimeoutExpired:
         reason = f"no answer within {_PATIENCE} s"
     except (ValueError, IndexError, RecursionError):
-        reason = "it printed something else"
+        reason = "it did not print JSON"
     raise InterpreterError(f"cannot run {name}: {reason}")
 
 
@@ -178,18 +176,19 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def environment() -> dict[str, str]:
-    """Give what an interpreter may know of the user's environment."""
-    user_base = os.environ.get("PYTHONUSERBASE") or site.getuserbase()  # goes by HOME otherwise
+    """Return the environment variables for an interpreter."""
+    user_base = os.environ.get("PYTHONUSERBASE") or site.getuserbase()  # derived from HOME otherwise
     return {**{name: os.environ[name] for name in _PASSED if name in os.environ}, "PYTHONUSERBASE": user_base}
 
 
-# -- where another interpreter and its packages lie, read off its files: none of it may run yet ------------------------
+# -- folders of another interpreter and its packages, from its files, because it must not run yet
+# ------------------------
 
 
 def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:
-    """List where an interpreter and its packages lie, as far as that can be told without starting it.
+    """Return the folders of an interpreter and its packages without starting it.
 
-    :param named: the packages that are looked for among those installed to be edited.
+    :param named: packages to look for among editable installs.
     """
     yield os.path.join(environment()["PYTHONUSERBASE"], "lib")
     yield from _libraries()
@@ -206,7 +205,7 @@ def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:
 
 
 def _libraries() -> Iterator[str]:
-    """Folders in which the loader looks for shared libraries, beside the usual ones: torch may be built on some."""
+    """Return extra folders in which the loader looks for shared libraries, because torch may need them."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     for file in ("/etc/ld.so.conf", *glob.glob("/etc/ld.so.conf.d/*.conf")):
         folders += [line.strip() for line in _text(file).splitlines()]
@@ -214,7 +213,7 @@ def _libraries() -> Iterator[str]:
 
 
 def _hops(python: str) -> Iterator[str]:
-    """Follow an interpreter's links, and go on to that of the environment that it was made from."""
+    """Yield an interpreter, the targets of its links, and the interpreter from which its environment was created."""
     left, places = [python], set()
     while left:
         place = os.path.normpath(left.pop())
@@ -233,7 +232,7 @@ def _hops(python: str) -> Iterator[str]:
 
 
 def _elsewhere(packages: str) -> Iterator[str]:
-    """Folders that a folder of packages refers to: what was installed to be edited."""
+    """Return the folders of editable installs that a folder of packages refers to."""
     for file in glob.glob(f"{glob.escape(packages)}/*.dist-info/direct_url.json"):
         try:
             record = json.loads(_text(file))
@@ -246,7 +245,7 @@ def _elsewhere(packages: str) -> Iterator[str]:
 
 
 def _packages_in(project: str, named: Iterable[str]) -> Iterator[str]:
-    """List those of the named packages that lie in the folder of an editable install; the rest of it is the user's."""
+    """Return the named packages in the folder of an editable install; its other files are private."""
     for name in named if os.path.isabs(project) else ():
         for parent in (project, os.path.join(project, "src")):
             package = os.path.join(parent, name)

@@ -1,4 +1,4 @@
-"""What one process may take of the machine, under every level of containment but ``off``."""
+"""Resource limits of one process, under every level of containment except ``off``."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import resource
 from functools import cache
 from pathlib import Path
 
-#: Processes of one strictly contained target process, threads included: a probe needs a handful.
+#: Processes of one strictly contained target process, including threads; a probe needs few.
 MOST_PROCESSES = 256
 
-#: Processes that the user may have beside those at the start, where they cannot be told apart: a fork bomb ends there.
+#: New processes of the user, if they cannot be attributed; this stops a fork bomb.
 SPARE_PROCESSES = 4096
 
-#: The users that root becomes under strict containment: as systemd has them for services without a user of their own.
+#: User ids that root takes under strict containment: those that systemd uses for services without a user.
 USERS = range(61184, 65520)
 
-#: Bytes of one file.
+#: Maximum bytes of one file.
 LARGEST_FILE = 1 << 30
 
-#: Open files of one process.
+#: Maximum open files of one process.
 MOST_FILES = 1024
 
-#: Seconds of CPU beyond those that a probe could use on every core in the time that it has by the clock.
+#: CPU seconds beyond those that a probe can use on all cores within its time limit.
 _GRACE = 5
 
 
 def limit(memory: int, contained: bool, patience: float) -> None:
-    """Bind this process and all that come from it.
+    """Limit this process and its descendants.
 
-    :param memory: bytes of address space of each, 0 for no limit.
-    :param patience: seconds that are waited for one answer: each may compute for a hundred such, its imports included.
-    :param contained: whether it is alone with its user, or in a user namespace.
+    :param memory: address space of each in bytes, 0 for no limit.
+    :param patience: seconds for one answer; each process may compute a hundred times as long, including imports.
+    :param contained: whether it has its own user or user namespace.
     """
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_FSIZE, LARGEST_FILE)
@@ -41,13 +41,13 @@ def limit(memory: int, contained: bool, patience: float) -> None:
     limit_time(patience * 100)
     if memory:
         _lower(resource.RLIMIT_AS, memory)
-    # Before Linux 5.14 all of a user's processes counted, those outside of a user namespace too.
+    # Before Linux 5.14, all processes of a user counted, also outside the user namespace.
     alone = contained and (os.geteuid() in USERS or _kernel() >= (5, 14))
     _lower(resource.RLIMIT_NPROC, MOST_PROCESSES if alone else tasks() + SPARE_PROCESSES)
 
 
 def limit_time(seconds: float) -> None:
-    """End this process when it has computed for so long, should nobody else end it."""
+    """End this process after this many CPU seconds, if nothing else ends it."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE)
 
 
@@ -59,7 +59,7 @@ def _lower(name: int, most: int) -> None:
 
 @cache
 def tasks() -> int:
-    """Say how many processes and threads this user had when it was asked first."""
+    """Return the number of processes and threads of this user at the first call."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -119,7 +119,6 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
             "file": file,
             "line": line,
             "signature": signature,
-            "layers": calling.layers_of(boundary.function),
         },
         (request["adapter"], request["contract_file"]),
     )

@@ -1,4 +1,4 @@
-"""The few Linux calls that keep forked processes together: who dies with whom, who inherits orphans."""
+"""Linux calls for forked processes: end with the parent, inherit orphans, kill groups."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _PR_SET_CHILD_SUBREAPER = 36
 _prctl: Any
 try:
     _prctl = ctypes.CDLL(None, use_errno=True).prctl
-except (OSError, AttributeError):  # not Linux: fresh processes are the rule there, and nothing is inherited
+except (OSError, AttributeError):  # not Linux: processes are spawned there, and nothing is inherited
     _prctl = None
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the one that forked it is gone."""
+    """Make the kernel kill this process when its parent ends."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends, so that none can slip away by a double fork."""
+    """Become the parent of orphaned descendants, so that none can escape by a double fork."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait until a process has ended and its children have another parent, for so many seconds at most."""
+    """Wait until a process has ended and its children have another parent, at most this many seconds."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:  # the kernel has reaped it already
@@ -46,14 +46,14 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group, which somebody else reaps.
+    """The leader of a process group that another process reaps.
 
-    Its number alone is not enough to end it by: once it was reaped and its group is empty, the kernel gives the number
-    to another process, of another run perhaps. A descriptor, where the kernel has them, is of one process for ever.
+    Its pid is not enough to kill it: after it is reaped and its group is empty, the kernel reuses the pid for another
+    process. A pidfd, if the kernel supports it, always refers to the same process.
     """
 
     def __init__(self, pid: int) -> None:
-        """:param pid: of a process that comes from this one; of any other, it is taken for reaped."""
+        """:param pid: a descendant of this process; any other pid counts as reaped."""
         self.pid = pid
         self._own: int | None = None
         self._is_gone = False
@@ -61,15 +61,15 @@ class Leader:
             self._own = os.pidfd_open(pid)
         except ProcessLookupError:
             self._is_gone = True
-        except (OSError, AttributeError):  # no descriptors here: the number has to do
+        except (OSError, AttributeError):  # no pidfd: use the pid
             return
-        # Who sent the number may have ended by then. What is ours now, and is there still, is of the descriptor.
+        # The sender of the pid may have ended. A descendant that still exists is the pidfd's process.
         if self._own is not None and not (_comes_from_here(pid) and _signal(self._own, 0)):
             os.close(self._own)
             self._own, self._is_gone = None, True
 
     def __del__(self) -> None:
-        """Close the descriptor of a leader that nobody has to end any more: its channel closes in the same way."""
+        """Close the pidfd of a leader that needs no kill; its channel closes in the same way."""
         if self._own is not None:
             try:  # noqa: SIM105 - the interpreter may be ending, and every global be None
                 os.close(self._own)
@@ -77,31 +77,31 @@ class Leader:
                 pass
 
     def kill(self) -> None:
-        """End it and its group. Safe to call twice."""
+        """Kill the leader and its group. Safe to call twice."""
         own, self._own = self._own, None
         if own is not None:
             try:
                 if _signal(own, signal.SIGKILL, _PROCESS_GROUP):
                     self._is_gone = True
-                    _signal(own, signal.SIGKILL)  # it may not lead its group yet
+                    _signal(own, signal.SIGKILL)  # it may not lead a group yet
                     return
                 self._is_gone = not _signal(own, signal.SIGKILL)
             finally:
                 os.close(own)
         if self._is_gone and _is_used(self.pid):
-            return  # by another process: while its group has members, the kernel gives its number to none
+            return  # reaped elsewhere: while its group has members, the kernel does not reuse the pid
         self._is_gone = True
         for kill in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 kill(self.pid, signal.SIGKILL)
 
 
-#: From <linux/pidfd.h>, since Linux 6.9: the signal is for the group that the process leads.
+#: From <linux/pidfd.h>, since Linux 6.9: signal the group that the process leads.
 _PROCESS_GROUP = 4
 
 
 def _signal(own: int, number: int, flags: int = 0) -> bool:
-    """Whether a signal reached the process of a descriptor: it was not reaped yet, and the kernel knows the flags."""
+    """Return True if a signal reached a pidfd's process: it is not reaped, and the kernel supports the flags."""
     try:
         signal.pidfd_send_signal(own, number, None, flags)
     except OSError:
@@ -110,7 +110,7 @@ def _signal(own: int, number: int, flags: int = 0) -> bool:
 
 
 def _comes_from_here(pid: int) -> bool:
-    """Whether this process is among the parents of another one, as far as the kernel tells."""
+    """Return True if this process is an ancestor of another, as far as visible."""
     here = os.getpid()
     while pid not in (here, 0):
         try:
@@ -124,7 +124,7 @@ def _comes_from_here(pid: int) -> bool:
 
 
 def _is_used(pid: int) -> bool:
-    """Whether a process, whoever's, has this number."""
+    """Return True if any process has this pid."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -135,7 +135,7 @@ def _is_used(pid: int) -> bool:
 
 
 def children() -> list[int]:
-    """Give the pids of this process's children (empty where the kernel does not say)."""
+    """Return the pids of this process's children; empty if the kernel does not list them."""
     pids: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir("/proc/self/task"):
@@ -145,7 +145,7 @@ def children() -> list[int]:
 
 
 def kill_children(spare: frozenset[int] = frozenset()) -> None:
-    """Kill and reap every child, and those it leaves behind, until none is left but those to spare."""
+    """Kill and reap all children and orphans, except those to spare."""
     for _ in range(64):
         pids = [pid for pid in children() if pid not in spare]
         if not pids:

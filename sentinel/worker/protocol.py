@@ -1,6 +1,6 @@
 """Frames between the controller and its worker processes: JSON for structure, raw bytes for tensors.
 
-Nothing is ever unpickled: what arrives from a process that ran a stranger's code is data and stays data.
+Nothing is unpickled: messages from a process that ran foreign code are parsed as data only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from sentinel.values.literals import WRITTEN, Array, Attribute, Device, Namespac
 #: A frame is this header (length of the JSON part, length of the bytes part) and the two parts.
 _HEADER = struct.Struct(">QQ")
 
-#: A thousand times what any shipped recipe observes; a longer frame is refused before it is read.
+#: Maximum bytes of a frame, a thousand times the largest shipped recipe; longer frames are refused unread.
 MAX_FRAME = 8 * 1024 * 1024
 
-#: Of that, structure: as objects it takes fifty times the room that it takes as text.
+#: Maximum bytes of its JSON part, which takes fifty times as much memory as objects.
 MAX_TEXT = 4 * 1024 * 1024
 
-#: Numbers, words and containers of a frame, each row of a tensor counted: written as evidence four times over they stay
-#: below what Sentinel reads. A tensor of no elements may have millions of rows.
+#: Maximum number of values and containers in a frame, counting each row of a tensor, so that evidence with four times
+#: as many stays below Sentinel's read limit. A tensor without elements may have millions of rows.
 MAX_VALUES = 1 << 18
 
-#: Containers in containers, and axes of a tensor.
+#: Maximum nesting of containers, and axes of a tensor.
 _DEEPEST = 32
 
 _TAG = "$"
@@ -35,11 +35,14 @@ _KEYS = {"array": "vd", "tuple": "v", "namespace": "v", "new": "pv", "attribute"
 
 
 class ProtocolError(Exception):
-    """The other end sent something that is no frame."""
+    """The other process sent an invalid frame."""
 
 
 def encode(value: Any) -> bytes:
-    """Encode scalars, lists, string-keyed mappings and literals as one frame; TypeError for anything else."""
+    """Encode scalars, lists, string-keyed mappings and literals as one frame.
+
+    :raises TypeError: for anything else.
+    """
     blobs: list[bytes] = []
     text = json.dumps(_encode(value, blobs), separators=(",", ":")).encode()
     body = b"".join(blobs)
@@ -47,27 +50,30 @@ def encode(value: Any) -> bytes:
 
 
 def decode(frame: bytes) -> Any:
-    """Decode what :func:`encode` made; ProtocolError where the bytes are no frame."""
+    """Decode a frame of :func:`encode`.
+
+    :raises ProtocolError: if the bytes are not a valid frame.
+    """
     try:
         text_length, body_length = _HEADER.unpack_from(frame)
         if text_length > MAX_TEXT:
-            raise ProtocolError("a frame with more structure than any answer has")
+            raise ProtocolError("the JSON part of a frame is too large")
         start = _HEADER.size + text_length
         if start + body_length != len(frame):
-            raise ProtocolError("a frame of the wrong length")
-        # As a string: from bytes json.loads would take lone surrogates, which no file name and no output can hold.
+            raise ProtocolError("a frame has the wrong length")
+        # As a string, because json.loads accepts lone surrogates in bytes, which file names and output cannot hold.
         node = json.loads(str(frame[_HEADER.size : start], "utf-8"), object_pairs_hook=_object)
         reading = _Reading(frame[start:])
         value = reading.value(node, 0)
         if reading.at != body_length:
-            raise ProtocolError("bytes that belong to no tensor")
+            raise ProtocolError("a frame has bytes after its last tensor")
         return value
     except (struct.error, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ProtocolError(f"not a frame: {str(error)[:200]}") from None
 
 
 def frame_length(start: bytes | bytearray) -> int | None:
-    """Give the whole length of the frame that begins with these bytes; None while its header is not complete."""
+    """Return the length of the frame that starts with these bytes; None while its header is incomplete."""
     if len(start) < _HEADER.size:
         return None
     text_length, body_length = _HEADER.unpack_from(start)
@@ -75,7 +81,7 @@ def frame_length(start: bytes | bytearray) -> int | None:
 
 
 def fits(frame: bytes) -> bool:
-    """Say whether whoever receives an encoded frame will read it."""
+    """Return True if the receiver accepts an encoded frame."""
     try:
         decode(frame)
     except ProtocolError:
@@ -88,9 +94,11 @@ def send(channel: socket.socket, value: Any) -> None:
 
 
 def receive(channel: socket.socket, deadline: float | None = None) -> Any:
-    """Read one frame, by a ``deadline`` of ``time.monotonic``; None: as long as it takes.
+    """Read one frame by a ``deadline`` of ``time.monotonic``; None: no limit.
 
-    :raises EOFError: where the other end is gone; TimeoutError, however much has come; ProtocolError for no frame.
+    :raises EOFError: if the other process has closed the connection.
+    :raises TimeoutError: if the frame is incomplete at the deadline.
+    :raises ProtocolError: if the frame is invalid.
     """
     header = _read(channel, _HEADER.size, deadline)
     text_length, body_length = _HEADER.unpack(header)
@@ -148,7 +156,7 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
 def _encoded_mapping(value: Any, blobs: list[bytes]) -> dict[str, Any]:
     pairs = [[key, _encode(item, blobs)] for key, item in value.items()]
     if not all(isinstance(key, str) for key, _ in pairs):
-        raise TypeError("a mapping with keys that are no strings cannot be sent")
+        raise TypeError("a mapping with keys that are not strings cannot be sent")
     return {_TAG: "map", "v": [[_sendable(key), item] for key, item in pairs]}
 
 
@@ -160,12 +168,12 @@ def _sendable(text: str) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     node = dict(pairs)
     if len(node) != len(pairs):
-        raise ProtocolError("a key that stands twice")
+        raise ProtocolError("a mapping has a duplicate key")
     return node
 
 
 class _Reading:
-    """Reads a frame's JSON and bytes, and counts the values; tensors lie in the bytes in the order of the JSON."""
+    """Reads a frame's JSON and bytes and counts values. Tensors are in the bytes in the order of the JSON."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -178,12 +186,12 @@ class _Reading:
             return _text(node)
         if isinstance(node, list):
             if depth > _DEEPEST:
-                raise ProtocolError(f"more than {_DEEPEST} containers in one another")
+                raise ProtocolError(f"containers are nested deeper than {_DEEPEST}")
             return [self.value(item, depth + 1) for item in node]
         if isinstance(node, dict):
             return self._tagged(node, depth)
         if type(node) is int and not -(1 << 63) <= node < 1 << 64:
-            raise ProtocolError("an integer of more than 64 bits")
+            raise ProtocolError("an integer has more than 64 bits")
         return node
 
     def _tagged(self, node: dict[str, Any], depth: int) -> Any:
@@ -211,16 +219,16 @@ class _Reading:
     def _mapping(self, pairs: Any, depth: int) -> dict[str, Any]:
         self._count(len(_list(pairs)))
         if depth > _DEEPEST:
-            raise ProtocolError(f"more than {_DEEPEST} containers in one another")
+            raise ProtocolError(f"containers are nested deeper than {_DEEPEST}")
         value = {_text(key): self.value(item, depth) for key, item in pairs}
         if len(value) != len(pairs):
-            raise ProtocolError("a key that stands twice")
+            raise ProtocolError("a mapping has a duplicate key")
         return value
 
     def _attributes(self, node: Any, depth: int) -> dict[str, Any]:
         value = self.value(node, depth)
         if not isinstance(value, dict):
-            raise ProtocolError("attributes that are no mapping")
+            raise ProtocolError("attributes must be a mapping")
         return value
 
     def _bytes(self, node: dict[str, Any]) -> bytes:
@@ -230,19 +238,19 @@ class _Reading:
     def _tensor(self, node: dict[str, Any]) -> Tensor:
         shape = tuple(_natural(size) for size in _list(node["s"]))
         if len(shape) > _DEEPEST:
-            raise ProtocolError(f"a tensor of more than {_DEEPEST} axes")
+            raise ProtocolError(f"a tensor has more than {_DEEPEST} axes")
         rows = 1
         for size in shape:
             rows *= size
             self._count(rows)
         flags = (node["g"], node.get("c", True))
         if not all(isinstance(flag, bool) for flag in flags):
-            raise ProtocolError("a tensor that is none")
+            raise ProtocolError("invalid tensor record: flags must be booleans")
         value = Tensor(_text(node["d"]), shape, self._bytes(node), *flags)
         try:
             value.array()  # shape, dtype and bytes must agree, or the frame is a forgery
         except (ValueError, KeyError) as error:
-            raise ProtocolError(f"a tensor that is none: {str(error)[:200]}") from None
+            raise ProtocolError(f"invalid tensor record: {str(error)[:200]}") from None
         return value
 
     def _count(self, values: int) -> None:
@@ -253,7 +261,7 @@ class _Reading:
 
 def _text(node: Any) -> str:
     if not isinstance(node, str):
-        raise ProtocolError("a text that is none")
+        raise ProtocolError("a value must be a string")
     if not node.isascii():
         node.encode()  # a lone surrogate has no bytes
     return node
@@ -261,11 +269,11 @@ def _text(node: Any) -> str:
 
 def _list(node: Any) -> list[Any]:
     if not isinstance(node, list):
-        raise ProtocolError("a list that is none")
+        raise ProtocolError("a value must be a list")
     return node
 
 
 def _natural(number: Any) -> int:
     if type(number) is not int or not 0 <= number < 1 << 63:
-        raise ProtocolError("a size that is none")
+        raise ProtocolError("a size must be a non-negative integer")
     return number

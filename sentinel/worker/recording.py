@@ -21,7 +21,7 @@ from sentinel.worker import tensors
 #: * ``list``, ``tuple``: items; ``dict``: pairs of key and value
 #: * ``new``: a class's path and the arguments that its constructor takes; ``made``: a class's path and the attributes
 #:   of an instance whose constructor did not run; ``bare``: such an instance without attributes
-#: * ``other``: something that cannot be written down, by the name of its type
+#: * ``other``: a value that cannot be recorded, by the name of its type
 Node = list[Any]
 
 _PLAIN = (type(None), bool, int, float, str)
@@ -40,7 +40,7 @@ def observe_calls(
 
 
 class _Recorder:
-    """Calls a function; keeps its arguments as they were before each call, and its result."""
+    """Calls a function, and records copies of its arguments before each call, and its result."""
 
     def __init__(self, function: Callable[..., Any], owner: type | None) -> None:
         self._function, self._owner = function, owner
@@ -58,7 +58,7 @@ class _Recorder:
         try:
             bound = signature.bind(*positional, **named).arguments
         except TypeError:  # the call itself will raise
-            return ["other", "argument that the function does not take"]
+            return ["other", "argument that the function does not accept"]
         pairs: list[list[Any]] = []
         for place, (name, value) in enumerate(bound.items()):
             kind = signature.parameters[name].kind
@@ -114,7 +114,7 @@ class _Recorder:
 
 
 def _arguments_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that its constructor takes and that differ from their defaults."""
+    """Return the fields of a dataclass that its constructor accepts and that differ from their defaults."""
     arguments = {}
     for field in dataclasses.fields(value):
         if not field.init or not hasattr(value, field.name):

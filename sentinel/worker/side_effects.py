@@ -1,4 +1,4 @@
-"""What a call did besides answering: inputs it changed, global state it left behind, and whatever it handed on."""
+"""Side effects of a call: changed inputs, changed global state, and the values that it passed on."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ import torch
 from sentinel.worker import tensors
 from sentinel.worker.ghosts import Ghost
 
-#: How deep in a value its parts are looked at.
+#: Maximum depth at which parts of a value are compared.
 _DEPTH = 4
 
-#: What a text says of where things lie, in memory or in a file.
+#: Memory addresses and file positions in texts.
 _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
 class Watch:
-    """Watches the boundary's call, in whose place a contract's ``measure`` gets it: which inputs and global states
-    change."""
+    """Wraps the boundary's call for a contract's ``measure``, and records changed inputs and global state."""
 
     def __init__(self, call: Callable[..., Mapping[str, Any]]) -> None:
         self._call = call
@@ -51,7 +50,7 @@ def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def global_state() -> dict[str, Any]:
-    """Give what one call may leave behind for the next."""
+    """Return the global state that a call may change."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "random": random.getstate(),
@@ -67,7 +66,7 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Set options wherever a value has them, of any configuration in it; give what takes that back."""
+    """Set options in every configuration inside a value; return a function that restores them."""
     kind = type(value)
     if not depth or issubclass(kind, (str, Ghost, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
@@ -79,7 +78,7 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
     own = value if keys else getattr(value, "__dict__", {})
     write = partial(kind.__setitem__ if keys else object.__setattr__, value)
     for name in [name for name in own if isinstance(name, str)]:
-        with suppress(Exception):  # what it holds is not read, or it takes nothing
+        with suppress(Exception):  # its content cannot be read, or it cannot be set
             part = own[name]
             if name not in settings:
                 yield from turned(part, settings, depth - 1)
@@ -92,8 +91,8 @@ _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, tor
 
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Give the parts of any value, each with its path, as what can be sent: public attributes of an object, weights and
-    gradients of a model. Nothing that a stand-in would record is asked."""
+    """Yield the parts of a value with their paths, in a form that can be sent: public attributes of an object, weights
+    and gradients of a model. Attributes that a stand-in records are not accessed."""
     kind = type(value)
     if issubclass(kind, str):
         for root in roots:
@@ -111,7 +110,7 @@ def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPT
             yield from parts((weight, weight.grad), f"{path}.{name}", roots, depth - 1)
     elif issubclass(kind, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
         for key in list(value.keys()):
-            with suppress(Exception):  # a configuration lacks what it demands
+            with suppress(Exception):  # a configuration may lack a required attribute
                 yield from parts(value[key], f"{path}.{key}" if path else str(key), roots, depth - 1)
     elif issubclass(kind, (set, frozenset)):
         yield path, sorted(map(str, value))

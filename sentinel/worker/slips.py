@@ -1,4 +1,4 @@
-"""Tells whose an exception is: the target's, which raises it on purpose or by a slip, or the harness's own."""
+"""Attribute an exception: raised by the target on purpose, caused by a mistake in the target, or by the harness."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def slip(error: BaseException, roots: tuple[str, ...]) -> str:
-    """Name the exception with which Python or a library refuses a line of the target's own code; empty where a
-    ``raise`` or ``assert`` says it, where it comes from other code, and where it may be about what the caller
-    gave.
+    """Return the name of an exception that a mistake in the target's own code causes; empty if a ``raise`` or
+    ``assert`` raises it, if it comes from other code, or if the caller's arguments may cause it.
 
-    An attribute, a key, a file or a package that is not there may be missing in the caller's objects or on this
-    machine, and so may whatever ``None`` stands for."""
+    A missing attribute, key, file or package, or an unexpected ``None``, may come from the caller's objects or from
+    this machine."""
     kind = next((each.__name__ for each in _SLIPS if isinstance(error, each)), "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -39,25 +38,25 @@ def slip(error: BaseException, roots: tuple[str, ...]) -> str:
     return kind if not isinstance(error, TypeError) or _is_own(str(error), inside) else ""
 
 
-#: Sentinel's own code: contracts, the kit, stand-ins.
+#: Sentinel's code: contracts, the kit, stand-ins.
 _SENTINEL = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-#: Reads what was returned as data: a value that cannot be read is the target's.
+#: Converts returned values to data: an unreadable value is the target's.
 _READERS = (observe.__code__, from_torch.__code__)
 
-#: Where a backward pass begins: what fails in it is the graph that the target has built.
+#: Start of a backward pass: an error in it comes from the target's graph.
 _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 
 
 def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[str]) -> TracebackType | None:
     """Return the place in the harness that an exception comes from; None if it comes from the target.
 
-    Frames of third parties decide nothing: an error of torch's belongs to whoever called torch. What a stand-in raises
-    on purpose when the target calls it is an answer to the target. A backward pass that fails is the target's.
+    Third-party frames are skipped: an error in torch belongs to torch's caller. An exception that a stand-in raises on
+    purpose belongs to the target, and so does a failing backward pass.
 
-    :param files: the adapter and the contract, which may lie in another package.
+    :param files: the adapter and the contract, which may be in another package.
     """
-    if isinstance(error, RecursionError):  # a value without end, which the harness has followed
+    if isinstance(error, RecursionError):  # an endless value that the harness followed
         return None
     inside = tuple(f"{root.rstrip('/')}/" for root in roots)
     harness = (_SENTINEL, *(file.removesuffix("__init__.py") for file in files))
@@ -79,7 +78,8 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
 
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:
-    """Whether a function of the target is called as it cannot be, or an operator is given plain values."""
+    """Return True if the target calls one of its functions with a wrong signature, or applies an operator to plain
+    values."""
     match = _CALL.match(message)
     if match is None:
         kinds = re.findall(r"'(\w+)'", message)

@@ -1,10 +1,10 @@
-"""The system calls that strictly contained code has no business with, as a filter for the kernel.
+"""A seccomp filter that refuses system calls which strictly contained code does not need.
 
-The filter is built here, in the controller, by libseccomp, and travels to the worker as the program that the kernel
-runs: the worker's interpreter may be one that has no libseccomp.
+The controller builds the filter with libseccomp and sends it to the worker as a BPF program, because the worker's
+interpreter may lack libseccomp.
 
-Numerical code needs many calls, so this lists what is refused, and everything else is let through. The list is what
-Docker's default profile and Flatpak's refuse, as far as it concerns code that has neither capabilities nor a terminal.
+Numerical code needs many calls, so this is a list of refused calls. It contains what the default profiles of Docker and
+Flatpak refuse for code without capabilities and terminal.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _THE_MACHINE = """
     reboot setdomainname sethostname settimeofday swapoff swapon syslog uselib userfaultfd vhangup
 """
 _OTHER_PROCESSES = "kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace"
-#: What one process does to a file, another one hears: the files of a checkout are the same in both.
+#: A process would notice another process's use of the shared files of a checkout.
 _WATCHES = "fanotify_init fanotify_mark inotify_add_watch inotify_init inotify_init1"
-_KEYRINGS = "add_key keyctl request_key"  # which no namespace divides
+_KEYRINGS = "add_key keyctl request_key"  # not separated by any namespace
 _NAMES_AND_MOUNTS = """
     chroot fsconfig fsmount fsopen fspick mknod mknodat mount mount_setattr move_mount name_to_handle_at
     open_by_handle_at open_tree pivot_root setns umount umount2 unshare
@@ -31,41 +31,41 @@ _NAMES_AND_MOUNTS = """
 #: Refused with EPERM.
 REFUSED = tuple(" ".join((_THE_MACHINE, _OTHER_PROCESSES, _KEYRINGS, _NAMES_AND_MOUNTS, _WATCHES)).split())
 
-#: Said not to exist: their arguments lie in memory, where no filter looks, and callers fall back to older calls.
+#: Refused with ENOSYS: their arguments are in memory, which a filter cannot read, and callers fall back to older calls.
 ABSENT = ("clone3", "io_uring_enter", "io_uring_register", "io_uring_setup")
 
-#: The kinds of sockets that namespaces contain: AF_UNIX, AF_INET, AF_INET6. AF_VSOCK, for one, is not among them: it
-#: reaches the host of a virtual machine from any namespace.
+#: Socket families that namespaces contain: AF_UNIX, AF_INET, AF_INET6. AF_VSOCK, for example, reaches the host of a
+#: virtual machine from any namespace.
 _FAMILIES = (1, 2, 10)
 
-#: Of these, a pair can be made of AF_UNIX alone.
+#: socketpair supports only AF_UNIX of these.
 _PAIRS = (1,)
 
-#: fcntl's requests for locks on files: F_SETLK, F_SETLKW, F_OFD_SETLK and F_OFD_SETLKW; and those that ask about locks
-#: or take leases: F_GETLK, F_OFD_GETLK, F_SETLEASE and F_GETLEASE.
+#: fcntl's requests that set file locks: F_SETLK, F_SETLKW, F_OFD_SETLK and F_OFD_SETLKW; and that read locks or take
+#: leases: F_GETLK, F_OFD_GETLK, F_SETLEASE and F_GETLEASE.
 _LOCKS, _QUESTIONS_ABOUT_LOCKS = (6, 7, 37, 38), (5, 36, 1024, 1025)
 
-#: personality's argument that only asks.
+#: Argument of personality that only reads it.
 _ASK = 0xFFFFFFFF
 
 #: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS and NEWTIME.
 _NEW_NAMESPACES = (0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000, 0x00020000, 0x00000080)
 
-#: ioctl's requests that put words into a terminal's input.
+#: ioctl's requests that write into a terminal's input.
 _TERMINAL_INPUT = (0x5412, 0x541C)
 
 _WORD = 0xFFFFFFFF
 
 
 class NoFilterError(Exception):
-    """Why there is no filter on this machine."""
+    """The filter cannot be built on this machine."""
 
 
 @cache
 def program() -> bytes:
-    """Give the filter as an array of ``struct sock_filter``, for this machine's architecture.
+    """Return the filter as an array of ``struct sock_filter`` for this machine's architecture.
 
-    :raises NoFilterError: where libseccomp is not available.
+    :raises NoFilterError: if libseccomp is not available.
     """
     try:
         import pyseccomp
@@ -79,18 +79,18 @@ def program() -> bytes:
     for action, name in rules:
         try:
             filter_.add_rule(action, name)
-        except (OSError, ValueError):  # this libseccomp, or this architecture, has no such call
+        except (OSError, ValueError):  # this libseccomp or architecture lacks the call
             continue
     for flag in _NEW_NAMESPACES:
         filter_.add_rule(refuse, "clone", pyseccomp.Arg(0, pyseccomp.MASKED_EQ, flag, flag))
-    for request in _TERMINAL_INPUT:  # the kernel looks at 32 bits of it, and so must the filter
+    for request in _TERMINAL_INPUT:  # the kernel reads 32 bits of it, and so must the filter
         filter_.add_rule(refuse, "ioctl", pyseccomp.Arg(1, pyseccomp.MASKED_EQ, _WORD, request))
-    # Who is to end with its parent stays so: prctl(PR_SET_PDEATHSIG) with anything but SIGKILL.
+    # A process must not undo its end with the parent: prctl(PR_SET_PDEATHSIG) with anything but SIGKILL.
     death = pyseccomp.Arg(0, pyseccomp.MASKED_EQ, _WORD, 1)
     filter_.add_rule(refuse, "prctl", death, pyseccomp.Arg(1, pyseccomp.NE, signal.SIGKILL))
     filter_.add_rule(refuse, "personality", pyseccomp.Arg(0, pyseccomp.NE, _ASK))
-    # Files of a checkout are shared, read-only, by all processes that probe it: a lock would tell one about another.
-    # Locks succeed and do nothing, as libraries take them on files of their own.
+    # Files of a checkout are shared read-only by all processes that probe it; a lock would be visible to the others.
+    # Locks succeed without effect, because libraries lock their own files.
     nothing = pyseccomp.ERRNO(0)
     filter_.add_rule(nothing, "flock")
     for action, requests in ((nothing, _LOCKS), (refuse, _QUESTIONS_ABOUT_LOCKS)):
@@ -108,7 +108,7 @@ def program() -> bytes:
 
 
 def hexadecimal() -> str | None:
-    """Give the filter as it travels to whoever is contained; None where there is none."""
+    """Return the filter in hexadecimal for the contained process; None if there is none."""
     try:
         return program().hex()
     except NoFilterError:

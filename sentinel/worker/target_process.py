@@ -23,7 +23,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     """Answer ``import`` and ``probe`` requests until the socket closes.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
-        ``pycache``, ``trace`` (the checkout's folder, where it is to be recorded what is asked of it). Without roots
+        ``pycache``, ``trace`` (the checkout's folder, if requests to it are recorded). Without roots
         this is an oracle process.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -49,17 +49,17 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             request = protocol.receive(channel)
         except (EOFError, OSError, protocol.ProtocolError):
             break
-        # Who has not heard the question cannot answer it: what code wrote ahead, or a child of it writes, is none.
+        # The nonce of a request proves that an answer was not written before it, or by a child.
         nonce = request.get("nonce", "")
         if request["op"] == "import":
             probe.load_contract(request["contract_file"], request["contract"])
             probe.MOVED.update(request["moved"])
             at_import = load_file(Path(request["adapter"])).TARGET.at_import
             for name in request["modules"]:
-                calling.answer_at_import(at_import, roots)  # again: an import may undo the last
+                calling.answer_at_import(at_import, roots)  # again, because an import may undo it
                 calling.import_quietly(name, roots)
             if os.getpid() != own:
-                os._exit(0)  # a module forked while it was imported: two answers to one request would be one too many
+                os._exit(0)  # a module forked during import; only one process may answer
             answer: Any = {"imported": True, "compiled": compiled[:]}
             compiled.clear()
         elif request["op"] == "session":
@@ -68,7 +68,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
             works: dict[str, Callable[[], Any]] = {
                 "probe": partial(trace.with_questions, partial(probe.run, request, roots, recorder)),
                 "probes": partial(_one_after_the_other, request, roots, recorder),
-                "compile": partial(codes.described, request.get("source", "")),
+                "describe": partial(codes.describe, request.get("source", "")),
                 "bare": probe.run_bare,
             }
             answer = _fork(channel, works[request["op"]], request["timeout"], nonce)
@@ -83,20 +83,20 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 def _one_after_the_other(
     request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None
 ) -> dict[str, Any]:
-    """Answer several probe requests in one process, where each meets what the last one leaves behind: whoever asks
-    compares with another process, in another order."""
+    """Run several probe requests in one process, which share state. The controller compares them with another process
+    in another order."""
     answers = []
     for question in request["questions"]:
-        ghosts.state().probing = False  # the next boundary's module may still be imported
+        ghosts.state().probing = False  # the next boundary's module may need an import
         ghosts.state().used.clear()
         answers.append(probe.run({**question, "device": request["device"]}, roots, recorder))
     return {"answers": answers}
 
 
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
-    """Fork a session that talks over the socket that follows the request."""
+    """Fork a session that uses the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
-    processes.kill_children(spare=_living_sessions())  # those that ended count among the processes that there may be
+    processes.kill_children(spare=_living_sessions())  # ended sessions count as processes until reaped
     gc.freeze()
     pid = os.fork()
     if pid == 0:
@@ -104,7 +104,7 @@ def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Im
             channel.close()
             os.setsid()
             own = socket.socket(fileno=fds[0])
-            own.sendall(b"!")  # the kernel tells the controller who this is
+            own.sendall(b"!")  # the kernel reports this process's pid to the controller
             serving.serve(own, roots, recorder)
         finally:
             os._exit(0)
@@ -113,7 +113,7 @@ def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Im
     return {"pid": pid}
 
 
-#: Sessions outlive requests; a probe that ends must not take them along.
+#: Sessions outlive requests; the end of a probe must not end them.
 _SESSIONS: set[int] = set()
 
 
@@ -125,9 +125,9 @@ def _living_sessions() -> frozenset[int]:
 
 
 def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:
-    """Run work in a fork; its frame, or a failure that says how the fork ended."""
+    """Run work in a fork; return its frame, or a failure with the fork's end."""
     read, write = os.pipe()
-    gc.freeze()  # a collection in the fork would touch, and so copy, every page that holds an object
+    gc.freeze()  # a garbage collection in the fork would copy every page with an object
     pid = os.fork()
     if pid == 0:
         try:
@@ -142,11 +142,11 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     os.close(read)
     whole = protocol.frame_length(frame) == len(frame)
     if cut_short is None and not whole:
-        processes.await_end(pid, 1.0)  # so that the status says how the leaf ended by itself
+        processes.await_end(pid, 1.0)  # so that the status shows how the fork ended by itself
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)  # the leaf leads a session of its own
+        os.killpg(pid, signal.SIGKILL)  # the fork leads its own session
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # it may not have got that far
+        os.kill(pid, signal.SIGKILL)  # it may not have reached that
     _, status = os.waitpid(pid, 0)
     processes.kill_children(spare=_living_sessions())
     if cut_short is not None:
@@ -154,7 +154,7 @@ def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce
     try:
         protocol.decode(frame)
     except protocol.ProtocolError as error:
-        return probe.failure("crash", f"what it sent is no answer: {error}") if whole else _how_it_ended(status)
+        return probe.failure("crash", f"it sent an invalid answer: {error}") if whole else _how_it_ended(status)
     return frame
 
 
@@ -163,7 +163,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
     os.setsid()
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Deaths by a signal must look like that from outside, whatever handlers the target installed while it was imported.
+    # The end by a signal must be visible outside, whatever handlers the target installed.
     for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
 
@@ -172,12 +172,12 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
     try:
         frame = framed(work())
-    except MemoryError:  # it ran out again while what had happened was written down
+    except MemoryError:  # out of memory again while writing the error
         frame = framed(probe.failure("memory", "out of memory"))
     except BaseException as error:
         frame = framed(probe.failure("harness", f"{type(error).__name__}: {error}"))
     if os.getpid() != pid:
-        os._exit(0)  # the boundary forked, and this is its child, come back from the call
+        os._exit(0)  # the boundary forked, and this is its child after the call
     if not protocol.fits(frame):
         frame = framed(_TOO_LONG)
     view = memoryview(frame)
@@ -187,7 +187,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
 
 def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
-    """Read until the answer is whole or the writer gone: (bytes, what made an end before that)."""
+    """Read until the answer is complete or the writer is gone; return the bytes and the reason of an early end."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()
@@ -203,7 +203,7 @@ def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
             parts += part
             if len(parts) > protocol.MAX_FRAME:
                 return b"", _TOO_LONG
-            # A leaf that forked keeps the pipe open in its child; the frame's own length says when the answer is whole.
+            # A child of the fork keeps the pipe open, so the frame's length decides when the answer is complete.
             if protocol.frame_length(parts) == len(parts):
                 return bytes(parts), None
 
@@ -220,6 +220,6 @@ def _how_it_ended(status: int) -> dict[str, Any]:
 
 _TOO_LONG = probe.failure(
     "crash",
-    f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, than {protocol.MAX_TEXT >> 20} MiB without tensors, or "
-    f"than {protocol.MAX_VALUES} values",
+    f"its answer is larger than {protocol.MAX_FRAME >> 20} MiB, or {protocol.MAX_TEXT >> 20} MiB without tensors, or "
+    f"{protocol.MAX_VALUES} values",
 )

@@ -1,4 +1,4 @@
-"""Literals to torch objects and back, inside a probe."""
+"""Convert literals to torch objects and back, inside a probe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.worker.ghosts import Ghost
 
 
 def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
-    """Give a fresh tensor with the literal's values; a leaf that requires grad where the literal says so."""
+    """Return a new tensor with the literal's values; a leaf with requires_grad if the literal has it."""
     dtype = getattr(torch, literal.dtype)
     if literal.data:
         value = torch.frombuffer(bytearray(literal.data), dtype=dtype).reshape(literal.shape)
@@ -31,19 +31,19 @@ def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
     return value.requires_grad_(True) if literal.requires_grad else value
 
 
-#: What makes a tensor of nothing but numbers.
+#: Functions of torch that create tensors from numbers.
 _FACTORIES = {getattr(torch, name) for name in (
     "arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "randperm", "tensor", "zeros"
 )}  # fmt: skip
 
-#: How modules of ours, adapters and other packages' contracts are called.
+#: Name prefixes of modules of Sentinel, adapters and other packages' contracts.
 _OURS = ("sentinel.", "sentinel_file_")
 
 
 class _OnDevice(TorchFunctionMode):
-    """Makes tensors on a device where an adapter or a contract names none: they stand beside the scenario's.
+    """Creates tensors of adapters and contracts on the scenario's device if they name none.
 
-    A framework's own calls stay as they are: a tensor that it makes on another device than its arguments is its bug.
+    Calls of the framework are unchanged: a tensor on another device than its arguments is the framework's bug.
     """
 
     def __init__(self, device: str) -> None:
@@ -59,12 +59,12 @@ class _OnDevice(TorchFunctionMode):
 
 
 def on_device(device: str) -> AbstractContextManager[object]:
-    """Give the context in which adapters and contracts make their tensors on a scenario's device."""
+    """Return the context in which adapters and contracts create tensors on a scenario's device."""
     return nullcontext() if device == "cpu" else _OnDevice(device)
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
-    """Give the values as every second element of a tensor whose others nobody may read: NaN, or the largest."""
+    """Return the values as every second element of a tensor; the others are NaN or the largest number."""
     if value.dim() == 0:
         return value
     if value.is_floating_point():
@@ -75,7 +75,10 @@ def _strided(value: torch.Tensor) -> torch.Tensor:
 
 
 def from_torch(value: torch.Tensor) -> Tensor:
-    """Give a tensor as data; TypeError where it has no values to read (meta, sparse, quantised)."""
+    """Return a tensor as data.
+
+    :raises TypeError: if its values cannot be read (meta, sparse, quantised).
+    """
     if value.layout is not torch.strided or value.device.type == "meta":
         raise TypeError(f"a tensor without plain values was returned (layout {value.layout}, device {value.device})")
     plain = value.detach().to("cpu").contiguous()
@@ -88,9 +91,9 @@ def from_torch(value: torch.Tensor) -> Tensor:
 
 
 def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
-    """Make the live object of a typed literal; ``resolve`` gives the target's own by dotted path."""
+    """Create the object of a typed literal; ``resolve`` returns the target's objects by dotted path."""
     if value is None or isinstance(value, (bool, int, float, str)):
-        return value  # first: most are, and to find that something is no Mapping takes long in a process with torch
+        return value  # the most frequent case first, because isinstance(x, Mapping) is slow in a process with torch
     if isinstance(value, Tensor):
         return to_torch(value, device)
     if isinstance(value, Array):
@@ -119,16 +122,16 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 
 
 def observe(value: Any) -> Any:
-    """Turn what a boundary returns into values that can be sent.
+    """Convert a boundary's result to values that can be sent.
 
     Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
     become their names; an object of any other type becomes ``{"type": dotted name}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
     if isinstance(value, Ghost):
-        bool(value)  # a ghost in an answer is a use of it: refused, and recorded
+        bool(value)  # a stub module in a result is a use of it, which is refused and recorded
     if isinstance(value, Neutral):
-        what = f"the answer is made of {value}, which it does not know"
+        what = f"the result contains {value}, which the adapter does not handle"
         raise DriftError(f"the adapter is older than this revision: {what}")
     if isinstance(value, enum.Enum):
         return str(value)

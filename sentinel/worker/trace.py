@@ -1,20 +1,20 @@
-"""What a target process asked of its checkout: the modules it looked for, the files it read, the folders it listed.
+"""Record the requests of a target process to its checkout: modules it looked for, files it read, folders it listed.
 
-Python is deterministic here (fixed hash seed, one thread, no network), so two revisions that give the same answers to
-these questions run the same code to the same end. That is what a sweep over history goes by. A question that has no
-answer is one too: a file that is absent today could shadow another tomorrow.
+Python is deterministic here (fixed hash seed, one thread, no network), so two revisions with equal answers to these
+requests run the same code with the same result. Sweeps over history rely on that. Requests for missing files are
+recorded too, because a file that is added later could shadow another.
 
-Each question is a line, ``<kind>:<path below the checkout>``:
+Each request is a line, ``<kind>:<path below the checkout>``:
 
 ``m:pkg/name``
     the import system looked for a module ``name`` in the folder ``pkg``: ``name.py``, ``name/__init__.py``, an
     extension module, or a folder
 ``f:pkg/data.json``
-    the file (or folder) was opened, or asked whether it exists
+    the file (or folder) was opened, or checked for existence
 ``d:pkg``
     the folder was listed
 ``t:``
-    what was asked cannot be told; only the whole tree answers it
+    the requests are unknown; only an identical tree gives the same answer
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: The question that only an identical tree answers in the same way.
+#: The request that only an identical tree answers equally.
 EVERYTHING = "t:"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"
@@ -34,7 +34,10 @@ _PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.
 
 
 class Trace:
-    """:param base: the checkout's folder; only what lies below it is recorded."""
+    """Records requests.
+
+    :param base: the checkout's folder; only paths below it are recorded.
+    """
 
     def __init__(self, base: str) -> None:
         self._base = os.path.normpath(base)
@@ -43,14 +46,14 @@ class Trace:
         self.paused = False
 
     def install(self) -> None:
-        """Begin to record. An audit hook cannot be removed: only for a process that lives for one checkout."""
+        """Start recording. An audit hook cannot be removed, so this is for processes with a single checkout."""
         sys.addaudithook(self._audit)
-        for name in ("stat", "lstat", "access", "readlink"):  # audit events know nothing of these
+        for name in ("stat", "lstat", "access", "readlink"):  # these have no audit events
             setattr(os, name, self._watch(getattr(os, name)))
 
     def questions(self) -> list[str]:
-        """Give every question so far. A file that the import system found needs no question of its own."""
-        questions = set(self._questions)  # another thread may go on asking
+        """Return all requests so far. A file that the import system found needs no separate request."""
+        questions = set(self._questions)  # another thread may still add requests
         if EVERYTHING in questions:
             return [EVERYTHING]
         modules = {question[2:] for question in questions if question[0] == "m"}
@@ -65,11 +68,11 @@ class Trace:
         if event == "open" or event == "ctypes.dlopen":
             self._name("f", arguments[0])
         elif event in ("os.listdir", "os.scandir"):
-            # The import system lists a folder to look for one name in it, which `module` has recorded.
+            # The import system lists a folder to find one name, which `module` has recorded.
             if sys._getframe(1).f_code.co_filename != _IMPORT_SYSTEM:
                 self._name("d", "." if arguments[0] is None else arguments[0])
         elif event in _PROCESSES and self._base in repr(arguments):
-            self._questions.add(EVERYTHING)  # what another process reads in the checkout is not seen here
+            self._questions.add(EVERYTHING)  # reads of another process are not visible here
 
     def _name(self, kind: str, path: Any) -> None:
         if isinstance(path, int):
@@ -93,7 +96,7 @@ class Trace:
 
 
 def _module_of(path: str) -> str:
-    """Give the module question that covers a source file."""
+    """Return the module request that covers a source file."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 
@@ -102,7 +105,7 @@ _TRACE: Trace | None = None
 
 
 def begin(base: str) -> None:
-    """Record what this process, and its forks, ask of the checkout in ``base``."""
+    """Record the requests of this process and its forks to the checkout in ``base``."""
     global _TRACE
     _TRACE = Trace(base)
     _TRACE.install()
@@ -116,7 +119,7 @@ def module(folder: str, name: str) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Record nothing: a search for a hint in a message decides no verdict."""
+    """Pause recording: searching for a hint in a message does not affect a verdict."""
     if _TRACE is None:
         yield
         return
@@ -128,7 +131,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Answer as a probe does, with what was asked until its end where this process records it."""
+    """Return a probe's answer with the requests up to its end, if this process records them."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

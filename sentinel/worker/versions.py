@@ -1,5 +1,4 @@
-"""Whether code failed to import because it was written for another Python, or wants a package that is not installed:
-and which."""
+"""Find out whether an import failed because the code needs a newer Python or a missing package, and which."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from types import ModuleType
 
 from sentinel.worker import codes, ghosts
 
-#: (first version that has it, what the offending line looks like, message of the parser).
+#: (first version with the syntax, pattern of the line, message of the parser).
 _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
     ((3, 11), r"\bexcept\s*\*", ""),
     ((3, 12), r"^\s*type\s+\w+\s*(\[.*\])?\s*=", ""),
@@ -20,7 +19,7 @@ _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
     ((3, 13), r"\b(def|class|type)\s+\w+\s*\[\w+\s*=", ""),
 )
 
-#: Names that the standard library gained, which these frameworks import without a fallback.
+#: Names that newer standard libraries added and that frameworks import without a fallback.
 _GAINED = {
     (3, 11): """
         LiteralString Never NotRequired ReprEnum Required Runner Self StrEnum TaskGroup TypeVarTuple UTC Unpack
@@ -33,9 +32,9 @@ _NAMES = {name: version for version, names in _GAINED.items() for name in names.
 
 
 def needed_version(error: BaseException) -> tuple[int, int] | None:
-    """Give the first Python that has what the code lacks here, or None where that is not why it failed.
+    """Return the first Python version with the missing syntax or name, or None if that is not the cause.
 
-    A head that is simply broken is not mistaken for one: only forms that a newer Python is known to accept count.
+    Only syntax that a newer Python is known to accept counts, so a broken file is not mistaken for newer code.
     """
     version: tuple[int, int] | None = None
     if isinstance(error, SyntaxError):
@@ -55,27 +54,27 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
 
 
 def names_newer(source: bytes) -> bool:
-    """Say whether a source has a name that the standard library gained."""
+    """Return True if a source uses a name that a newer standard library added."""
     return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
 
 
 def needed_import(error: BaseException, file: str) -> str:
-    """Give ``package.name`` where a module lacks a name that it imports only where that package is installed, and uses
-    in an annotation or a base class all the same. Empty where that is not why it failed."""
+    """Return ``package.name`` if a module lacks a name that it imports only if the package is installed, but uses in an
+    annotation or a base class in any case. Empty if that is not the cause."""
     packages = missing_origins(error, file)
     return f"{packages[0]}.{getattr(error, 'name', '')}" if packages else ""
 
 
 def missing_origins(error: BaseException, file: str) -> list[str]:
-    """List the packages that are not installed and from which a module imports the name that it lacks."""
+    """Return the missing packages from which a module imports the name that it lacks."""
     if not isinstance(error, NameError) or not error.name:
         return []
-    packages = origins(error.name, codes.described(file)["names"])
+    packages = origins(error.name, codes.describe(file)["names"])
     return [package for package in dict.fromkeys(packages) if not ghosts.installed(package)]
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """List the packages from which a module imports a name, of what its source defines (see ``codes.described``)."""
+    """Return the packages from which a module imports a name, from its definitions (see ``codes.describe``)."""
     packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )

@@ -1,4 +1,4 @@
-"""The zygote: imports torch once, computes nothing, and forks target processes on request.
+"""The preloader (zygote): imports torch once, computes nothing, and forks target processes on request.
 
 It computes nothing because an OpenMP thread pool does not survive a fork.
 """
@@ -21,18 +21,18 @@ from sentinel.worker.cgroups import Groups
 
 
 def serve(fd: int) -> None:
-    """Answer requests on the inherited socket until it closes, then take every process along.
+    """Answer requests on the inherited socket until it closes, then end all processes.
 
-    Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that talks over
-    the socket sent with the request), ``compile`` (fork a process that puts byte code beside a checkout).
+    Requests: ``preload`` (import real packages once for all targets), ``spawn`` (fork a target process that uses the
+    socket sent with the request), ``compile`` (fork a process that writes byte code next to a checkout).
     """
     channel = socket.socket(fileno=fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the controller's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # target processes are reaped by the kernel
     processes.adopt_orphans()
     groups = Groups()
     try:
-        uncontained = containment.reason_against()  # while little is loaded: it takes a fork
+        uncontained = containment.reason_against()  # early, because this forks
         limits.tasks()  # counted once, for all that are forked
         import numpy
         import torch
@@ -60,15 +60,15 @@ def serve(fd: int) -> None:
                 _spawn(channel, message, fds, groups)
             elif message["op"] == "compile":
                 _compile(channel, message)
-    finally:  # the controller may have been killed before it was answered
+    finally:  # the controller may have been killed before the answer
         processes.kill_children()
         groups.remove()
-        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # ours; the controller, if it was killed, cannot
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # a killed controller cannot end these
     os._exit(0)
 
 
 def _receive_with_fd(channel: socket.socket) -> tuple[Any, list[int]]:
-    # The descriptor rides on a single byte ahead of the frame; see the client.
+    # The descriptor comes with a single byte before the frame; see the client.
     marker, fds, _, _ = socket.recv_fds(channel, 1, 1)
     if not marker:
         raise EOFError
@@ -76,12 +76,12 @@ def _receive_with_fd(channel: socket.socket) -> tuple[Any, list[int]]:
 
 
 def _preload(modules: list[str]) -> dict[str, str | None]:
-    """Import each module that is installed; its version where it has one, None where it is not there."""
+    """Import each installed module; return its version if it has one, None if it is missing."""
     versions: dict[str, str | None] = {}
     for name in modules:
         try:
             module = importlib.import_module(name)
-        except Exception:  # a broken optional package is as good as none; the boundary that needs it will say so
+        except Exception:  # a broken optional package counts as missing; the boundary that needs it reports that
             versions[name] = None
         else:
             versions[name] = str(getattr(module, "__version__", ""))
@@ -93,7 +93,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         raise protocol.ProtocolError("spawn without its socket")
     gc.freeze()  # see target_process
     spec = message["spec"]
-    os.makedirs(spec["scratch"], exist_ok=True)  # in a contained zygote nobody else has made it
+    os.makedirs(spec["scratch"], exist_ok=True)  # in a contained preloader nothing else has created it
     group = groups.make(limits.MOST_PROCESSES, spec["memory"]) if spec["contain"] else None
     report, tell = os.pipe()
     adopted, adopt = os.pipe()
@@ -119,12 +119,12 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
         if spec["limited"]:
             limits.limit(spec["memory"], group is not None, spec["patience"])
         os.close(tell)
-        # Contained, it may have been forked by a process that ends; to ask any earlier could mean to die with that one.
+        # In containment, the forking process may end; requesting this earlier could end this process with it.
         os.read(adopted, 1)
         os.close(adopted)
         processes.die_with_parent()
         own = socket.socket(fileno=fds[0])
-        own.send(b"!")  # tells the controller who this is: see its _first_sender
+        own.send(b"!")  # the controller reads the sender's pid: see its _first_sender
         from sentinel.worker.target_process import serve as serve_target
 
         serve_target(own, spec)
@@ -134,7 +134,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
 
 
 def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Compile a checkout's files in a process of its own, which this one does not wait for: the next run reads them."""
+    """Compile a checkout's files in a separate process without waiting; the next run uses them."""
 
     def contain(first: bool) -> None:
         _contain(message, first, os.open(os.devnull, os.O_WRONLY))
@@ -152,7 +152,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
-    """Enter the containment that is asked for. What it tells: the process id of who goes on; what is refused."""
+    """Enter the requested containment. Return the process id that continues, or the reason of a refusal."""
     wanted = dict(spec["contain"])
     wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:
@@ -167,7 +167,7 @@ def _tell(tell: int, **facts: Any) -> None:
 
 
 def _birth_of(pid: int, report: int) -> dict[str, Any]:
-    """Say what became of a fork, once it is contained."""
+    """Return the result of a fork after its containment."""
     birth: dict[str, Any] = {"pid": pid}
     with open(report, encoding="utf-8") as lines:
         for line in lines:

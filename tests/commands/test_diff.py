@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.comparing.comparing import Comparison
+from sentinel.comparing.comparison import Comparison
 from sentinel.deciding.runner import Runner
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
@@ -62,7 +62,7 @@ def test_a_mended_bug_is_for_the_better_with_numbers_and_laws(run_sentinel, tiny
     file.write_text('{"rows": []}')
     answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
     assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "holds something else; name another file" in answer.err
+    assert "has other content; name another file" in answer.err
 
 
 SHARES = """
@@ -89,7 +89,7 @@ expected_fixed: {one.returned: [0.25, 0.75]}
     [
         (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   mends TINY-SHARES\n"),
         (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   brings TINY-SHARES"),
-        (("sum(values)", "sum(list(values))"), "only its known bugs were asked; they are as before: TINY-SHARES"),
+        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, as before: TINY-SHARES"),
         (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree):
     answer = run_sentinel("diff", "tiny", one, other, "--json")
     [found] = answer.json()["boundaries"]
     assert found["judgement"] == "worse"
-    assert "loss has the other sign" in found["sentence"]
+    assert "loss has the opposite sign" in found["sentence"]
     [difference] = [item for item in found["differences"] if item["symptom"] == "value"]
     assert difference["scenario"]["loss_mat"]["shape"] == [1, 1]
 
@@ -198,7 +198,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert (answer.status, found["state"], found["judgement"]) == (1, "differs", "other")
     [difference] = found["differences"]
     assert difference["scenario"]["settings"] == {"cold": True}
-    assert "loss is 1.5 times what it was" in found["sentence"]
+    assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_s
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
-    assert answer.out.endswith(": nothing is compared; 1 gone\n")
+    assert answer.out.endswith(": nothing was compared; 1 gone\n")
 
 
 def test_another_signature_is_said_so(run_sentinel, tree):
@@ -449,7 +449,7 @@ def test_what_raises_in_every_call_and_was_decidable_is_for_the_worse_and_the_ga
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", code)
     answer = run_sentinel("diff", "tiny", one, other, "--worse", *FEW)
     assert answer.status == 1
-    assert "1. tiny.losses.agg_loss: worse\n   it no longer answers: " in answer.out
+    assert "1. tiny.losses.agg_loss: worse\n   it can no longer be called: " in answer.out
     assert said in answer.out
 
 
@@ -507,7 +507,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert found["tiny.losses.mean_loss"]["state"] == "same numbers"
     helper = found["tiny.losses.agg_loss"]
     assert helper["judgement"] == ("worse" if others else "other")
-    assert ("what calls it keeps its numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
+    assert ("its callers keep their numbers: tiny.losses.mean_loss" in helper["reason"]) is not others
 
 
 def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_once(run_sentinel, tiny, monkeypatch):
@@ -550,7 +550,7 @@ def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said)
 
 def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny, tree, monkeypatch):
     """The second of two boundaries is not asked; it is listed as not compared."""
-    compared, registered = Comparison.compared, "\ndef registered(name):\n    return lambda function: function\n"
+    compared, registered = Comparison.compare, "\ndef registered(name):\n    return lambda function: function\n"
     added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
     sums = {"one": "loss_mat.sum() / loss_mask.sum()", "other": MENDED}
     one, other = (
@@ -564,7 +564,7 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
 
     pair = one, other, "--save", "changes.json", *FEW
     with monkeypatch.context() as at_once:
-        at_once.setattr(Comparison, "compared", stopped)
+        at_once.setattr(Comparison, "compare", stopped)
         answer = run_sentinel("diff", "tiny", *pair)
     [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     assert (answer.status, len(said["rows"]), "interrupted" in said["headline"]) == (130, 1, True)
@@ -574,10 +574,21 @@ def test_ctrl_c_shows_and_saves_what_was_compared_until_then(run_sentinel, tiny,
     # What came to its end is written over what did not, and is not written over by it.
     run_sentinel("diff", "tiny", *pair)
     with monkeypatch.context() as at_once:
-        at_once.setattr(Comparison, "compared", stopped)
+        at_once.setattr(Comparison, "compare", stopped)
         run_sentinel("diff", "tiny", *pair)
     [said] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     assert "interrupted" not in said["headline"]
+
+
+def test_changed_functions_come_before_their_callers(run_sentinel, tree):
+    """The adapter lists `agg_loss` first; only the function that it calls has changed."""
+    registered = "\ndef registered(name):\n    return lambda function: function\n"
+    added = '\n\n@registered("mean")\ndef mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):\n    return {}\n'
+    calls = CODE.format(returned="mean_loss(loss_mat, loss_mask)") + registered
+    one, other = (tree(name, calls + added.format(f"{factor} * {MENDED}")) for name, factor in (("one", 1), ("two", 2)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    names = [each["boundary"] for each in answer.json()["boundaries"]]
+    assert names == ["tiny.losses.mean_loss", "tiny.losses.agg_loss"]
 
 
 GUARDED = """
@@ -627,7 +638,7 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert answer.status == (0 if bound_too else 2)
     assert "  tiny/losses.py:6 compute_advantages (no boundary reaches it)\n" in answer.out
-    assert "no signal code by the inventory's rule: 1 changed function: tiny/losses.py:9 helper\n" in answer.out
+    assert "not signal code by the inventory's rule: 1 changed function: tiny/losses.py:9 helper\n" in answer.out
     assert "; 1 changed signal function not bound" in answer.out
     assert ("no difference at the one boundary whose changed lines all ran" in answer.out) is bound_too
     reason = "nothing was examined: no boundary reaches the changed signal functions"
@@ -701,7 +712,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, monkeypatch, number):
     """``timeout`` sends it to the process, and then to its group."""
-    settled = Comparison.settled
+    settled = Comparison.settle
 
     def stopped(*_: Any) -> None:
         os.kill(os.getpid(), number)
@@ -710,8 +721,8 @@ def test_a_signal_that_comes_twice_at_once_interrupts_once(run_sentinel, tiny, m
         os.kill(os.getpid(), number)
         return settled(self, results)
 
-    monkeypatch.setattr(Comparison, "compared", stopped)
-    monkeypatch.setattr(Comparison, "settled", again)
+    monkeypatch.setattr(Comparison, "compare", stopped)
+    monkeypatch.setattr(Comparison, "settle", again)
     before = signal.getsignal(number)
     answer = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", *FEW)
     assert (answer.status, answer.out.endswith("; interrupted\n")) == (130, True)

@@ -205,13 +205,13 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     pull(1, tiny.fixed, {LOSSES: f"{fixed}\n# said better\n"})
     pull(2, tiny.fixed, {LOSSES: fixed.replace("loss_mat * loss_mask", "loss_mat")})
     mirror()
-    decided, looked = Radar._decided, []
+    decided, looked = Radar._decide, []
 
     def noted(self: Any, number: int, *rest: Any) -> Any:
         looked.append(number)
         return decided(self, number, *rest)
 
-    monkeypatch.setattr(Radar, "_decided", noted)
+    monkeypatch.setattr(Radar, "_decide", noted)
     run_sentinel("pulls", "tiny", *FEW)
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1]
@@ -246,7 +246,7 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     for number in (1, 2, 3):
         pull(number, tiny.fixed, {"notes.txt": f"{number}"})
     mirror()
-    decided, looked = Radar._decided, []
+    decided, looked = Radar._decide, []
 
     def stopping(self: Any, number: int, *rest: Any) -> Any:
         looked.append(number)
@@ -254,7 +254,7 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
             raise KeyboardInterrupt
         return decided(self, number, *rest)
 
-    monkeypatch.setattr(Radar, "_decided", stopping)
+    monkeypatch.setattr(Radar, "_decide", stopping)
     stopped = run_sentinel("pulls", "tiny")
     assert (stopped.status, looked) == (130, [3, 2])
     assert "what was decided is kept" in stopped.err

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.comparing import reached
-from sentinel.comparing.reached import Module, Modules
+from sentinel.comparing import units
+from sentinel.comparing.units import Module, Modules
 
 #: Modules with all that a unit may be.
-SOURCES = [file.read_bytes() for file in sorted(Path(reached.__file__).parent.parent.rglob("*.py"))[::9]]
+SOURCES = [file.read_bytes() for file in sorted(Path(units.__file__).parent.parent.rglob("*.py"))[::9]]
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def kept(home: Path) -> Path:
 
 def test_what_was_parsed_is_read_as_it_was(home):
     modules = Modules("some")
-    modules.update({f"{number}": reached._module(source) for number, source in enumerate(SOURCES)})
-    modules.update(empty=Module(), broken=reached._module(b"def ("))
+    modules.update({f"{number}": units.parse(source) for number, source in enumerate(SOURCES)})
+    modules.update(empty=Module(), broken=units.parse(b"def ("))
     modules.save()
     again = Modules("some")
     assert {blob: again[blob] for blob in modules if blob in again} == dict(modules)

@@ -101,7 +101,6 @@ NO_ANSWERS = {
     "a kind in other letters": "fail(value, 'dri\\ufb05')",
     # where it was
     "a file with NUL": "claims(value, file='a\\0b.py')",
-    "a layer with NUL": "claims(value, layers=[{'file': '\\0', 'line': 1, 'name': '', 'digest': 'x'}])",
     "a file with a surrogate": "raw(value, b'losses.py', b'losses\\\\ud800.py')",
     "a path of many kilobytes": "claims(value, file='/' + 'a' * 9000)",
     "a line without an end": "raw(value, b'\"line\",', b'\"line\",1e999],[\"l\",')",
@@ -151,7 +150,7 @@ NO_ANSWERS = {
 def test_what_is_no_answer(said, judged):
     decision = judged(f"{SAYS}{said}")
     assert decision.verdict.name == "inconclusive"
-    assert re.search("(sent something that|what it sent) is no answer|before it answered", decision.verdict.reason)
+    assert re.search("sent an invalid answer|before it answered", decision.verdict.reason)
 
 
 #: What is an answer, if an odd one: (what it says, the verdict and its kind).
@@ -168,12 +167,6 @@ ANSWERS = {
     "a long file name": ("claims(value, file=os.path.dirname(__file__) + '/' + 'a' * 3000)", ("inconclusive", "drift")),
     "a name in another normal form": ("claims(value, file=__file__.replace('losses', 'lo\u017f\u017fes'))",
                                       ("inconclusive", "drift")),
-    "a layer of a file without end": (
-        "claims(value, layers=[{'file': '/dev/zero.py', 'line': 1, 'name': 'f', 'digest': 'x'}])",
-        ("inconclusive", "drift")),
-    "a layer that is a pipe": (
-        "claims(value, layers=[{'file': '/proc/self/fd/0.py', 'line': 1, 'name': 'f', 'digest': 'x'}])",
-        ("inconclusive", "drift")),
     "another key": ("sees(value, lo\u0455s=1.0)", ("reproduced", "")),
     "no key at all": ("value.update(observation=dict.fromkeys(value['observation'], {}))", ("inconclusive", "drift")),
     "a text for a number": ("sees(value, loss='26.0')", ("changed", "")),
@@ -192,37 +185,6 @@ ANSWERS = {
 def test_what_is_an_odd_answer(said, expected, judged):
     decision = judged(f"{SAYS}{said}")
     assert of(decision) in (expected, ("inconclusive", "unsteady")), decision.verdict.reason
-
-
-#: What says too little to have been compared.
-NOT_COMPARED = {
-    "no layers": f"{SAYS}claims(value, layers=[])",
-    "an object of C's, that says it wraps the real one": """
-import functools
-real = agg_loss
-exec("def lie(*positional, **named): return torch.tensor(1.0)")
-agg_loss = functools.partial(lie)
-agg_loss.__wrapped__ = real
-""",
-}
-
-
-@pytest.mark.parametrize("lines", NOT_COMPARED.values(), ids=NOT_COMPARED)
-def test_nothing_compared_is_not_the_same(lines, judged):
-    decision = judged(lines)
-    assert decision.measurement.provenance.code == ""
-
-
-def test_an_object_in_the_place_of_a_boundary(judged):
-    lines = """
-class Lie:
-    exec("def __call__(self, loss_mat, loss_mask, loss_agg_mode): return (loss_mat * loss_mask).sum()")
-    __wrapped__ = staticmethod(agg_loss)
-agg_loss = Lie()
-"""
-    decision = judged(lines)
-    assert of(decision) == ("inconclusive", "drift")
-    assert "something has replaced it" in decision.verdict.reason
 
 
 #: What keeps whoever asks waiting.
@@ -259,13 +221,11 @@ def test_one_deadline_for_all_of_an_answer(lines, judged, monkeypatch):
     assert of(judged(f"{lines}\ntarget_process._fork = dripped", timeout=1.0)) == ("inconclusive", "timeout")
 
 
-def test_source_that_takes_long_to_compile(judged, monkeypatch):
-    """Python's compiler needs a time that is the square of the number of functions of a module."""
-    monkeypatch.setattr("sentinel.deciding.proof._PATIENCE", 1.0)
-    layer = "{'file': os.path.dirname(__file__) + '/slow.py', 'line': 1, 'name': 'f', 'digest': 'x'}"
-    decision = judged(f"{SAYS}claims(value, layers=[{layer}])", files={"slow.py": "lambda:0\n" * 26_000})
+def test_source_that_takes_long_to_parse(judged, monkeypatch):
+    monkeypatch.setattr("sentinel.deciding.proof._PATIENCE", 0.05)
+    decision = judged("filler = [1, 2, 3, 4, 5, 6, 7, 8]\n" * 50_000)
     assert of(decision) == ("inconclusive", "drift")
-    assert "no answer within 1 s" in decision.verdict.reason
+    assert "no answer within 0.05 s" in decision.verdict.reason
 
 
 #: What a head does while it is imported, in classes that no other test has.

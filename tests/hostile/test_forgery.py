@@ -41,7 +41,7 @@ def of(decision: Decision) -> tuple[str, str, str]:
 def test_the_bug_itself(judged):
     decision = judged("")
     assert of(decision)[0] == "reproduced"
-    assert (decision.measurement.provenance.code, decision.measurement.repeated) == ("same", "same values")
+    assert decision.measurement.repeated == "same values"
 
 
 DECORATED = """
@@ -59,24 +59,27 @@ def test_a_decorator_of_the_checkouts_own_is_code_as_any_other(judged):
     assert of(judged(DECORATED))[0] == "reproduced"
 
 
+def test_code_from_no_file_of_the_checkout(judged):
+    """The claimed file of a function that was compiled from a string is not in the checkout."""
+    name, kind, reason = of(judged(f"exec({LIE!r})\nagg_loss = lie"))
+    assert (name, kind) == ("inconclusive", "drift")
+    assert "was not loaded from the checkout" in reason
+
+
 @pytest.mark.parametrize(
     "lines",
     [
-        # Made from a string, with the name and the file of the real one.
         f"real = agg_loss\nexec(compile({LIE!r}, __file__, 'exec'))\nagg_loss = lie",
-        f"exec(compile({LIE!r}, __file__, 'exec'))\nagg_loss.__code__ = lie.__code__.replace("
-        "co_name='agg_loss', co_firstlineno=agg_loss.__code__.co_firstlineno)",
-        # A wrapper that says it wraps the real one.
         f"real = agg_loss\nexec({LIE!r})\nlie.__wrapped__ = real\nagg_loss = lie",
-        f"real = agg_loss\nexec(compile({LIE!r}, '/proc/kcore', 'exec'))\nlie.__wrapped__ = real\nagg_loss = lie",
-        f"real = agg_loss\nexec(compile({LIE!r}, '/dev/zero', 'exec'))\nlie.__wrapped__ = real\nagg_loss = lie",
     ],
-    ids=["another function", "another code", "a wrapper", "a file of the kernel's", "a file without an end"],
+    ids=["a function that claims the file", "a wrapper that claims to wrap the real function"],
 )
-def test_code_that_no_file_has(lines, judged):
-    name, kind, reason = of(judged(lines))
-    assert (name, kind) == ("inconclusive", "drift")
-    assert "what was called is not the code of" in reason
+def test_what_the_evidence_does_not_prove(lines, judged):
+    """The evidence names file, blob and path. It does not prove that the instructions are those of the file, because
+    a head can always lie about itself; SECURITY.md says so."""
+    decision = judged(lines)
+    assert of(decision)[0] == "fixed"
+    assert decision.measurement.provenance.file == LOSSES
 
 
 SEEDED = """
@@ -162,7 +165,7 @@ def test_answers_that_were_written_before_the_question(times, judged):
 import os
 from sentinel.worker import protocol
 claim = {{"boundary": "demo_rl.losses.agg_loss", "module": __name__, "module_file": __file__, "file": __file__,
-         "line": 9, "signature": "()", "layers": []}}
+         "line": 9, "signature": "()"}}
 values = {{"": {{"loss": 1.0, "masked_token_gradient_abs_sum": 0.0}}}}
 frame = protocol.encode({{"observation": values, "provenance": claim, "ghosts": [], "stand_ins": [], "nonce": ""}})
 def everywhere():
@@ -183,8 +186,8 @@ if os.fork() == 0:
 
 
 def test_what_cannot_be_excluded(judged):
-    """The code runs in the interpreter that measures it. It can change what turns an observation into an answer, and
-    every process tells the same lie. SECURITY.md says so: a verdict is about what the head shows."""
+    """The code runs in the interpreter that measures it. It can replace the function that turns tensors into numbers,
+    and then every process gives the same wrong answer. SECURITY.md says so."""
     lines = """
 from sentinel.worker import tensors
 honest = tensors.observe

@@ -10,13 +10,6 @@ One entry for each place where a trainer's options have been; of those with one 
 class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
 ``elsewhere`` holds options that another package or file declares, with their defaults. ``more`` names what declares
 options that are not read; a setting of a run that is not known may then be one of them.
-
-    [defaults.policy_loss]
-    eps_clip_high = ["epsilon_high", "epsilon"]
-    loss_agg_mode = {option = "DPO:loss_type", is = {sum = "token-sum"}}
-
-Which option (of which trainer) an input of a contract is set by: the first that is not null, with its values as the
-contract has them where they are not the same.
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
-from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of, spelled, value_of
+from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of, spelled
 from sentinel.tools.audit.option_classes import options_of_class
 from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
 
@@ -75,26 +68,6 @@ def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
     """Return the names of the classes by which Python scripts configure the trainers of a target."""
     named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
     return tuple(dict.fromkeys(named))
-
-
-def defaults_of(catalog: Catalog, target: Target, checkout: Checkout, contract: str) -> dict[str, tuple[Any, str]]:
-    """Map inputs of a contract to the default that a run has, with its option; without what is not known."""
-    defaults: dict[str, tuple[Any, str]] = {}
-    trainers = options_of(catalog, target, checkout)
-    for file in _files(catalog, target.name):
-        for name, entry in read_mapping(file).get("defaults", {}).get(contract, {}).items():
-            declaration = entry if isinstance(entry, dict) else {"option": entry}
-            options = declaration["option"] if isinstance(declaration["option"], list) else [declaration["option"]]
-            for option in options:
-                trainer, _, key = option.rpartition(":")
-                having = [item for item in trainers if key in item.options and trainer in ("", item.name)]
-                text = having[0].options[key].default if having else None
-                text = declaration["is"].get(text) if "is" in declaration else text
-                if text is not None:
-                    defaults[name] = value_of(text), key
-                    if defaults[name][0] is not None:
-                        break
-    return defaults
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""What each open pull request of a mirror changes: its head against where it left the branch. Answers are kept."""
+"""Compares each open pull request of a mirror with the commit at which it left the branch, and keeps the results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from typing import Any, Literal, get_args
 
 import sentinel
 from sentinel.comparing import report
-from sentinel.comparing.comparing import BoundaryDiff, Comparison, Shared
-from sentinel.comparing.pairs import AFTER, BEFORE
-from sentinel.comparing.reached import Code, Modules, changed_effect, signal_changes
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER, BEFORE
+from sentinel.comparing.processes import Shared
+from sentinel.comparing.reached import Code, changed_effect, signal_changes
+from sentinel.comparing.results import BoundaryDiff
+from sentinel.comparing.units import Modules
 from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
@@ -37,10 +40,10 @@ from sentinel.targets.refs import Ref
 Answer = Literal["brings", "redefines", "mends", "changes", "nothing", "cannot be decided"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
-#: Seconds for one head; what is left of it then is not compared.
+#: Seconds for one head. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: Revisions of the branch whose processes are kept, for the next head; some 500 MB each, most of it in common.
+#: Processes of branch revisions that are kept for the next head, some 500 MB each, most of it shared.
 _PLACES = 6
 
 _PROVEN = "No signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run."
@@ -49,7 +52,7 @@ _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
 _GRAVEST = ("worse", "mixed", "better", "other", "beside")
 
-#: Boundaries that a page names of one pull request.
+#: Boundaries that a page names for one pull request.
 _LINES = 4
 
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
@@ -57,14 +60,15 @@ _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 
 @dataclass(frozen=True)
 class Pull:
-    """What one pull request changes.
+    """The result for one pull request.
 
-    :ivar base: where its head left the branch; empty where that cannot be had.
-    :ivar answer: the gravest: ``brings`` a broken law or a known bug, or can no longer be decided where the base can;
-        ``redefines`` what a contract defines (and breaks no other law), ``mends`` a law or bug, ``changes`` numbers;
-        ``nothing`` where all that was examined is the same.
-    :ivar said: one sentence for each boundary that differs, and what was not examined; or why nothing is known.
-    :ivar by: the digest of what decided; empty where the code alone did.
+    :ivar base: the commit at which its head left the branch; empty if unknown.
+    :ivar answer: the gravest result: ``brings`` a broken law or a known bug, or the base can be called and the head
+        cannot; ``redefines`` a contract's definition and breaks no other law; ``mends`` a law or bug; ``changes``
+        numbers; ``nothing`` if everything examined is equal.
+    :ivar said: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
+        result.
+    :ivar by: the digest of recipes, laws, contracts and engine; empty if only the text decided.
     """
 
     number: int
@@ -81,10 +85,10 @@ class Pull:
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
-    """Give number and commit of each open pull request, the newest first.
+    """Return number and commit of each open pull request, the newest first.
 
-    A host keeps ``refs/pull/N/merge`` of those that are open. A mirror that has none of these is asked which heads the
-    branch does not have.
+    A host keeps ``refs/pull/N/merge`` for open pull requests. Without such refs, heads that the branch does not contain
+    count as open.
     """
     heads: dict[int, str] = {}
     merges: set[int] = set()
@@ -101,7 +105,7 @@ def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
 
 
 class Radar:
-    """The pull requests of one target; :meth:`close` it at the end."""
+    """Compares the pull requests of one target. Call :meth:`close` at the end."""
 
     def __init__(
         self,
@@ -127,16 +131,16 @@ class Radar:
         self._file = self._store.folder / file_name(target.name) / "pulls" / name
         self._basis = {"basis": basis}
         self._by = deciding(catalog, target.name, recipes)
-        self.answers = {pull.head: pull for pull in self._kept() if pull.by in ("", self._by)}
+        self.answers = {pull.head: pull for pull in self._read_results() if pull.by in ("", self._by)}
         self._bases: dict[str, str | None] = {}
 
     def close(self) -> None:
         self._trees.close()
         self._modules.save()
 
-    def ordered(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Say in which order it costs least: what is known, then those that left the branch last, each beside those
-        that left it where it did."""
+    def sort_heads(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Sort heads by cost: known results first, then by the date of their base, so that heads of one base follow
+        each other."""
 
         def place(head: tuple[int, str]) -> tuple[bool, str]:
             base = None if head[1] in self.answers else self._base(head[1])
@@ -150,32 +154,31 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """Say what a pull request changes, from an earlier run where its head is the same. A kept answer costs
-        nothing.
+        """Return the result for a pull request, from an earlier run if its head is the same.
 
-        :raises SentinelError: where what was decided cannot be kept.
+        :raises SentinelError: if the result cannot be stored.
         """
         pull = self.answers.get(head)
         if pull is None:
             commit = commits.commit(self._mirror, head)
             try:
-                pull = self._decided(number, commit, time.monotonic())
-            except SentinelError as error:  # of this machine or mirror as much as of the head: the next run asks again
+                pull = self._decide(number, commit, time.monotonic())
+            except SentinelError as error:  # perhaps a fault of this machine: the next run tries again
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.answers[head] = pull
-            # What was stopped is about a busy machine as much as about the head: the next run asks again.
+            # A timeout may be a fault of this machine: the next run tries again.
             if pull.said[-1:] != (_STOPPED,):
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull
 
-    def _kept(self) -> Iterator[Pull]:
+    def _read_results(self) -> Iterator[Pull]:
         for line in lines(self._file):
             with suppress(TypeError):
                 pull = Pull(**line)
                 if pull.answer in ANSWERS:
                     yield pull
 
-    def _decided(self, number: int, head: Commit, began: float) -> Pull:
+    def _decide(self, number: int, head: Commit, began: float) -> Pull:
         sha = self._base(head.sha)
         if sha is None:
             shallow = ", which is shallow" if read_shallow(self._mirror) else ""
@@ -187,11 +190,11 @@ class Radar:
         if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
             return Pull(number, head.sha, head.subject, base.sha, "nothing", (_PROVEN,), seconds=seconds, text=_PROVEN)
-        return self.compared(number, head, base, began)
+        return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Say whether any boundary reaches code that is not the same, a signal function is another, or something is
-        registered in a changed file."""
+        """Return True if a boundary reaches changed code, a signal function has changed, or a changed file registers
+        something."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -212,7 +215,7 @@ class Radar:
                 return True
         return False
 
-    def compared(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
+    def compare(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
         results: list[BoundaryDiff] = []
         try:
@@ -240,15 +243,15 @@ class Radar:
                 if place not in places:
                     self._runner.discard(self._target.name, place[1].ref)
             self._shared.places[:] = places
-        results = comparison.settled(results)
-        answer = answered(results)
+        results = comparison.settle(results)
+        answer = find_gravest(results)
         judged = sorted((item for item in results if item.judgement), key=lambda item: _GRAVEST.index(item.judgement))
-        texts = [f"{item.name}: {report.sentence(item)}" for item in judged]
+        texts = [f"{item.name}: {report.summarise(item)}" for item in judged]
         away = [item for item in results if item.state == "gone"]
         texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
         texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
-        texts += [line.strip() for line in report.unexamined(comparison, results, over) if line != "not examined:"]
+        texts += [line.strip() for line in report.list_unexamined(comparison, results, over) if line != "not examined:"]
         if over:
             texts.append(_STOPPED)
             answer = "cannot be decided" if answer == "nothing" else answer
@@ -265,14 +268,14 @@ class Radar:
             len(answered_for),
             sum(item.scenarios for item in answered_for),
             round(time.monotonic() - began, 2),
-            report.markdown(comparison, results, over),
+            report.to_markdown(comparison, results, over),
             self._by,
         )
 
 
-def answered(results: Sequence[BoundaryDiff]) -> Answer:
-    """Give the gravest of what boundaries say. What can be decided at the base alone is never nothing, and neither is
-    what was not examined."""
+def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
+    """Return the gravest result of the boundaries. It is never ``nothing`` if something was not examined,
+    or if the base can be called and the head cannot."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "brings"
@@ -286,7 +289,7 @@ def answered(results: Sequence[BoundaryDiff]) -> Answer:
 
 
 def comment(pull: Pull) -> str:
-    """Write what there is to say about one pull request, as Markdown."""
+    """Write the result for one pull request as Markdown."""
     lead = "Nothing changes in the numbers." if pull.answer == "nothing" else ""
     lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
     text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.said)
@@ -294,14 +297,14 @@ def comment(pull: Pull) -> str:
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:
-    """Say how many answers there are of each kind."""
+    """Summarise how many pull requests have each result."""
     counts = Counter(pull.answer for pull in pulls)
     texts = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
     return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {texts or 'none decided'}"
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Give what a page says: how many answers of each kind, and those that are about something, the gravest first."""
+    """Return the results as data for a page: a count per kind, and the pull requests that change something."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {

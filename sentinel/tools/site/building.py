@@ -88,8 +88,7 @@ def _dialects(pages: Any, material: Material) -> str:
     targets, laws = material.catalog.targets, material.catalog.laws
     bindings = ((name, targets[name].bindings if name in targets else ()) for name in material.targets)
     declared = [(name, [(binding, dialect) for binding in of for dialect in binding.dialects]) for name, of in bindings]
-    rows = material.compared.get("rows", ())
-    return str(pages.render("dialects.html", "Dialects", declared=declared, laws=laws, rows=rows))
+    return str(pages.render("dialects.html", "Dialects", declared=declared, laws=laws))
 
 
 #: The file that marks a folder as a site and lists its files.

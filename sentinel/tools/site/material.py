@@ -140,7 +140,6 @@ class Material:
 
     :ivar bugs: all bugs of targets with evidence, sorted, including bugs without evidence.
     :ivar laws: findings of searches, by the name of a law.
-    :ivar compared: the result of ``sentinel compare --all``; empty if there is none.
     :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
     :ivar coverage: the result of ``sentinel coverage --save``.
     :ivar notes: files that could not be read, as lines for a person.
@@ -152,7 +151,6 @@ class Material:
     laws: tuple[Bug, ...] = ()
     exports: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    compared: Document = field(default_factory=dict)
     changes: Document = field(default_factory=dict)
     coverage: Document = field(default_factory=dict)
 
@@ -203,7 +201,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         bugs[key] = replace(bug, evidence=_in_order(group, bug.recipe))
     placed = [replace(bug, histories=tuple(histories.get(about, ()))) for about, bug in sorted(bugs.items())]
     # these are optional
-    beside = (read_json(reports / f"{name}.json") or {} for name in ("dialects", "changes", "coverage"))
+    beside = (read_json(reports / f"{name}.json") or {} for name in ("changes", "coverage"))
     return Material(catalog, tuple(placed), tuple(laws), _exports(exports, placed), tuple(notes), *beside)
 
 

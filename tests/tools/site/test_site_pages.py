@@ -250,28 +250,6 @@ def test_dialects_stand_with_reason_and_link(site, catalog):
         assert not dialect.link.startswith("https://") or dialect.link in [a["href"] for a in page.all("a")]
 
 
-def test_what_frameworks_mean_by_a_name_stands_there_and_is_shown_as_text(site, reports):
-    row = {
-        "title": "GRPO: <b>x</b>",
-        "headline": "2 of 2 frameworks mean 1 thing",
-        "unexplained": 0,
-        "batch": "rewards = [1.0]",
-        "classes": [["the definition", "verl f"]],
-        "places": {"verl f": "f.py:1"},
-        "alike": {"verl f": "2.5"},
-        "usual": {},
-        "coarse": {},
-        "apart": [],
-    }
-    assert "mean by one name" not in Page(site() / "dialects.html").text
-    (reports / "dialects.json").write_text(json.dumps({"rows": [row]}))
-    text = Page(site() / "dialects.html").text
-    assert "GRPO: <b>x</b>: 2 of 2 frameworks mean 1 thing" in text
-    assert "2.5" in text
-    (reports / "dialects.json").write_text("{")
-    assert "mean by one name" not in Page(site() / "dialects.html").text
-
-
 def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, reports):
     assert "Nothing is recorded here." in Page(site() / "changes.html").text
     rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]

@@ -36,10 +36,10 @@ _EXAMPLE = """\
   sentinel pulls verl --since 7400 --json    those from this number on
   sentinel pulls verl --comment 7022         the text for one of them, for a person to post
 
-Each head is compared with the commit at which it left the branch. One that reaches no code of a boundary costs a look
-at its files. The others `mend` a known bug or a broken law, `bring` one (or can no longer be decided), `change`
-numbers, or do nothing of it. What was not examined is listed. What is decided is kept for each head: the next run goes
-on from there. `sentinel mirror update` fetches what is new.
+Each head is compared with the commit at which it left the branch: it brings a known bug or a broken law (or can no
+longer be called), redefines a definition, mends a bug, changes numbers, or does nothing of these. Code that was not
+examined is listed. Results are kept for each head, so the next run costs only new heads. `sentinel mirror update`
+fetches them.
 exit status: 0 none brings anything, 1 one does, 2 nothing was examined, 130 interrupted
 """
 
@@ -52,7 +52,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--markdown", action="store_true", help="print a table, for the summary of a job")
-    shape.add_argument("--comment", metavar="N", type=int, help="print what there is to say of this one, as Markdown")
+    shape.add_argument("--comment", metavar="N", type=int, help="print the result for this pull request as Markdown")
     json_option(shape)
     settings_options(parser, without="repo-url")  # pull requests are upstream's
 
@@ -76,7 +76,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
         recipes = find_recipes(catalog, (target.name,), ())
         with closing(Radar(catalog, runner, target, store, recipes, arguments.examples, tell)) as radar:
             try:
-                for number, head in radar.ordered(heads):
+                for number, head in radar.sort_heads(heads):
                     tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
                     pulls.append(radar.look(number, head))
             except KeyboardInterrupt:

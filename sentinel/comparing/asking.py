@@ -1,0 +1,240 @@
+"""Draws scenarios for a boundary, and sets options that no scenario sets, until both revisions have run the changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
+from sentinel.comparing.processes import Processes, Runs
+from sentinel.comparing.reached import Place, names_in
+from sentinel.comparing.results import Difference
+from sentinel.comparing.selection import Change, Selection
+from sentinel.comparing.sessions import Alone, Log, Pair
+from sentinel.comparing.units import Unit
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.laws.law import Law, Violation
+from sentinel.recipes import Recipe
+from sentinel.search.boundary_search import BoundarySearch, glimpses
+from sentinel.search.options import options
+from sentinel.search.survey import LEVELS
+from sentinel.targets import Binding
+from sentinel.values.literals import HALVES, Tensor, from_array
+from sentinel.worker import protocol
+from sentinel.worker.answers import Replies, Reply
+
+#: How many times as many scenarios are drawn if a revision refuses some.
+_REFUSED = 5
+
+#: Values of one option that are tried, and settings in total.
+_VALUES, _TURNS = 3, 36
+
+#: Calls that shrinking one difference may take.
+_SHRINKING = 300
+
+#: Scenarios, drawn without a search, that show which functions run.
+_GLIMPSES = 4
+
+#: A trial that shows a difference, the violations, and the known bugs whose scenario it is.
+Finding = tuple[Trial, tuple[Violation, ...], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """:ivar examples: scenarios per boundary.
+    :ivar until: the time by ``time.monotonic`` after which no more scenarios are drawn.
+    """
+
+    examples: int
+    seed: int
+    until: float
+
+    def over(self) -> bool:
+        return time.monotonic() > self.until
+
+
+class Asking:
+    """Asks one boundary of both revisions. Known bugs' scenarios come first, then drawn ones."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        processes: Processes,
+        recipes: Callable[[], Sequence[Recipe]],
+        budget: Budget,
+        runs: dict[str, list[Runs]],
+    ) -> None:
+        self._selection, self._processes, self._recipes = selection, processes, recipes
+        self.budget, self._runs = budget, runs
+
+    def pair(self, subject: Subject, sessions: Mapping[str, LawSession], located: Mapping[str, Any]) -> Pair:
+        """Open a session of both revisions that records which changed lines run."""
+        beside = self._selection.changed_functions(subject.name)
+        return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
+
+    def search_differences(self, pair: Pair, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
+        """Search for scenarios on which the numbers of both revisions differ."""
+        search = BoundarySearch(pair, subject, self.budget.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
+        self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()))
+        with suppress(Undecidable):
+            plans = glimpses(search.subject, self.budget.seed, [NUMBERS_STAY])[:_GLIMPSES]
+            pair.try_(search.subject, plans, describe=True)
+        return search
+
+    def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
+        outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
+        search.try_recipes(self._recipes())
+
+        def over() -> bool:
+            return self.budget.over() or enough()
+
+        while not over() and outcome.spoken < examples and search.tried < _REFUSED * examples:
+            tried = search.tried
+            search.run(examples - outcome.spoken, enough=over)
+            if search.tried == tried:
+                break
+
+    def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
+        """Search for scenarios that break laws of a boundary at one revision."""
+        shrinking = LEVELS["quick"][1]
+        search = BoundarySearch(session, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
+        search.try_recipes(self._recipes())
+        search.run(examples, enough=self.budget.over)
+        return search
+
+    def find_run_past_changes(self, subject: Subject) -> Runs | None:
+        """Return what runs in a boundary's scenarios, if none of it has changed; None if some has, or if the text does
+        not decide. At most one revision is called."""
+        one, other = (self._selection.reached(side, subject) for side in SIDES)
+        if one is None or other is None:
+            return None
+        runs_here = self._runs.setdefault(subject.name, [])
+        for runs in runs_here:
+            if all(runs.reached.apart_from(each, runs.functions) for each in (one, other)):
+                return runs
+        if not one.apart_from(other, _names_of(subject.binding)):
+            return None
+        alone = Alone(self._processes.session(BEFORE, subject))
+        laws = numbers_stay_for(subject.laws)
+        search = BoundarySearch(alone, subject, self.budget.seed, laws, _SHRINKING, glimpse=True)
+
+        def ran() -> frozenset[str]:
+            paths = alone.logs.get(subject.name, Log()).functions.get(BEFORE, set())
+            return _names_of(subject.binding).union(*(path.split(".") for path in paths))
+
+        try:
+            self._draw(search, lambda: not one.apart_from(other, ran()))
+            for plans in self._turn_options(subject, one.changed(other), ran(), 1):
+                if not one.apart_from(other, ran()):
+                    break
+                alone.try_(subject, plans)
+        except Undecidable:
+            return None
+        finally:
+            alone.close()
+        runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].spoken)
+        if search.undecided or not one.apart_from(other, runs.functions):
+            return None
+        runs_here.insert(0, runs)
+        return runs
+
+    def search_options(self, pair: Pair, subject: Subject, changed: Sequence[Change]) -> Iterator[Finding]:
+        """Find a difference that shows only if an option that no scenario sets has another value."""
+        functions = pair.logs[subject.name].functions.values()
+        ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
+        for plans in self._turn_options(subject, changed, ran, 2):
+            for plan, trial in zip(plans, pair.try_(subject, plans)):
+                if trial.violations and not trial.violations[0].symptom.endswith("raises"):
+                    with closing(pair.fresh()) as fresh:
+                        [again] = fresh.try_(subject, [plan])
+                    if again.violations:
+                        yield again, again.violations, ()
+                        return
+
+    def _turn_options(
+        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
+    ) -> Iterator[list[Plan]]:
+        """Yield scenarios with one option after the other set to another value: the options by which changed functions
+        branch. If none of these functions ran, the options by which the functions that ran and name them branch."""
+        units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
+        names = {unit.name.rpartition(".")[2] for unit in units}
+        if not names & {*ran}:
+            reached = self._selection.reached(BEFORE, subject)
+            there = reached.units.values() if reached is not None else ()
+            running = [each for each in there if each.kind == "function" and each.name.rpartition(".")[2] in ran]
+            units = [each for each in running if names & (each.names | each.attributes)]
+        values_of: dict[str, list[Any]] = {}
+        for name, values in (each for unit in units for each in options(unit.text).items()):
+            values_of.setdefault(name, []).extend(value for value in values if value not in values_of[name])
+        turns = [{name: value} for name, values in values_of.items() for value in values[:_VALUES]][:_TURNS]
+        plans = glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count] if turns else []
+        for settings in turns:
+            if not self.budget.over():
+                yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
+
+
+def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
+    """Call both revisions again on a scenario that shows a difference, also in float64."""
+    trial, violations, recipes = finding
+    inputs, symptom = list(trial.variants.values())[-1], violations[0].symptom
+    details = {item.key: item.detail for item in violations}
+    replies = pair.both(subject, {"": inputs})
+    answers, double = _observations(replies, details if symptom == BESIDE else ()), None
+    if symptom == BESIDE:
+        one, other = (answer if isinstance(answer, Mapping) else {} for answer in answers.values())
+        again = {key for key in details if protocol.encode(one.get(key)) != protocol.encode(other.get(key))}
+        details = {key: detail for key, detail in details.items() if key in again} or details
+    refused = (next(iter(each.answers.values())).refused for each in replies.values())
+    slip = next((each.slip for each in refused if each is not None), "")
+    wide = widened(subject.contract, {"": inputs})
+    if symptom == "value" and wide is not None:
+        with suppress(Undecidable):
+            closer = _observations(pair.both(subject, wide[0]))
+            double = {side: each for side, each in closer.items() if not isinstance(each, str)}
+    single = _in_single(inputs)
+    if slip and single != inputs:
+        with suppress(Undecidable):  # a caller may never pass half precision, which alone raises
+            answered = _observations(pair.both(subject, {"": single})).values()
+            slip = slip if any(isinstance(each, str) for each in answered) else ""
+    return Difference(symptom, inputs, answers, details, double, recipes, slip)
+
+
+def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
+    """Return by side the observation, or the exception as text; with ``beside``, these parts outside the contract."""
+    answers: dict[str, Mapping[str, Any] | str] = {}
+    for side, each in replies.items():
+        called: Reply = next(iter(each.answers.values()))
+        refused = called.refused.reason if called.refused is not None else "no answer"
+        values = {key: called.beside.get(key) for key in beside} if beside else called.observation
+        answers[side] = refused if called.observation is None or values is None else values
+    return answers
+
+
+def _in_single(inputs: Inputs) -> Inputs:
+    return {
+        name: from_array(value.array(), "float32", value.requires_grad)
+        if isinstance(value, Tensor) and value.dtype in HALVES
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
+    """Return the lines of functions by side and file."""
+    spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
+    for side, units in located.items():
+        for (file, _), unit in units.items():
+            if unit.kind == "function":
+                spans.setdefault(side, {}).setdefault(file, []).append(unit.span)
+    return spans
+
+
+def _names_of(binding: Binding) -> frozenset[str]:
+    """Return the names that an adapter uses to call a boundary."""
+    paths = (*binding.paths, *binding.imports, *binding.twins, *binding.requires)
+    called = names_in(binding.call) if binding.call is not None else ()
+    return frozenset(called).union(*(path.split(".") for path in paths))

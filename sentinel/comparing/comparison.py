@@ -1,0 +1,283 @@
+"""Compares two revisions of a target. ``diff``, the gate, ``pulls`` and the nightly run all use :class:`Comparison`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
+
+from sentinel.comparing.asking import Asking, Budget, measure_again
+from sentinel.comparing.judging import (
+    add_slips,
+    bugs_of_one_side,
+    compare_laws,
+    describe_finding,
+    judge_one_sided,
+    judge_refused,
+    keeps_numbers,
+    list_findings,
+    may_be_excused,
+)
+from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
+from sentinel.comparing.processes import Processes, Shared
+from sentinel.comparing.reached import Place
+from sentinel.comparing.results import BoundaryDiff, Broken
+from sentinel.comparing.selection import Candidate, Change, Selection
+from sentinel.comparing.sessions import Log, OneSided
+from sentinel.comparing.units import Unit
+from sentinel.deciding.law_session import Subject, Undecidable
+from sentinel.deciding.proof import NotProvenError, prove
+from sentinel.deciding.runner import Job, Runner
+from sentinel.errors import SentinelError
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import Finding
+from sentinel.search.discovery import is_about
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+
+
+class Comparison:
+    """Two revisions of one target.
+
+    :param recipes: known bugs, or a function that reads them when they are first needed. Their scenarios are tried
+        first, and they are decided for boundaries that differ.
+    :param boundaries: globs of the boundaries to compare; empty for all of them.
+    :param unchanged_too: also call boundaries that reach no changed code.
+    :param shared: state shared with other comparisons, if both refs are commits of one mirror.
+    :param trees: the git trees of both refs, with ``shared``.
+    :param until: the time by ``time.monotonic`` after which no more scenarios are drawn.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        target: Target,
+        refs: tuple[Ref, Ref],
+        recipes: Sequence[Recipe] | Callable[[], Sequence[Recipe]] = (),
+        examples: int = 100,
+        seed: int = 0,
+        boundaries: Sequence[str] = (),
+        tell: Callable[[str], None] = lambda line: None,
+        unchanged_too: bool = False,
+        shared: Shared | None = None,
+        trees: tuple[str, str] = ("", ""),
+        until: float = math.inf,
+    ) -> None:
+        self.catalog, self.target, self.refs = catalog, target, dict(zip(SIDES, refs))
+        self._runner, self._recipe_source, self._tell = runner, recipes, tell
+        self._unchanged_too = unchanged_too
+        self.checkouts = {side: runner.checkout(target.name, ref) for side, ref in self.refs.items()}
+        self.selection = Selection(
+            catalog,
+            runner,
+            target,
+            self.checkouts,
+            lambda: self._recipes,
+            boundaries,
+            None if shared is None else shared.code,
+            dict(zip(SIDES, trees)),
+            unchanged_too,
+        )
+        self.processes = Processes(runner, self.refs, self.selection, shared)
+        runs = {} if shared is None else shared.runs
+        budget = Budget(examples, seed, until)
+        self._asking = Asking(self.selection, self.processes, lambda: self._recipes, budget, runs)
+        self._results: dict[str, BoundaryDiff] = {}
+        self._import_failures: list[tuple[str, frozenset[Place]]] = []
+
+    @cached_property
+    def _recipes(self) -> Sequence[Recipe]:
+        return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
+
+    def to_call(self) -> list[str]:
+        """List the boundaries that have to be called: changed functions first, then their callers, nearest first."""
+        names = [name for name, each in self.selection.candidates.items() if each.result.state in ("", "new")]
+        return sorted(names, key=self.selection.distance)
+
+    def run(self) -> Iterator[BoundaryDiff]:
+        """Compare boundary by boundary. Those that the text decides come first."""
+        names = self.to_call()
+        yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
+        for number, name in enumerate(names, 1):
+            self._tell(f"{number} of {len(names)}: {name}")
+            yield self.compare(name)
+
+    def compare(self, name: str) -> BoundaryDiff:
+        """Compare one boundary. Both revisions are called if the text does not decide."""
+        _ = self.selection.patch  # every session records which of its lines run
+        if name not in self._results:
+            candidate = self.selection.candidates[name]
+            subject, result = candidate.subject, candidate.result
+            self._results[name] = result  # a recursive function finds this while it is compared
+            if result.state == "new":
+                self._results[name] = self._check_new(subject, result)
+            elif not result.state and not subject.laws:
+                self._results[name] = self._compare_bugs(subject, result)
+            elif not result.state:
+                self._results[name] = self._excuse_helper(self._call_both(candidate), candidate.changed)
+        return self._results[name]
+
+    def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
+        """Update results after later boundaries ran: a changed line is examined if any comparison ran it."""
+        return [self._settle(each) for each in results]
+
+    def _settle(self, result: BoundaryDiff) -> BoundaryDiff:
+        if result.state not in ("differs", "same numbers", "not examined"):
+            return result
+        changed = self.selection.candidates[result.name].changed
+        idle = tuple(self.selection.patch.unexamined([place for place, _, _ in changed]))
+        state = result.state
+        if state == "not examined" and not result.reason and not idle:
+            state = "same numbers"
+        elif state == "same numbers" and idle:
+            state = "not examined"
+        return replace(result, unreached=idle, state=state)
+
+    def _call_both(self, candidate: Candidate) -> BoundaryDiff:
+        subject, result, changed = candidate.subject, candidate.result, candidate.changed
+        runs = None if self._unchanged_too else self._asking.find_run_past_changes(subject)
+        if runs is not None:
+            return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
+        alike = self._find_import_failure(changed)
+        if alike:
+            return replace(result, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
+        sessions = {side: self.processes.session(side, subject) for side in SIDES}
+        located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
+        pair = self._asking.pair(subject, sessions, located)
+        laws = numbers_stay_for(subject.laws)
+        try:
+            search = self._asking.search_differences(pair, subject, laws)
+            log = pair.logs.get(subject.name, Log())
+            findings = {item.symptom: item for law in laws[::-1] for item in search.outcomes[law].findings}
+            found = [(item.trial, item.violations, item.examples) for item in findings.values()]
+            found = found or list(self._asking.search_options(pair, search.subject, changed))
+            again = [measure_again(pair, search.subject, each) for each in found]
+            confirmed = [each for each in again if each.confirmed]
+            differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
+            if log.answered:
+                self._note_lines(log, located, changed)
+            elif log.refused:
+                return judge_refused(result, log, differences)
+            scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
+            broken = compare_laws(self._asking, sessions, search.subject, scenarios, log, subject)
+            broken = add_slips(broken, differences)
+        except OneSided as error:
+            if error.whole and error.side == AFTER:
+                self._import_failures.append((subject.name, _select_imported(changed)))
+            return judge_one_sided(result, error)
+        except Undecidable as error:
+            return replace(result, state="not compared", reason=str(error))
+        finally:
+            pair.close()
+        bugs = bugs_of_one_side(self._decide_bugs(subject)) if differences or any(broken.values()) else {}
+        differs = bool(differences or any(broken.values()) or any(bugs.values()))
+        reason = "" if differs else search.undecided
+        state = "differs" if differs else "not compared" if reason else "same numbers"
+        if state == "same numbers" and log.undecided and not log.decided:
+            state, reason = "not examined", "no number that it returns is finite at either revision"
+        return self._settle(
+            replace(
+                result,
+                state=state,
+                reason=reason,
+                places={**result.places, **self._prove_places(subject, log)},
+                undecided={key: count for key, count in log.undecided.items() if count},
+                blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
+                scenarios=max(search.outcomes[NUMBERS_STAY].spoken, len(differences)),
+                rounding=log.rounding,
+                differences=differences,
+                broken=broken,
+                bugs=bugs,
+            )
+        )
+
+    def _note_lines(self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]) -> None:
+        for side, units in located.items():
+            self.selection.patch.note(side, units, log.lines[side])
+        self.selection.patch.imported(place for place, _, _ in changed)
+
+    def _find_import_failure(self, changed: Sequence[Change]) -> str:
+        """Return a boundary whose import failed after the change, if this import would run all the changed code that
+        ran there: such a failure costs its time once."""
+        here = _select_imported(changed)
+        return next((name for name, places in self._import_failures if places and places <= here), "")
+
+    def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
+        """Compare a function without a contract by the verdicts of its known bugs."""
+        verdicts = self._decide_bugs(subject)
+        decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
+        if len(decided) < len(verdicts):
+            return replace(result, state="not compared", reason="a known bug of it cannot be decided at both")
+        bugs = bugs_of_one_side(verdicts)
+        differs = any(len(set(by_side.values())) > 1 for by_side in decided)
+        state, reason = "differs", ""
+        if not differs:  # it is unknown which lines ran, and other scenarios were not tried
+            state, reason = "not examined", f"only its known bugs were decided, as before: {', '.join(verdicts)}"
+        return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
+
+    def _check_new(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
+        """Check the laws of a boundary that only the later revision has."""
+        session = self.processes.session(AFTER, subject)
+        try:
+            search = self._asking.search_laws(session, subject, subject.laws, self._asking.budget.examples)
+        except Undecidable as error:
+            return replace(result, reason=str(error))
+        finally:
+            session.close()
+        broken: list[Broken] = []
+        inherited: dict[str, None] = {}
+        for finding in list_findings(search):
+            bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
+            inherited |= dict.fromkeys(bugs)
+            broken += [] if bugs else [describe_finding(finding)]
+        reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
+        tried = 0 if search.undecided else search.tried
+        return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
+
+    def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
+        """Return True if a finding in new code is a known bug of older code that it calls."""
+        about = is_about(recipe, finding, self.target)
+        return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
+
+    def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
+        """Excuse a helper that takes other arguments now, if all its callers are boundaries whose numbers stay."""
+        if not may_be_excused(result):
+            return result
+        helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
+        callers = [self.selection.boundary_at(*place) for place in self.selection.callers_of(helpers)]
+        stay = [self.compare(name) for name in callers if name is not None and name != result.name]
+        if not stay or len(stay) != len(callers) or not all(keeps_numbers(each, helpers) for each in stay):
+            return result
+        names = ", ".join(each.name for each in stay)
+        why = f"it takes its arguments in another form; its callers keep their numbers: {names}"
+        return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
+
+    def _decide_bugs(self, subject: Subject) -> dict[str, dict[str, str]]:
+        """Decide each known bug of a boundary at both sides."""
+        refs = {side: self.processes.open(side, subject).ref for side in SIDES}
+        return {
+            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
+            for recipe in self._recipes
+            if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
+        }
+
+    def _prove_places(self, subject: Subject, log: Log) -> dict[str, str]:
+        places = {}
+        for side, claim in log.claims.items():
+            place = self.processes.open(side, subject)
+            if place.ref != self.refs[side]:  # equal code may stand at another line in that revision
+                continue
+            with suppress(NotProvenError, SentinelError):
+                provenance = prove(claim, place.checkout, place.sources)
+                places[side] = f"{provenance.boundary} ({provenance.file}:{provenance.line})"
+        return places
+
+
+def _select_imported(changed: Sequence[Change]) -> frozenset[Place]:
+    """Return the changed definitions that run at an import; all of them if none does."""
+    places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
+    return frozenset(places or {place for place, _, _ in changed})

@@ -1,0 +1,172 @@
+"""Judges a difference: laws that hold at only one revision, calls that fail, and known bugs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+
+from sentinel.comparing.asking import Asking
+from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
+from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference, break_answered
+from sentinel.comparing.sessions import Ahead, Log, OneSided
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.laws.metrics import metrics_tell_the_truth
+from sentinel.search.boundary_search import BoundarySearch, Example, Finding
+from sentinel.search.survey import LEVELS
+
+#: Scenarios that laws look at if something differs.
+_LOOKED = 30
+
+#: Failures that are caused by this machine or the adapter rather than by the code.
+_ELSEWHERE = ("drift", "ghost", "harness", "not-in-this-version", "python")
+
+
+def compare_laws(
+    asking: Asking,
+    sessions: Mapping[str, LawSession],
+    subject: Subject,
+    scenarios: Sequence[Inputs],
+    log: Log,
+    with_own_inputs: Subject,
+) -> dict[str, tuple[Broken, ...]]:
+    """Return by side the laws that it breaks on a scenario on which the other side keeps them.
+
+    Laws look at the scenarios that differ, and at those of a search of their own. If no number differs, only the laws
+    run that watch side effects. An option or choice that came with the change is searched like new code.
+
+    :param with_own_inputs: the subject with all inputs of the later revision.
+    """
+    whole = bool(scenarios) or log.came
+    laws = subject.laws if whole else [law for law in subject.laws if law.watches]
+    examples = min(asking.budget.examples, _LOOKED) if whole else LEVELS["quick"][0]
+
+    def search(side: str) -> list[Finding]:
+        with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:
+            single = [_look_at(asking, session, subject, inputs) for inputs in scenarios]
+            return list_findings(*single, asking.search_laws(session, subject, laws, examples))
+
+    def search_new_options(side: str) -> list[Finding]:
+        subjects = [subject, with_own_inputs] if side == AFTER and with_own_inputs != subject else [subject]
+        return list_findings(*(asking.search_laws(sessions[side], each, laws, examples) for each in subjects))
+
+    broken_by: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
+    with ThreadPoolExecutor(2, "sentinel-laws") as pool:
+        findings_by = dict(zip(SIDES, pool.map(search, SIDES)))
+        ever = dict(zip(SIDES, pool.map(search_new_options, SIDES))) if log.came else {}
+    for side, findings in findings_by.items():
+        for finding in findings:
+            broken = describe_finding(finding, log.nonzero[OTHER[side]] - log.nonzero[side])
+            broken_by[side].setdefault((broken.law, broken.symptom), broken)
+    before = {(each.law.name, each.symptom) for each in ever.get(BEFORE, ())}
+    for finding in ever.get(AFTER, ()):
+        key = finding.law.name, finding.symptom
+        fresh = _keep_new(sessions, finding) if key not in before and key not in broken_by[AFTER] else None
+        if fresh is not None:
+            silenced = log.nonzero[BEFORE] - log.nonzero[AFTER]
+            broken_by[AFTER][key] = replace(describe_finding(fresh, silenced), came=True)
+    return {side: tuple(broken.values()) for side, broken in broken_by.items()}
+
+
+def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:
+    search = BoundarySearch(session, subject, asking.budget.seed)
+    search.begin([Example({"": inputs}, tuple(law.name for law in subject.laws))])
+    return search
+
+
+def list_findings(*searches: BoundarySearch) -> list[Finding]:
+    return [finding for search in searches for outcome in search.outcomes.values() for finding in outcome.findings]
+
+
+def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
+    """Return a finding if its scenario needs an option or choice that the earlier revision does not have, and the later
+    revision keeps the law without that option."""
+    with suppress(Undecidable):
+        [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
+        if before.unknown_input:
+            without = {name: {**each, before.unknown_input: None} for name, each in finding.trial.variants.items()}
+            [bare] = sessions[AFTER].try_(finding.subject, [(finding.law, without)])
+            fresh = violations_ahead(replace(finding.trial, violations=finding.violations), bare)
+            return replace(finding, violations=fresh) if fresh else None
+        return finding if before.refusal == "not-in-this-version" else None
+    return None
+
+
+def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
+    """Return the broken law of a finding.
+
+    :param silenced: keys that are always 0 at this revision and not at the other. A value that is always 0, or a metric
+        of 0 where there is something to count, is not a redefinition.
+    """
+    first = finding.violations[0]
+    detail = f"{first.key}: {first.detail}" if first.key else first.detail
+    keys = {part(item.key) for item in finding.violations}
+    empty = finding.law is metrics_tell_the_truth and any(item.observed in (0, None) for item in finding.violations)
+    defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
+    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
+
+
+def add_slips(
+    broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
+) -> dict[str, tuple[Broken, ...]]:
+    """Add a broken law for each programming error that is raised at only one side."""
+    with_slips = dict(broken)
+    for each in (item for item in differences if item.slip):
+        side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
+        with_slips[side] = (*with_slips.get(side, ()), break_answered(str(each.answers[side]), each.inputs))
+    return with_slips
+
+
+def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
+    """Judge a boundary that ends its process, hangs or does not import at only one side."""
+    failure = error.failure
+    if failure.kind in _ELSEWHERE or failure.lacks:
+        return replace(result, state="not compared", reason=failure.reason, failed=error.side)
+    broken = break_answered(failure.reason, error.inputs)
+    return replace(result, state="differs", failed=error.side, broken={error.side: (broken,)})
+
+
+def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference, ...]) -> BoundaryDiff:
+    """Judge a boundary of which every call raises at one side only.
+
+    If its parameters have changed, the adapter may not know how to call it. An undefined name is an error for every
+    caller.
+    """
+    side, why = next(iter(log.refused.items()))
+    reason = f"{side}: every call raised: {why}"
+    if side == BEFORE and not any(each.slip for each in differences):
+        return replace(result, state="not compared", reason=reason, failed=side)
+    if result.parameters and "NameError" not in {each.slip for each in differences}:
+        reason += " (its parameters have changed; the adapter may not know how it is called)"
+        return replace(result, state="not compared", reason=reason, failed=side)
+    inputs = differences[0].inputs if differences else {}
+    broken = add_slips({}, differences) or {side: (break_answered(why, inputs),)}
+    count = len(differences)
+    return replace(result, state="differs", scenarios=count, differences=differences, broken=broken, failed=side)
+
+
+def may_be_excused(result: BoundaryDiff) -> bool:
+    """Return True if a helper refuses arguments that it took before, and nothing else is worse."""
+    refuses = any(each.symptom == "raises" for each in result.differences)
+    others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
+    return refuses and not others and not result.bugs.get(AFTER)
+
+
+def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
+    """Return True if a caller's numbers are unchanged in scenarios that ran the changed helpers."""
+    ran = not any(each.name in helpers and not each.called for each in caller.unreached)
+    symptoms = {each.symptom for each in caller.differences}
+    same = caller.state in ("same numbers", "not examined") or symptoms <= {"dtype", BESIDE}
+    return ran and same and not caller.broken.get(AFTER) and not caller.bugs.get(AFTER)
+
+
+def bugs_of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return by side the known bugs that are reproduced there and fixed at the other side."""
+    return {
+        side: tuple(
+            bug for bug, by_side in verdicts.items() if (by_side[side], by_side[other]) == ("reproduced", "fixed")
+        )
+        for side, other in OTHER.items()
+    }

@@ -1,0 +1,204 @@
+"""Compares the observations of one scenario at two revisions, number by number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
+from sentinel.deciding.law_session import Trial
+from sentinel.laws.agreement import COMPARED, Numbers, Scale, counted, gap_between, numbers, scale_of
+from sentinel.laws.law import Case, Law, Violation
+from sentinel.laws.layout import Flags
+from sentinel.laws.masked_values import masked_values_have_no_influence
+from sentinel.values.literals import FLOATS, Tensor
+from sentinel.worker import protocol
+from sentinel.worker.answers import CUT, PARTS, Reply
+
+BEFORE, AFTER = SIDES = ("before", "after")
+OTHER = {BEFORE: AFTER, AFTER: BEFORE}
+
+#: The symptom of a difference outside of the keys that the contract observes.
+BESIDE = "beside"
+
+
+def numbers_stay(case: Case) -> list[Violation]:
+    """Require ``|after - before| <= bound`` where both are finite, and finite values at the same places."""
+    one, other = case.observation[BEFORE], case.observation[AFTER]
+    scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
+    declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
+    violations: list[Violation] = []
+    for key in dict.fromkeys([*one, *other]):
+        item = declared.get(key, Observed(key, ""))
+        symptom, detail = _compare(case, item, one.get(key), other.get(key), scale)
+        if symptom:
+            violations.append(Violation(key, other.get(key), one.get(key), detail, symptom))
+    return violations
+
+
+def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
+    """Return the symptom of a difference and its largest number; two empty strings if there is none."""
+    left, right = numbers(one), numbers(other)
+    if left is None or right is None:
+        return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
+    if left[0].shape != right[0].shape:
+        return "shape", f"the shape: {list(left[0].shape)} before, {list(right[0].shape)} after"
+    gap = np.where(_neither_finite(left[0], right[0]), 0.0, gap_between(left[0], right[0]))
+    coarser = max(left[1], right[1], key=lambda dtype: FLOATS.index(dtype) if dtype in FLOATS else -1)
+    wrong = gap > scale.bound(coarser)
+    counts = counted(case.contract, case.inputs[BEFORE], item) if wrong.any() else None
+    masked = False
+    if counts is not None and np.broadcast_shapes(counts.shape, gap.shape) == gap.shape:
+        masked = not (wrong & counts).any()
+        wrong = wrong if masked else wrong & counts
+    if not wrong.any():
+        return ("dtype", f"{left[1]} before, {right[1]} after") if left[1] != right[1] else ("", "")
+    place = tuple(int(n) for n in np.unravel_index(int(np.argmax(np.where(wrong, gap, -1.0))), gap.shape))
+    where = f"element {list(place)}: " if place else ""
+    detail = f"{where}{left[0][place].item()!r} before, {right[0][place].item()!r} after"
+    finite = np.isfinite(left[0]) == np.isfinite(right[0])
+    return ("masked" if masked else "value" if finite[wrong].all() else "non-finite"), detail
+
+
+def _neither_finite(one: Numbers, other: Numbers) -> Flags:
+    return ~np.isfinite(one) & ~np.isfinite(other)
+
+
+def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
+    """Yield each compared key, whether some number of it is finite at one revision at least, and whether some number
+    is finite at neither. Two numbers that are not finite are never known to be equal."""
+    one, other = (case.observation[side] for side in SIDES)
+    observes = case.contract.observes if case.contract is not None else ()
+    for item in (item for item in observes if item.role in COMPARED):
+        left, right = numbers(one.get(item.key)), numbers(other.get(item.key))
+        if left is None or right is None or left[0].shape != right[0].shape:
+            yield item.key, any(side.get(item.key) is not None for side in (one, other)), False
+            continue
+        unknown, counts = _neither_finite(left[0], right[0]), counted(case.contract, case.inputs[BEFORE], item)
+        if counts is not None and np.broadcast_shapes(counts.shape, unknown.shape) == unknown.shape:
+            counts = np.broadcast_to(counts, unknown.shape)
+        else:
+            counts = np.ones_like(unknown)
+        yield item.key, bool((~unknown & counts).any()), bool((unknown & counts).any())
+
+
+def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
+    """Require equality of everything outside the contract: returned and mutated values, warnings, arguments of
+    stand-ins, and results of changed functions for equal arguments. The violations closest to the result come first.
+
+    A part that only one side has is ignored if its list was cut off.
+    """
+    one, other = (called[side].beside for side in SIDES)
+    whole = max(len(one), len(other)) < PARTS
+    labels = {key.partition(": ")[0] for key in one} & {key.partition(": ")[0] for key in other}
+    cut = tuple(f"{key.removesuffix(CUT)}." for key in {*one, *other} if key.endswith(CUT))
+    plain = replace(case, contract=None)
+    scale = scale_of(plain, [case.inputs[BEFORE]], [one, other])
+    violations: list[Violation] = []
+    for key in dict.fromkeys([*one, *other]):
+        label = key.partition(": ")[0]
+        alone = key not in one or key not in other
+        if alone and (not whole or key.startswith(cut) or ("(" in label and label not in labels)):
+            continue
+        symptom, detail = _compare(plain, Observed(key, ""), one.get(key), other.get(key), scale)
+        if symptom and not key.endswith(CUT):
+            violations.append(Violation(key, other.get(key), one.get(key), detail, BESIDE))
+    return sorted(violations, key=lambda item: _remoteness(item.key))
+
+
+def _remoteness(key: str) -> int:
+    """Rank a part by its distance from the boundary's result: returned values, values returned by functions that it
+    calls, mutated arguments, warnings, attributes of ``self``, arguments of stand-ins."""
+    label, _, path = key.rpartition(": ")
+    of_function = "(" in label
+    if path.startswith("returned"):
+        return 1 if of_function else 0
+    if path.startswith("warnings"):
+        return 3
+    if label and not of_function and not label.isdecimal():
+        return 5
+    return 4 if path.startswith("given.self") else 2
+
+
+NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before", numbers_stay)
+
+
+def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
+    """Return :data:`NUMBERS_STAY` for a scenario as it is, with junk under its mask, and as the other laws vary it."""
+    varying = [law for law in laws if law.vary is not None and not law.twin]
+    junk = [law for law in varying if law is masked_values_have_no_influence]
+    others = [law for law in varying if law not in junk]
+    return [NUMBERS_STAY, *(_vary_with(each) for each in (junk, others) if each)]
+
+
+def _vary_with(varying: Sequence[Law]) -> Law:
+    def vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
+        first = choose.integer(0, len(varying) - 1)
+        for law in (*varying[first:], *varying[:first]):
+            with suppress(DoesNotApply):
+                variants = law.vary(contract, inputs, choose) if law.vary is not None else {}
+                if len(variants) > 1:
+                    return {BASELINE: inputs, "varied": list(variants.values())[-1]}
+        raise DoesNotApply("no law varies this scenario")
+
+    return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
+
+
+def gaps(case: Case) -> Iterator[float]:
+    """Yield, for each key with numbers of one shape, the largest difference of two finite numbers."""
+    for key, value in case.observation[BEFORE].items():
+        other = case.observation[AFTER].get(key)
+        if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
+            left, right = numbers(value), numbers(other)
+            if left is not None and right is not None and left[0].shape == right[0].shape and left[0].size:
+                finite = np.isfinite(left[0]) & np.isfinite(right[0])
+                yield float(np.where(finite, gap_between(left[0], right[0]), 0.0).max())
+
+
+#: How many times as far from the required value a number must be, if the other revision violates the law as well.
+_WORSE = 10.0
+
+
+def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
+    """Return the violations of a trial that the other revision does not have on the same variants: it keeps the law
+    there, or is much closer to the required value. Empty if the law does not apply there."""
+    if other.case is None:
+        return ()
+    there: dict[tuple[str, str], float] = {}
+    for item in other.violations:
+        key = part(item.key), item.symptom
+        there[key] = max(_distance(item), there.get(key, 0.0))
+    symptoms = {item.symptom for item in other.violations}
+    worse = []
+    for item in trial.violations:
+        gap = there.get((part(item.key), item.symptom))
+        if gap is not None:
+            detail = f"{item.detail}; at the other revision it is {gap:.3g} off"
+            worse += [replace(item, detail=detail)] if _WORSE * gap < _distance(item) < math.inf else []
+        elif item.symptom not in symptoms or _finite(other.case, part(item.key)):
+            worse.append(item)
+    return tuple(worse)
+
+
+def _distance(item: Violation) -> float:
+    """Return how far a number is from the required one; infinity if that is unknown."""
+    actual, right = numbers(item.observed), numbers(item.demanded)
+    if actual is None or right is None or actual[0].shape != right[0].shape:
+        return math.inf
+    return float(gap_between(actual[0], right[0]).max(initial=0.0))
+
+
+def _finite(case: Case, key: str) -> bool:
+    """Return True if a part of the result is finite in all variants. A part that is NaN in all of them keeps no law."""
+    arrays = (numbers(each.get(key)) for each in case.observation.values())
+    return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
+
+
+def part(key: str) -> str:
+    """Return the part of a result that a violation's key names, without its variant."""
+    return key.rpartition(".")[2]

@@ -1,0 +1,97 @@
+"""Opens the processes in which a boundary of either revision can be called, and shares them between comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sentinel.comparing.observations import AFTER
+from sentinel.comparing.reached import Code, Place, Reached
+from sentinel.comparing.selection import Selection
+from sentinel.comparing.sessions import Ended
+from sentinel.comparing.units import Unit
+from sentinel.deciding.law_session import LawSession, Subject
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.runner import Runner
+from sentinel.search.bindings import sighting
+from sentinel.targets import Binding
+from sentinel.targets.refs import Ref
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The names of the functions that run in the scenarios of a boundary."""
+
+    reached: Reached
+    functions: frozenset[str]
+    scenarios: int
+
+
+@dataclass
+class Shared:
+    """State that comparisons of one target in one mirror share.
+
+    If a boundary reaches the same code in two revisions, a process of either serves both. Most heads of pull
+    requests therefore need no process for the revision that they branched from.
+
+    :ivar runs: boundary -> what ran in its scenarios.
+    :ivar places: git tree and process of the opened revisions; the last one used is at the end.
+    """
+
+    code: Code
+    runs: dict[str, list[Runs]] = field(default_factory=dict)
+    places: list[tuple[str, OpenTarget]] = field(default_factory=list)
+
+    def find_alike(self, reached: Reached, binding: Binding) -> OpenTarget | None:
+        """Return a process of a revision in which the boundary reaches exactly this code."""
+        for place in self.places[::-1]:
+            here = self.code.reached(place[0], binding)
+            where = sighting(self.code.definitions, place[0], binding)
+            if here is not None and not where.lacks and (here is reached or not here.changed(reached)):
+                self.places.remove(place)
+                self.places.append(place)
+                return place[1]
+        return None
+
+
+class Processes:
+    """The opened revisions of one comparison."""
+
+    def __init__(self, runner: Runner, refs: Mapping[str, Ref], selection: Selection, shared: Shared | None) -> None:
+        self._runner, self.refs, self._selection, self._shared = runner, refs, selection, shared
+        self._places: dict[tuple[str, str], OpenTarget] = {}
+
+    def open(self, side: str, subject: Subject) -> OpenTarget:
+        """Return a process for a side: its own, or a process in which the boundary reaches the same code."""
+        key, target = (side, subject.name), self._selection.target.name
+        if key not in self._places:
+            self._runner.start([target])
+            own = next((each for (other, _), each in self._places.items()
+                        if other == side and each.ref == self.refs[side]), None)  # fmt: skip
+            reached = self._selection.reached(side, subject)
+            alike = self._shared.find_alike(reached, subject.binding) if self._shared and reached else None
+            if alike is not None or own is None:
+                place = self._runner.open_target(target, alike.ref if alike is not None else self.refs[side], [])
+            else:
+                place = own
+            if self._shared is not None and alike is None and own is None:
+                self._shared.places.append((self._selection.trees[side], place))
+            if side == AFTER and subject.name in self._selection.moved:
+                self._runner.follow(target, place.ref, self._selection.moved[subject.name], subject.contract.name)
+            self._places[key] = place
+        return self._places[key]
+
+    def session(self, side: str, subject: Subject) -> LawSession:
+        """Open a session for a side. If importing its modules ends the process, the session reports that."""
+        place = self.open(side, subject)
+        failure = place.load(subject.binding)
+        return place.law_session.fresh() if failure is None else Ended(failure)
+
+    def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
+        """Return the changed definitions of a side, located in the tree of the process that is used for it."""
+        units, place = self._selection.patch.units(side), self.open(side, subject)
+        if place.ref == self.refs[side] or self._shared is None:
+            return units
+        tree = next(tree for tree, each in self._shared.places if each.ref == place.ref)
+        reached = self._selection.codes[side].reached(tree, subject.binding)
+        return {key: unit for key, unit in reached.units.items() if key in units} if reached is not None else {}

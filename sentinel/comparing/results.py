@@ -1,0 +1,119 @@
+"""The result of comparing one boundary at two revisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sentinel.comparing.observations import AFTER, BEFORE, BESIDE
+from sentinel.comparing.patch import Unexamined
+from sentinel.contracts.contract import Inputs
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One way in which the two revisions differ, on the smallest scenario, confirmed in fresh processes.
+
+    :ivar symptom: ``value``, ``non-finite``, ``masked`` (only where the mask is 0), ``shape``, ``dtype``, ``answer``,
+        ``raises``, ``no longer raises``, or ``beside`` if everything that the contract observes is equal.
+    :ivar details: key -> where the values differ and by how much.
+    :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
+    :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
+    :ivar slip: the kind of programming error, if a side raises it: :func:`sentinel.worker.slips.slip`.
+    """
+
+    symptom: str
+    inputs: Inputs
+    answers: Mapping[str, Mapping[str, Any] | str]
+    details: Mapping[str, str]
+    double: Mapping[str, Mapping[str, Any]] | None = None
+    recipes: tuple[str, ...] = ()
+    slip: str = ""
+
+    @property
+    def confirmed(self) -> bool:
+        """Return True if fresh processes showed the difference again."""
+        raised = any(isinstance(answer, str) for answer in self.answers.values())
+        return raised or self.symptom not in ("raises", "no longer raises")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A law that is broken at one revision and holds at the other, on the same variants.
+
+    :ivar defined: whether only the contract's definition is violated, which a change may intend.
+    :ivar came: whether the scenario needs an option or choice that the other revision does not have.
+    """
+
+    law: str
+    statement: str
+    symptom: str
+    detail: str
+    variants: Mapping[str, Inputs]
+    defined: bool = False
+    came: bool = False
+
+
+#: The law that a revision breaks if it cannot be called and the other revision can.
+ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
+
+
+def break_answered(reason: str, inputs: Inputs) -> Broken:
+    """Return the broken law of a revision that raises, hangs or ends on a scenario."""
+    return Broken(ANSWERED, ANSWERED_STATEMENT, "raises", reason, {"": inputs})
+
+
+@dataclass(frozen=True)
+class BoundaryDiff:
+    """One boundary at both revisions.
+
+    :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (all changed lines that it reaches ran),
+        ``not examined`` (no number differs, but some changed lines did not run or no number was finite), ``differs``,
+        ``new``, ``gone``, ``not compared``; empty until the boundary has been compared.
+    :ivar failed: the side that cannot be called, if the other side can.
+    :ivar places: by side: ``dotted.path (file:line)``.
+    :ivar parameters: by side, if the parameters differ.
+    :ivar changed: the changed definitions that it reaches.
+    :ivar unreached: their changed lines that no scenario ran.
+    :ivar undecided: part of the result -> number of scenarios in which it was not finite at both revisions.
+    :ivar blind: the parts that were finite in no scenario.
+    :ivar bugs: by side: the known bugs that this side has and the other has not.
+    :ivar lost: the removal that makes it worse; empty if a function was removed together with all its callers.
+    """
+
+    name: str
+    contract: str
+    state: str
+    reason: str = ""
+    places: Mapping[str, str] = field(default_factory=dict)
+    parameters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    renamed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    unreached: tuple[Unexamined, ...] = ()
+    failed: str = ""
+    undecided: Mapping[str, int] = field(default_factory=dict)
+    blind: tuple[str, ...] = ()
+    scenarios: int = 0
+    rounding: float = 0.0
+    differences: tuple[Difference, ...] = ()
+    broken: Mapping[str, tuple[Broken, ...]] = field(default_factory=dict)
+    bugs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lost: str = ""
+
+    @property
+    def judgement(self) -> str:
+        """Return ``worse``, ``better`` or ``mixed`` if laws or known bugs decide; ``other`` if the numbers differ;
+        ``beside`` if only values outside the contract differ; empty if nothing differs."""
+        worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
+        worse = worse or bool(self.lost)
+        if worse or better:
+            return "mixed" if worse and better else "worse" if worse else "better"
+        beside = {each.symptom for each in self.differences} == {BESIDE}
+        return ("beside" if beside else "other") if self.state == "differs" else ""
+
+    @property
+    def redefines(self) -> bool:
+        """Return True if only the contract's definition is violated after the change."""
+        broken = self.broken.get(AFTER, ())
+        return bool(broken) and not self.bugs.get(AFTER) and all(each.defined for each in broken)

@@ -1,0 +1,349 @@
+"""Selects the boundaries that changed code can influence, from the text of both revisions. Nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
+from sentinel.comparing.patch import Patch
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changes_of, signal_changes
+from sentinel.comparing.results import BoundaryDiff
+from sentinel.comparing.units import Modules, Unit
+from sentinel.contracts.call import CALL
+from sentinel.deciding.law_session import Subject
+from sentinel.deciding.runner import Runner
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.bindings import ALIKE, Definition, Sighting, sighting
+from sentinel.search.checks import matches, subjects
+from sentinel.search.coverage import CheckoutTrees
+from sentinel.targets import Binding, Target
+from sentinel.targets.checkout import Checkout
+
+#: A definition that differs: its place, and the definition at each revision.
+Change = tuple[Place, Unit | None, Unit | None]
+
+#: Callers of a removed function that are named.
+_CALLERS = 3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A boundary, the result as far as the text decides it, and the changed definitions that it reaches.
+
+    The state of the result is empty if both revisions have to be called.
+    """
+
+    subject: Subject
+    result: BoundaryDiff
+    changed: list[Change] = field(default_factory=list)
+
+
+class Selection:
+    """The boundaries of both revisions, and the changed code.
+
+    :ivar boundaries: globs; empty for all boundaries.
+    :ivar trees: by side, the git tree if the code is read from a mirror; empty for a checkout.
+    :ivar moved: boundary -> names that the adapter uses, and where they are in the later revision.
+    :ivar left_out: boundary -> why it cannot be compared.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        runner: Runner,
+        target: Target,
+        checkouts: Mapping[str, Checkout],
+        recipes: Callable[[], Sequence[Recipe]],
+        boundaries: Sequence[str] = (),
+        code: Code | None = None,
+        trees: Mapping[str, str] | None = None,
+        unchanged_too: bool = False,
+    ) -> None:
+        self.catalog, self._runner, self.target, self.checkouts = catalog, runner, target, checkouts
+        self._recipes, self.boundaries, self._unchanged_too = recipes, boundaries, unchanged_too
+        self.trees = trees or dict.fromkeys(SIDES, "")
+        self._modules = Modules(target.name) if code is None else None
+        self.codes = {
+            side: code or Code(target, CheckoutTrees(checkout), self._modules) for side, checkout in checkouts.items()
+        }
+        self.moved: dict[str, Mapping[str, str]] = {}
+        self.left_out: dict[str, str] = {}
+        by_name: dict[str, Subject] = {}
+        for checkout in checkouts.values():
+            found, omitted = subjects(catalog, target.name, boundaries, checkout)
+            by_name |= {subject.name: subject for subject in found}
+            self.left_out |= {item.boundary: item.reason for item in omitted if not item.law}
+        self.subjects = list(by_name.values())
+
+    @cached_property
+    def candidates(self) -> dict[str, Candidate]:
+        """Compare the text that each boundary reaches, by the boundary's name."""
+        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        identical = one == other
+        every = self.subjects if identical else [*self.subjects, *self._called_by_bugs()]
+        found = [self._compare_text(subject, identical) for subject in every]
+        if self._modules is not None:
+            self._modules.save()
+        return {each.subject.name: each for each in found if each is not None}
+
+    def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
+        """Compare the text of one boundary; None if it has nothing to compare."""
+        sides = {side: self._sight(side, subject.binding) for side in SIDES}
+        if sides[BEFORE].bound and sides[AFTER].definition is None:
+            subject = self._follow(subject)
+            sides[AFTER] = self._sight(AFTER, subject.binding)
+        there = [side for side in SIDES if sides[side].definition is not None and not sides[side].lacks]
+        if not there or (not subject.laws and len(there) == 1):
+            return None
+        result = _describe(subject, sides)
+        if len(there) == 1:
+            return Candidate(subject, self._judge_missing(subject, result, sides, there[0]))
+        changed: list[Change] = []
+        if not identical:
+            one, other = (self.reached(side, subject) for side in SIDES)
+            changed = one.changed(other) if one is not None and other is not None else []
+        if not changed and not self._unchanged_too:
+            return Candidate(subject, replace(result, state="same code"))
+        return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
+
+    def _judge_missing(
+        self, subject: Subject, result: BoundaryDiff, sides: Mapping[str, Sighting], there: str
+    ) -> BoundaryDiff:
+        """Judge a boundary that only one revision has."""
+        units = [self._unit(side, each.definition) for side, each in sides.items() if each.definition is not None]
+        if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
+            lacking = OTHER[there]  # the function is unchanged, and a name that its adapter uses is missing
+            reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
+            lost = f"it can no longer be called: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
+            return replace(result, state="not compared", reason=reason, lost=lost)
+        if there == AFTER:
+            return replace(result, state="new")
+        callers = self._callers(subject)
+        lost = f"it is removed, and its callers are still there: {', '.join(callers)}" if callers else ""
+        return replace(result, state="gone", renamed=tuple(self._alike(subject)), lost=lost, reason=lost)
+
+    def _sight(self, side: str, binding: Binding) -> Sighting:
+        return sighting(self.codes[side].definitions, self.trees[side], binding)
+
+    def _follow(self, subject: Subject) -> Subject:
+        """Return the subject with its new place, if the later revision has a function of this name and nearly this
+        body elsewhere."""
+        older = [self.checkouts[BEFORE]]
+        lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
+        if lack is None or not lack.moved:
+            return subject
+        self.moved[subject.name] = lack.moved
+        formerly = (*subject.binding.formerly, lack.place)
+        return replace(subject, binding=replace(subject.binding, formerly=formerly))
+
+    def _called_by_bugs(self) -> list[Subject]:
+        """Return the functions that known bugs call directly. They have no laws, and only the bugs' own scenarios."""
+        adapter = str(self.catalog.adapters[self.target.name].file)
+        bound = {subject.name for subject in self.subjects}
+        callees = []
+        for name in dict.fromkeys(recipe.boundary for recipe in self._recipes() if recipe.contract == CALL.name):
+            plain = Binding(name, CALL.name, moved=self.target.moved)
+            binding = self.target.binding(name, CALL.name) or plain
+            if matches(binding, self.boundaries):
+                self.left_out.pop(binding.boundary, None)
+                callees.append(Subject(binding, CALL, (), adapter, f"{name}({CALL.name})" if name in bound else name))
+        return callees
+
+    # -- what a boundary reaches --
+
+    def reached(self, side: str, subject: Subject) -> Reached | None:
+        return self.codes[side].reached(self.trees[side], subject.binding)
+
+    def changed_functions(self, name: str) -> list[str]:
+        """Return the dotted paths of the functions that a boundary reaches and that have other code now."""
+        return [
+            f"{self.target.module_of(file)}.{path}"
+            for (file, path), one, other in self.candidates[name].changed
+            if one is not None and other is not None and other.kind == "function"
+        ]
+
+    def distance(self, name: str) -> int:
+        """Return how many calls away the nearest changed definition is; 0 if the boundary itself has changed."""
+        candidate = self.candidates[name]
+        changed = {place for place, _, _ in candidate.changed}
+        reached = self.reached(AFTER, candidate.subject)
+        if reached is None:
+            return 0
+        by_name: dict[str, list[Place]] = {}
+        for place in reached.units:
+            by_name.setdefault(place[1].rpartition(".")[2], []).append(place)
+        start = self._find(AFTER, candidate.subject)
+        level = {place for place in reached.units if start is not None and place[0] == start.file
+                 and reached.units[place].span == start.name.span}  # fmt: skip
+        seen: set[Place] = set(level)
+        for steps in range(len(reached.units)):
+            if level & changed or not level:
+                return steps
+            names = {name for place in level for name in reached.units[place].names | reached.units[place].attributes}
+            level = {place for name in names for place in by_name.get(name, ())} - seen
+            seen |= level
+        return len(reached.units)
+
+    def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
+        """Yield the functions of the later revision, outside of these, that use one of these names."""
+        code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
+        for file, blob in code.definitions.sources(self.trees[AFTER]):
+            if code.names(blob, last):
+                for unit in code.module(blob).units.values():
+                    if unit.name not in names and last & (unit.names | unit.attributes):
+                        yield file, unit
+
+    def boundary_at(self, file: str, unit: Unit) -> str | None:
+        """Return the name of the boundary that is defined there."""
+        place = f"({file}:{unit.span[0]})"
+        found = (name for name, each in self.candidates.items() if each.result.places.get(AFTER, "").endswith(place))
+        return next(found, None)
+
+    # -- changed code --
+
+    @cached_property
+    def patch(self) -> Patch:
+        """The changed definitions that a boundary reaches, and the changed signal functions that none reaches."""
+        bound = {}
+        for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
+            both = self._defined(BEFORE, place), self._defined(AFTER, place)
+            if both[0] is None or not both[0].like(both[1]):
+                bound[place] = both
+        return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound)
+
+    @cached_property
+    def effects(self) -> list[str]:
+        """List changed module-level code that may change the results of functions elsewhere: ``file:line``.
+
+        The text does not show the effect of such code, so it rules out a proof that signal code is equal.
+        """
+        places = []
+        after = self.codes[AFTER].files(self.trees[AFTER])
+        for file, before, now in self._changed_files():
+            line = changed_effect(before, now)
+            if line is not None:
+                places.append(f"{file}:{line}")
+            elif before[1] is None and file.endswith("/__init__.py") and f"{file[:-12]}.py" in after:
+                places.append(f"{file}:1")  # a package takes the place of a module
+        return places
+
+    def proves_equality(self) -> bool:
+        """Return True if the text of both trees proves that no signal code differs."""
+        return not self.patch.count and not self.effects
+
+    @cached_property
+    def other_changes(self) -> list[str]:
+        """List the changed functions that carry no training signal by the inventory's rule and that no boundary
+        reaches: ``file:line name``."""
+        if self.boundaries:
+            return []
+        known = self.patch.places
+        return [
+            f"{file}:{unit.span[0]} {name}"
+            for file, before, after in self._changed_files()
+            for (_, name), (one, other) in changes_of(file, before, after).items()
+            if (unit := other or one) is not None and unit.kind == "function" and (file, name) not in known
+        ]
+
+    def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
+        one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
+        for file in sorted(one.keys() | other.keys()):
+            if one.get(file) != other.get(file):
+                yield file, (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
+
+    def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
+        """Find the changed signal functions, without new and removed boundaries, which are listed by themselves."""
+        changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
+        for file, before, after in self._changed_files():
+            changes |= signal_changes(file, before, after)
+        listed = {
+            (definition.file, definition.name.span)
+            for each in self.candidates.values()
+            for side in SIDES
+            if each.result.state in ("new", "gone")
+            for path in each.subject.binding.paths
+            if (definition := self.codes[side].definitions.find(self.trees[side], path)) is not None
+        }
+        return {
+            place: both
+            for place, both in changes.items()
+            if not any(unit is not None and (place[0], unit.span) in listed for unit in both)
+        }
+
+    def _defined(self, side: str, place: Place) -> Unit | None:
+        code, (file, name) = self.codes[side], place
+        blob = code.files(self.trees[side]).get(file)
+        return None if blob is None else code.module(blob).units.get(name)
+
+    def _find(self, side: str, subject: Subject) -> Definition | None:
+        definitions, tree = self.codes[side].definitions, self.trees[side]
+        return next(filter(None, (definitions.find(tree, path) for path in subject.binding.paths)), None)
+
+    def _unit(self, side: str, definition: Definition) -> Unit | None:
+        units = self.codes[side].module(definition.blob).units.values()
+        return next((unit for unit in units if unit.span == definition.name.span), None)
+
+    def _callers(self, subject: Subject) -> list[str]:
+        """Return functions of the earlier revision that name a boundary, and that the later one still has."""
+        before, after = (self.codes[side] for side in SIDES)
+        definition = self._find(BEFORE, subject)
+        name = subject.boundary.rpartition(".")[2]
+        later = dict(after.definitions.sources(self.trees[AFTER]))
+        callers = []
+        for file, blob in sorted(before.definitions.sources(self.trees[BEFORE])):
+            still = after.module(later[file]).units if file in later else {}
+            for path, unit in before.module(blob).units.items():
+                itself = definition is not None and definition.place == (blob, unit.span)
+                names = name in unit.names or name in unit.attributes
+                if names and not itself and unit.kind == "function" and path in still:
+                    callers.append(f"{self.target.module_of(file)}.{path}")
+        return callers[:_CALLERS]
+
+    def _alike(self, subject: Subject) -> Iterator[str]:
+        """Yield new functions that have half their lines in common with a removed boundary: it may be renamed."""
+        own, other = self.codes[BEFORE], self.codes[AFTER]
+        definition = self._find(BEFORE, subject)
+        if definition is None:
+            return
+        before = dict(own.definitions.sources(self.trees[BEFORE]))
+        sought = _lines(self._unit(BEFORE, definition))
+        for file, blob in sorted(other.definitions.sources(self.trees[AFTER])):
+            if before.get(file) == blob:
+                continue
+            units_before = own.module(before[file]).units if file in before else {}
+            for name, unit in other.module(blob).units.items():
+                if unit.kind != "function" or name in units_before:
+                    continue
+                lines = _lines(unit)
+                if len(sought & lines) >= ALIKE * max(len(sought), len(lines), 2):
+                    yield f"{self.target.module_of(file)}.{name} ({file}:{unit.span[0]})"
+
+
+def _lines(unit: Unit | None) -> frozenset[str]:
+    return frozenset(line.strip() for line in unit.text.splitlines() if line.strip()) if unit else frozenset()
+
+
+def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
+    definitions = {side: where.definition for side, where in sides.items() if where.definition is not None}
+    parameters = {side: tuple(sorted(each.name.parameters)) for side, each in definitions.items()}
+    return BoundaryDiff(
+        subject.name,
+        subject.contract.name,
+        "",
+        places={side: f"{each.path} ({each.file}:{each.name.span[0]})" for side, each in definitions.items()},
+        parameters=parameters if len(set(parameters.values())) > 1 else {},
+    )
+
+
+def _name_changes(changed: Sequence[Change]) -> tuple[str, ...]:
+    """Return ``file:line name`` of each changed definition, as it is after the change."""
+    texts = []
+    for (file, name), one, other in changed:
+        unit = other or one
+        assert unit is not None
+        word = "" if one and other else " (new)" if other else " (gone)"
+        texts.append(f"{file}:{unit.span[0]} {name or 'the module'}{word}")
+    return tuple(texts)

@@ -1,0 +1,317 @@
+"""Sessions that call two revisions: each scenario goes to both, and the law is that the numbers are equal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NoReturn
+
+from sentinel.comparing.observations import (
+    AFTER,
+    BEFORE,
+    OTHER,
+    SIDES,
+    beside_stays,
+    gaps,
+    split_by_finiteness,
+    violations_ahead,
+)
+from sentinel.contracts.contract import Inputs
+from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.laws.agreement import numbers
+from sentinel.laws.law import Case, Law, Violation
+from sentinel.worker.answers import Claim, Failed, Replies, Reply
+
+#: Scenarios by name, and the inputs that a boundary must be able to take.
+Calls = Mapping[str, Inputs]
+Given = Sequence[str] | None
+
+#: Ranges of lines by file, watched at one side.
+Lines = Mapping[str, Sequence[tuple[int, int]]]
+
+_SILENT = Failed("crash", "a call without an observation")
+
+#: The kinds of failure by which the code itself ends its process.
+_ENDS = ("crash", "exit", "memory", "timeout")
+
+
+@dataclass
+class Log:
+    """A record of what both revisions did in the scenarios of one boundary.
+
+    :ivar functions: by side, the target's functions that ran.
+    :ivar answered: scenarios on which both revisions returned.
+    :ivar came: whether a scenario needed an option or choice that only the later revision has.
+    :ivar refused: by side, the last exception that only this side raised.
+    :ivar nonzero: by side, the observed keys that were not 0 at least once.
+    :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
+    :ivar lines: by side, ``(file, line)`` of the watched lines that ran.
+    :ivar decided: the keys in which some numbers could be compared.
+    :ivar undecided: key -> scenarios in which some number is finite at neither revision.
+    """
+
+    claims: dict[str, Claim] = field(default_factory=dict)
+    functions: dict[str, set[str]] = field(default_factory=dict)
+    rounding: float = 0.0
+    answered: int = 0
+    came: bool = False
+    refused: dict[str, str] = field(default_factory=dict)
+    nonzero: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
+    steady: dict[str, bool] = field(default_factory=dict)
+    lines: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: {side: set() for side in SIDES})
+    decided: set[str] = field(default_factory=set)
+    undecided: Counter[str] = field(default_factory=Counter)
+
+
+class OneSided(Undecidable):
+    """One revision returns from a call; the other ends its process, hangs or does not import.
+
+    :ivar side: the side that does not return.
+    :ivar whole: whether no call can return because the modules do not import.
+    """
+
+    def __init__(self, failure: Failed, side: str, inputs: Inputs, whole: bool = False) -> None:
+        super().__init__(failure)
+        self.side, self.inputs, self.whole = side, inputs, whole
+
+
+class Ended(LawSession):
+    """The session of a process that ends while it imports the boundary's modules. Every call raises."""
+
+    def __init__(self, failure: Failed) -> None:
+        self._failure = failure
+
+    def close(self) -> None:
+        pass
+
+    def fresh(self) -> LawSession:
+        return self
+
+    def _ask(self, *_: Any) -> NoReturn:
+        raise Undecidable(self._failure)
+
+
+class Pair(LawSession):
+    """Both revisions of one target. The case of a trial has the two observations.
+
+    :param beside: the changed functions whose results are compared, too; None to compare only the contract's keys.
+    :param lines: by side, the lines of which it is recorded whether they ran.
+    """
+
+    def __init__(
+        self,
+        one: LawSession,
+        other: LawSession,
+        logs: dict[str, Log] | None = None,
+        beside: Sequence[str] | None = None,
+        lines: Mapping[str, Lines] | None = None,
+    ) -> None:
+        self._sides = {BEFORE: one, AFTER: other}
+        self.logs = {} if logs is None else logs
+        self._beside, self._lines = beside, lines or {}
+        self._thread = ThreadPoolExecutor(1, "sentinel-before")
+
+    def close(self) -> None:
+        for side in self._sides.values():
+            side.close()
+        self._thread.shutdown()
+
+    def fresh(self) -> Pair:
+        return Pair(self._sides[BEFORE].fresh(), self._sides[AFTER].fresh(), self.logs, self._beside, self._lines)
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: Description = False,
+        coarsest: str = "",
+        scenario_inputs: Given = None,
+    ) -> list[Trial]:
+        calls = {f"{place}": list(variants.values())[-1] for place, (_, variants) in enumerate(plans)}
+        if not calls:
+            return []
+        by_side = self.both(subject, calls, describe, scenario_inputs)
+        trials = [
+            self._look(
+                subject, law, variants, {side: by_side[side].answers[name] for side in SIDES}, by_side[AFTER], coarsest
+            )
+            for name, (law, variants) in zip(calls, plans)
+        ]
+        return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
+
+    def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
+        """Try the same values in float64 if rounding of a half precision may hide a difference.
+
+        A value that is computed in single precision even then is not a difference.
+        """
+        if trial.violations or trial.case is None or not any(gaps(trial.case)):
+            return trial
+        wide = widened(subject.contract, trial.variants)
+        if wide is None or wide[1] == "float32":
+            return trial
+        [again] = self.try_(subject, [(law, wide[0])], coarsest="float32")
+        return again if again.violations else trial
+
+    def both(
+        self, subject: Subject, calls: Calls, describe: Description = False, scenario_inputs: Given = None
+    ) -> dict[str, Replies]:
+        """Call both sides at the same time and return their replies.
+
+        :raises OneSided: if one side returns and the other ends, or cannot be called at all.
+        :raises Undecidable: if neither side can be called.
+        """
+        promise = self._thread.submit(self._answer, BEFORE, subject, calls, describe, scenario_inputs)
+        ask_after = partial(self._answer, AFTER, subject, calls, describe, scenario_inputs)
+        asked: dict[str, Callable[[], Replies]] = {AFTER: ask_after, BEFORE: promise.result}
+        by_side: dict[str, Replies] = {}
+        failed: dict[str, Failed] = {}
+        for side, ask in asked.items():
+            try:
+                by_side[side] = ask()
+            except Undecidable as error:
+                failed[side] = error.failure
+        if not failed:
+            self._check_ends(subject, calls, by_side, scenario_inputs)
+            return self._note(subject, by_side)
+        side, first = min(failed.items())
+        answered = {} if len(failed) == 2 else _select_answered(by_side[OTHER[side]])
+        if answered:
+            raise OneSided(replace(first, reason=f"{side}: {first.reason}"), side, calls[next(iter(answered))], True)
+        where = "both" if len(failed) == 2 else side
+        raise Undecidable(replace(first, reason=f"{where}: {first.reason}"))
+
+    def _answer(self, side: str, subject: Subject, calls: Calls, describe: Description, given: Given) -> Replies:
+        if self._beside is not None:
+            describe = {"beside": list(self._beside), "lines": dict(self._lines.get(side, {}))}
+        return self._sides[side].answers(subject, calls, describe, given)
+
+    def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
+        """Raise :class:`OneSided` if one side's process ended and the other side returned. To find the scenario that
+        does it, the scenarios are repeated one by one, so a call that hangs costs two timeouts."""
+        for side in SIDES:
+            answered = _select_answered(by_side[OTHER[side]])
+            replies = ((name, each.refused) for name, each in by_side[side].answers.items() if name in answered)
+            for name in [name for name, refused in replies if refused and refused.kind in _ENDS]:
+                failure = self._answer(side, subject, {name: calls[name]}, False, given).answers[name].refused
+                if failure is not None and failure.kind in _ENDS:
+                    raise OneSided(replace(failure, reason=f"{side}: {failure.reason}"), side, calls[name])
+
+    def _note(self, subject: Subject, by_side: dict[str, Replies]) -> dict[str, Replies]:
+        log = self.logs.setdefault(subject.name, Log())
+        for side, replies in by_side.items():
+            if replies.provenance is not None:
+                log.claims[side] = replies.provenance
+            log.functions.setdefault(side, set()).update(replies.functions)
+            places = (each.rpartition(":") for each in replies.lines)
+            log.lines[side].update((file, int(line)) for file, _, line in places if line.isdecimal())
+        return by_side
+
+    def _look(
+        self,
+        subject: Subject,
+        law: Law,
+        variants: Mapping[str, Inputs],
+        called: Mapping[str, Reply],
+        answer: Replies,
+        coarsest: str,
+    ) -> Trial:
+        inputs = list(variants.values())[-1]
+        failed = {side: each.refused or _SILENT for side, each in called.items() if each.observation is None}
+        case = Case(dict.fromkeys(SIDES, inputs), {}, None, subject.contract, {}, coarsest)
+        log = self.logs.setdefault(subject.name, Log())
+        if failed:
+            first = next(iter(failed.values()))
+            unknown = next((each.unknown_input for each in failed.values() if each.unknown_input), "")
+            log.came |= AFTER not in failed and (bool(unknown) or first.kind == "not-in-this-version")
+            if unknown or len(failed) == 2 or first.kind != "raised":
+                return Trial(variants, refused=first.reason, refusal=first.kind, unknown_input=unknown)
+            log.refused |= {side: each.reason for side, each in failed.items()}
+            symptom = "raises" if AFTER in failed else "no longer raises"
+            answers = {side: each.observation for side, each in called.items() if each.observation is not None}
+            violation = Violation("", None, None, first.reason, symptom)
+            return Trial(variants, replace(case, observation=answers), (violation,), answer=answer)
+        log.answered += 1
+        case = replace(case, observation={side: each.observation or {} for side, each in called.items()})
+        for key, finite, unknown_too in split_by_finiteness(case):
+            log.decided |= {key} if finite else set()
+            log.undecided[key] += unknown_too
+        for side, observation in case.observation.items():
+            left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
+            log.nonzero[side] |= {key for key, array in left.items() if array is not None and array[0].any()}
+        violations = tuple(law.violations(case)) or self._compare_beside(subject, case, called)
+        if not violations:
+            log.rounding = max([log.rounding, *gaps(case)])
+        return Trial(variants, case, violations, answer=answer)
+
+    def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
+        """Return the differences outside the contract, without parts that change from call to call at one revision,
+        such as a clock or an address."""
+        steady = self.logs[subject.name].steady
+        violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
+        if any(item.key not in steady for item in violations):
+            pair = self.fresh()
+            try:
+                replies = pair.both(subject, {"": case.inputs[BEFORE]})
+                again = {side: each.answers[""] for side, each in replies.items()}
+            finally:
+                pair.close()
+            wavers: set[str] = set()
+            for side in SIDES:
+                wavers |= {item.key for item in beside_stays(case, {BEFORE: called[side], AFTER: again[side]})}
+            steady |= {item.key: item.key not in wavers for item in violations}
+        return tuple(item for item in violations if steady[item.key])
+
+
+def _select_answered(replies: Replies) -> Mapping[str, Reply]:
+    return {name: each for name, each in replies.answers.items() if each.observation is not None}
+
+
+class Alone(Pair):
+    """One revision as both sides, to find out which functions run in the scenarios of a pair."""
+
+    def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
+        super().__init__(one, one, logs, [])
+
+    def fresh(self) -> Alone:
+        return Alone(self._sides[BEFORE].fresh(), self.logs)
+
+    def both(
+        self, subject: Subject, calls: Calls, describe: Description = False, scenario_inputs: Given = None
+    ) -> dict[str, Replies]:
+        replies = self._answer(BEFORE, subject, calls, describe, scenario_inputs)
+        return self._note(subject, dict.fromkeys(SIDES, replies))
+
+
+class Ahead(LawSession):
+    """One revision's violations of laws, without those that the other revision has on the same variants."""
+
+    def __init__(self, one: LawSession, other: LawSession) -> None:
+        self._one, self._other = one, other
+
+    def close(self) -> None:
+        self._one.close()
+        self._other.close()
+
+    def fresh(self) -> Ahead:
+        return Ahead(self._one.fresh(), self._other.fresh())
+
+    def try_(
+        self,
+        subject: Subject,
+        plans: Sequence[Plan],
+        describe: Description = False,
+        coarsest: str = "",
+        scenario_inputs: Given = None,
+    ) -> list[Trial]:
+        trials = self._one.try_(subject, plans, describe, coarsest, scenario_inputs)
+        broken = [place for place, trial in enumerate(trials) if trial.violations]
+        try:
+            there = self._other.try_(subject, [plans[place] for place in broken], False, coarsest, scenario_inputs)
+        except Undecidable:
+            there = [Trial({})] * len(broken)
+        for place, other in zip(broken, there):
+            trials[place] = replace(trials[place], violations=violations_ahead(trials[place], other))
+        return trials

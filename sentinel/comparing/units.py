@@ -1,0 +1,365 @@
+"""Parses a file into its definitions: functions, methods, classes, fields, values and the rest of the module."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from sentinel.reports.store import file_name
+from sentinel.search import bindings
+from sentinel.search.bindings import Name, names_of, span_of, syntax_of
+from sentinel.sources.home import Home, replace_file
+from sentinel.worker.codes import LARGEST_SOURCE
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A definition: a function, a method, a class without its methods, a dataclass field, a module-level value, or the
+    rest of a module.
+
+    :ivar text: its source. :attr:`digest` is computed from its syntax.
+    :ivar names: the names that it uses.
+    :ivar attributes: the attributes that it uses, of whatever object.
+    :ivar chains: its uses of the form ``name.attribute``.
+    """
+
+    name: str
+    kind: str
+    span: tuple[int, int]
+    text: str
+    names: frozenset[str]
+    attributes: frozenset[str]
+    chains: frozenset[tuple[str, str]]
+    decorators: frozenset[str] = frozenset()
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.text)
+
+    def like(self, other: Unit | None) -> bool:
+        """Return True if both have the same syntax, comments aside."""
+        return other is not None and (self.text == other.text or self.digest == other.digest)
+
+
+@lru_cache(maxsize=4096)
+def _digest(text: str) -> str:
+    for source in (text, f"if 1:\n{text}"):  # a multi-line string can prevent dedenting a method
+        try:
+            text = ast.dump(Bare().visit(ast.parse(source)))
+            break
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
+
+
+class Bare(ast.NodeTransformer):
+    """Removes syntax that does not change results: annotations and docstrings of functions, metadata of fields."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        return self._bare(node)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        return self._bare(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if _last(node.func) == "field":
+            node.keywords = [each for each in node.keywords if each.arg != "metadata"]
+        return self.generic_visit(node)
+
+    def _bare(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        node.body = [each for each in node.body if not _is_text(each)]
+        return self.generic_visit(node)
+
+
+@dataclass(frozen=True)
+class Module:
+    """The definitions and imports of a file, imports inside functions included."""
+
+    units: Mapping[str, Unit] = field(default_factory=dict)
+    names: Mapping[str, Name] = field(default_factory=dict)
+    imports: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    stars: frozenset[str] = frozenset()
+
+    @cached_property
+    def inner(self) -> Mapping[str, Sequence[str]]:
+        """The members of each class, and of its inner classes."""
+        members: dict[str, list[str]] = {}
+        for name in self.units:
+            for place, letter in enumerate(name):
+                if letter == ".":
+                    members.setdefault(name[:place], []).append(name)
+        return members
+
+    @cached_property
+    def decorated(self) -> Sequence[Unit]:
+        return [unit for unit in self.units.values() if unit.decorators]
+
+
+def effects_of(content: bytes) -> list[tuple[str, int]]:
+    """List the module-level statements that may change other code, each as its syntax and its line.
+
+    These are calls, assignments to attributes, star imports, and statements that rebind the name of a function.
+    Definitions, constants and plain imports are left out, since the reach of a boundary follows them. A file that
+    cannot be parsed counts as one such statement.
+    """
+    try:
+        if len(content) <= LARGEST_SOURCE:
+            return [(ast.dump(node), node.lineno) for node in _effects(ast.parse(content).body, set())]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        pass
+    return [(hashlib.sha256(content).hexdigest(), 1)]
+
+
+def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            functions.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            if names & {"*", *functions}:
+                yield node
+        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = [part for target in targets for part in getattr(target, "elts", [target])]
+            if any(not isinstance(part, ast.Name) or part.id in functions for part in parts):
+                yield node
+        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+            blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
+            blocks += [handler.body for handler in getattr(node, "handlers", [])]
+            inner = [effect for block in blocks for effect in _effects(block, functions)]
+            if inner:
+                yield node  # as a whole, because its condition matters, too
+        elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
+            yield node
+
+
+def parse(content: bytes) -> Module:
+    """Parse a file. A file with a syntax error is one definition, equal only to the same bytes."""
+    try:
+        return _read(content)
+    except (SyntaxError, RecursionError, MemoryError):
+        text = repr(content)
+        return Module({"": Unit("", "rest", (1, 1), text, frozenset(), frozenset(), frozenset())})
+
+
+def _read(content: bytes) -> Module:
+    body = syntax_of(content).body
+    lines = content.decode(errors="replace").splitlines()
+    units: dict[str, Unit] = {}
+    imports: dict[str, set[str]] = {}
+    stars: set[str] = set()
+    rest: list[ast.AST] = []
+    _collect(body, "", lines, units, rest)
+    for node in _statements(body):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for key, name in names_of([node]).items():
+                (stars if key.startswith("*") else imports.setdefault(key, set())).update(name.leads)
+    units[""] = _unit("", "rest", (1, 1), rest)
+    return Module(units, names_of(body), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
+
+
+def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
+    """Yield every statement, nested ones included. Walking the expressions, too, would take ten times as long."""
+    queue = list(body)
+    while queue:
+        node = queue.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            queue += getattr(node, part, ())
+
+
+def _collect(
+    body: Sequence[ast.stmt],
+    owner: str,
+    lines: Sequence[str],
+    units: dict[str, Unit],
+    rest: list[ast.AST],
+    fields: bool = False,
+) -> None:
+    """Sort the statements of a module or class into units; statements that define nothing go to the rest."""
+    for node in body:
+        if isinstance(node, _DEFINITIONS):
+            _put(units, _function(node, owner, lines))
+        elif isinstance(node, ast.ClassDef):
+            inner: list[ast.AST] = [*node.bases, *node.keywords, *node.decorator_list]
+            _collect(node.body, f"{owner}{node.name}.", lines, units, inner, "dataclass" in _decorators(node))
+            _put(units, _unit(f"{owner}{node.name}", "class", span_of(node), inner, None, _decorators(node)))
+        elif isinstance(node, (ast.Import, ast.ImportFrom)) or _is_text(node):
+            continue
+        elif not owner and isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [item.id for item in targets if isinstance(item, ast.Name)]
+            if len(names) == len(targets):
+                kind = "registry" if _is_empty(node.value) else "value"
+                for name in names:
+                    _put(units, _unit(name, kind, span_of(node), [node]))
+            else:
+                rest.append(node)
+        elif fields and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            _put(units, _unit(f"{owner}{node.target.id}", "field", span_of(node), [node]))
+        elif isinstance(node, (ast.If, ast.Try, ast.With)):
+            rest += [getattr(node, "test", ast.Pass())]
+            for part in ("body", "orelse", "finalbody"):
+                _collect(getattr(node, part, ()), owner, lines, units, rest)
+            for handler in getattr(node, "handlers", ()):
+                _collect(handler.body, owner, lines, units, rest)
+        else:
+            rest.append(node)
+
+
+def _is_text(node: ast.stmt) -> bool:
+    """Return True for a docstring or a ``pass``."""
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+
+
+def _is_empty(value: ast.expr) -> bool:
+    called = isinstance(value, ast.Call) and ast.unparse(value.func).rpartition(".")[2] in _REGISTRIES
+    return called or (isinstance(value, ast.Dict) and not value.keys)
+
+
+_REGISTRIES = ("dict", "defaultdict", "OrderedDict", "Registry")
+
+
+_SETS = ("names", "attributes", "chains", "decorators")
+
+
+def _put(units: dict[str, Unit], unit: Unit) -> None:
+    """Add a definition. If a name is defined twice, either definition may be in force, so both are joined."""
+    before = units.get(unit.name)
+    if before is not None:
+        both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
+        unit = replace(unit, text=f"{before.text}\n{unit.text}", **both)
+    units[unit.name] = unit
+
+
+def _function(node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, lines: Sequence[str]) -> Unit:
+    first, last = span_of(node)
+    text = textwrap.dedent("\n".join(lines[first - 1 : last]))
+    parts = [node.args, *filter(None, [node.returns]), *node.body]
+    return _unit(f"{owner}{node.name}", "function", (first, last), parts, text, _decorators(node))
+
+
+def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> frozenset[str]:
+    names = (_last(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list)
+    return frozenset(filter(None, names))
+
+
+def _last(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+#: Functions that take the name of an attribute as a string.
+_BY_TEXT = ("getattr", "hasattr", "setattr", "get")
+
+
+def _unit(
+    name: str,
+    kind: str,
+    span: tuple[int, int],
+    nodes: Sequence[ast.AST],
+    text: str | None = None,
+    decorators: frozenset[str] = frozenset(),
+) -> Unit:
+    names, attributes, chains = set(), set(), set()
+    for node in (each for one in nodes for each in ast.walk(one)):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            attributes.add(node.attr)
+            if isinstance(node.value, ast.Name):
+                chains.add((node.value.id, node.attr))
+        elif isinstance(node, ast.Call) and _last(node.func) in _BY_TEXT:
+            attributes |= {a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)}
+    if text is None:
+        text = "\n".join(ast.unparse(ast.fix_missing_locations(node)) for node in nodes)
+    return Unit(name, kind, span, text, frozenset(names), frozenset(attributes), frozenset(chains), decorators)
+
+
+# -- a cache of parsed files on disk --
+
+#: Modules in the file, some 20 kB each; the last ones are kept.
+_KEPT = 800
+
+
+class Modules(dict[str, Module]):
+    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``. Another version of this parser has its own
+    cache."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__()
+        sources = (Path(str(module.__file__)).read_bytes() for module in (sys.modules[__name__], bindings))
+        digest = hashlib.sha256(b"".join([sys.version.encode(), *sources])).hexdigest()[:12]
+        self._file = Home.default().path / "history" / file_name(target) / "modules" / f"{digest}.lines"
+        self._read: dict[str, str] = {}
+        with suppress(OSError, ValueError):  # lines are parsed when they are needed
+            self._read.update(line.partition(" ")[::2] for line in self._file.read_text("utf-8").split("\n"))
+        self._on_disk = set(self._read)
+
+    def __contains__(self, blob: object) -> bool:
+        if not super().__contains__(blob) and blob in self._read:
+            with suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):  # a foreign line
+                self[str(blob)] = _module_of(json.loads(self._read.pop(str(blob))))
+        return super().__contains__(blob)
+
+    def save(self) -> None:
+        """Add new modules to the cache. If it cannot be written, they are parsed again in the next run."""
+        if self.keys() <= self._on_disk:
+            return
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            entries = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
+            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
+        self._on_disk |= self.keys()
+
+
+def _listed_module(module: Module) -> list[Any]:
+    units = [_listed(vars(unit).values()) for unit in module.units.values()]
+    imports = {key: sorted(paths) for key, paths in module.imports.items()}
+    return [units, _plain_names(module.names), imports, sorted(module.stars)]
+
+
+def _plain_names(names: Mapping[str, Name]) -> dict[str, Any]:
+    return {
+        name: [each.kind, each.span, each.leads, _plain_names(each.names), sorted(each.parameters)]
+        for name, each in names.items()
+    }
+
+
+def _listed(values: Iterable[Any]) -> list[Any]:
+    return [sorted(value) if isinstance(value, frozenset) else value for value in values]
+
+
+def _module_of(plain: Any) -> Module:
+    units, names, imports, stars = plain
+    units_ = {
+        name: Unit(name, kind, tuple(span), text, frozenset(used), frozenset(attributes), _pairs(chains), frozenset(by))
+        for name, kind, span, text, used, attributes, chains, by in units
+    }
+    return Module(units_, _names(names), {key: frozenset(paths) for key, paths in imports.items()}, frozenset(stars))
+
+
+def _names(plain: Mapping[str, Any]) -> dict[str, Name]:
+    return {
+        name: Name(kind, tuple(span), tuple(leads), _names(names), frozenset(parameters))
+        for name, (kind, span, leads, names, parameters) in plain.items()
+    }
+
+
+def _pairs(plain: Iterable[Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((first, attribute) for first, attribute in plain)

@@ -1,0 +1,1 @@
+"""Compares functions of several frameworks that are bound to one contract."""

@@ -1,0 +1,149 @@
+"""``sentinel compare``: whether functions of several frameworks return the same numbers for one name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.deciding.runner import runner_of
+from sentinel.errors import SentinelError
+from sentinel.recipes import find_recipes
+from sentinel.reports.escaping import message
+from sentinel.reports.explain import scenario_lines
+from sentinel.settings import NAMED
+from sentinel.tools.compare.frameworks import Compared, Frameworks, find_meaning
+from sentinel.values.literals import Tensor, typed
+
+GROUP = "search"
+SUMMARY = "compare functions of several frameworks"
+
+_EXAMPLE = """\
+  sentinel compare loss_aggregation
+  sentinel compare grpo --targets trl,verl                 a contract, or a name such as grpo, rloo, ppo, kl
+  sentinel compare kl --targets verl,openrlhf --ref verl=pypi:latest --ref openrlhf=git:main
+
+Asks the question of `sentinel diff` of functions instead of revisions: the same scenarios go to the first target's
+function and to each other function that is bound to the contract. The smallest scenario on which two differ is measured
+again in fresh processes, and shown with the settings in which the two were called, what each returned, what the
+contract defines for these settings, and the known bugs of the function.
+exit status: 0 all agree, 1 some differ, 2 nothing could be compared, 130 interrupted
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "compare", _compare, SUMMARY, _EXAMPLE)
+    parser.add_argument("contract", metavar="CONTRACT", help="a contract, or a name such as grpo")
+    parser.add_argument("--targets", metavar="NAMES", action="append", help="only these (default: all)")
+    parser.add_argument("--ref", metavar="[TARGET=]REF", action="append", help="at this ref (default: the branch)")
+    parser.add_argument("--examples", metavar="N", type=int, default=60, help="scenarios of two (default: 60)")
+    parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
+    settings_options(parser)
+    json_option(parser)
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    if arguments.examples < 1:
+        raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
+    catalog, settings = catalog_and_settings(arguments)
+    names = list(catalog.adapters)
+    targets = NAMED["target"].read(arguments.targets or ["all"], names)
+    refs = dict(NAMED["ref"].read(arguments.ref, names)) if arguments.ref else {}
+    unasked = next((name for name in refs if name not in (None, *targets)), None)
+    if unasked is not None:
+        raise SentinelError(f"--ref {unasked}={refs[unasked]}: --targets leaves {unasked} out")
+    find_meaning(arguments.contract, catalog.contracts)
+    results: list[Compared] = []
+    interrupted = False
+    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+        for name, ref in refs.items():
+            if name is not None:  # a ref that is named for a target must exist
+                runner.checkout(name, ref)
+        recipes = find_recipes(catalog, targets)
+        frameworks = Frameworks(catalog, runner, targets, refs, recipes, arguments.examples, arguments.seed, tell)
+        try:
+            for compared in frameworks.compare(arguments.contract):
+                results.append(compared)
+                if not arguments.json:
+                    say("\n".join(_describe(compared, frameworks.reference)))
+        except KeyboardInterrupt:
+            interrupted = True
+    if arguments.json:
+        say_json(_document(frameworks.reference, results, interrupted))
+    else:
+        say(_headline(frameworks.reference, results, interrupted))
+    if interrupted:
+        return 130
+    if not any(each.scenarios for each in results):
+        return nothing_examined("no two functions could be compared; name other --targets or another --ref")
+    return 1 if any(each.differences for each in results) else 0
+
+
+def _headline(reference: str, results: Sequence[Compared], interrupted: bool) -> str:
+    differ = sum(bool(each.differences) for each in results)
+    agree = sum(bool(each.scenarios) and not each.differences for each in results)
+    rest = len(results) - differ - agree
+    what = f"{agree} functions agree with {reference}, {differ} differ, {rest} not compared"
+    return f"{what}{'; interrupted' * interrupted}"
+
+
+def _describe(compared: Compared, reference: str) -> Iterator[str]:
+    if compared.reason:
+        yield f"not compared: {compared.name}: {message(compared.reason)}"
+        return
+    name = f"{compared.name}{f' ({compared.place})' if compared.place else ''}"
+    yield f"{name}: {'different' if compared.differences else 'the same'} numbers, {compared.scenarios} scenarios"
+    for each in compared.differences:
+        plain = {
+            key: value.nested() if isinstance(value, Tensor) else value
+            for key, value in each.inputs.items()
+            if value is not None and key not in each.settings
+        }
+        yield from (f"    {line}" for line in scenario_lines({"scenario": plain}))
+        for key, (one, other) in each.settings.items():
+            yield f"    {key}: {_brief(one)} for {reference}, {_brief(other)} for {compared.name}"
+        for name, answer, defined in zip((reference, compared.name), each.answers, each.defined):
+            by_definition = "" if defined is None else f"; the definition: {_brief(defined)}"
+            yield f"  {each.key} of {name}: {_brief(answer)}{by_definition}"
+    if compared.bugs:
+        yield f"  known bugs of {compared.name}: {', '.join(compared.bugs)}"
+
+
+def _brief(value: Any) -> str:
+    """Format numbers with four digits."""
+    if isinstance(value, Tensor):
+        return _brief(value.nested())
+    if isinstance(value, list):
+        return f"[{', '.join(map(_brief, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _document(reference: str, results: Sequence[Compared], interrupted: bool) -> dict[str, Any]:
+    return {
+        "reference": reference,
+        "interrupted": interrupted,
+        "functions": [
+            {
+                "function": each.name,
+                "place": each.place,
+                "scenarios": each.scenarios,
+                "reason": message(each.reason),
+                "bugs": list(each.bugs),
+                "differences": [
+                    {
+                        "scenario": typed(item.inputs),
+                        "key": item.key,
+                        "detail": item.detail,
+                        "settings": {name: typed(list(pair)) for name, pair in item.settings.items()},
+                        "answers": typed(list(item.answers)),
+                        "definitions": typed(list(item.defined)),
+                    }
+                    for item in each.differences
+                ],
+            }
+            for each in results
+        ],
+    }

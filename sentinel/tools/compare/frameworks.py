@@ -1,0 +1,452 @@
+"""Compares functions of several frameworks that are bound to one contract.
+
+It is ``diff`` for two functions instead of two revisions: the same scenarios go to both, and their numbers must agree.
+If a function cannot take a setting of the scenario, it is called with its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sentinel.comparing.observations import AFTER, BEFORE, SIDES
+from sentinel.comparing.sessions import Log, Pair
+from sentinel.contracts.aggregation import replaced
+from sentinel.contracts.choices import Choices
+from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
+from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
+from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.proof import NotProvenError, prove
+from sentinel.deciding.runner import Job, Runner
+from sentinel.errors import NothingExamined, SentinelError, Unavailable, nearest
+from sentinel.laws.agreement import same
+from sentinel.laws.law import Case, Law, Violation
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.boundary_search import BoundarySearch
+from sentinel.search.scenarios import NotSearchable, accepts, narrowed, with_dialects
+from sentinel.targets import Binding
+from sentinel.targets.refs import Ref
+from sentinel.values.literals import tensor
+from sentinel.worker.answers import Failed, Replies, Reply
+
+#: Calls that shrinking one difference may take.
+_SHRINKING = 150
+
+_RELATIVE = {"mean_level": "group", "clip": None}
+
+#: What people call a contract with certain settings.
+NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "grpo": ("reward_normalisation", {**_RELATIVE, "std_level": "group", "leave_one_out": False}),
+    "dr-grpo": ("reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": False}),
+    "rloo": ("reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": True}),
+    "reinforce++": ("discounted_return", {}),
+    "gae": ("generalised_advantage", {}),
+    "ppo": ("policy_loss", {"algorithm": "ppo"}),
+    "dapo": ("policy_loss", {"algorithm": "ppo", "loss_agg_mode": "token-mean", "eps_clip_high": 0.28}),
+    "gspo": ("policy_loss", {"algorithm": "gspo"}),
+    "cispo": ("policy_loss", {"algorithm": "cispo"}),
+    "sft": ("policy_loss", {"algorithm": "cross_entropy"}),
+    "dpo": ("preference_loss", {}),
+    "kl": ("kl_estimate", {}),
+}
+
+
+def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
+    """Return the contract and the settings that a name stands for.
+
+    :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`; it suggests the nearest.
+    """
+    if name in contracts:
+        return name, {}
+    spelt = re.sub(r"[^a-z0-9+]+", "-", name.lower()).strip("-")
+    if spelt not in NAMES:
+        near = nearest(name, [*contracts, *NAMES])
+        raise SentinelError(f"{name!r} is not a contract{near}; names: {', '.join(NAMES)}; `sentinel list contracts`")
+    return NAMES[spelt]
+
+
+def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of ``group_advantage`` that compute this normalisation of rewards."""
+    if where.get("leave_one_out"):
+        return {"estimator": "rloo"}
+    return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
+
+
+def _write_as_group(inputs: Inputs) -> dict[str, Any]:
+    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``: each response is one token."""
+    rewards = inputs["rewards"]
+    one = {
+        "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
+        "response_mask": tensor([[1]] * rewards.shape[0], "int64"),
+        "estimator": "rloo" if inputs["leave_one_out"] else "grpo",
+        "norm_by_std": inputs["std_level"] == "group",
+    }
+    shared = {name: inputs[name] for name in ("group", "epsilon", "std", "epsilon_placement", "group_of_one")}
+    return {**{item.name: item.default for item in GROUP_ADVANTAGE.inputs}, **shared, **one}
+
+
+def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert an observation of ``group_advantage`` to ``reward_normalisation``."""
+    advantages = observation["advantages"]
+    return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
+
+
+#: contract -> another contract whose functions compute the same: with which settings, and how to convert
+#: a scenario and an answer.
+_READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
+
+
+class Function(LawSession):
+    """A bound function, called in its own settings where it cannot take a scenario's.
+
+    :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        subject: Subject,
+        opened: OpenTarget,
+        session: LawSession,
+        convert: tuple[Subject, Callable[[Inputs], Inputs], Callable[[Mapping[str, Any]], Mapping[str, Any]]] | None,
+    ) -> None:
+        self.name, self.subject, self.opened, self.session, self.convert = name, subject, opened, session, convert
+
+    def close(self) -> None:
+        self.session.close()
+
+    def fresh(self) -> Function:
+        return Function(self.name, self.subject, self.opened, self.session.fresh(), self.convert)
+
+    def answers(
+        self,
+        subject: Subject,
+        calls: Mapping[str, Inputs],
+        describe: Description = False,
+        scenario_inputs: Sequence[str] | None = None,
+    ) -> Replies:
+        """Call the function on scenarios of the subject that it shares with the other function."""
+        scenarios, own = {name: in_own_settings(self.subject, inputs) for name, inputs in calls.items()}, self.subject
+        if self.convert is None:
+            taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]
+            return self.session.answers(own, scenarios, describe, taken)
+        own, write, read = self.convert
+        scenarios = {name: in_own_settings(own, write(each)) for name, each in scenarios.items()}
+        replies = self.session.answers(own, scenarios, describe)
+        answers = {
+            name: each if each.observation is None else replace(each, observation=read(each.observation))
+            for name, each in replies.answers.items()
+        }
+        return replace(replies, answers=answers)
+
+
+def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
+    """Return a scenario with the function's fixed values and dialects, and its first choice where it does not accept
+    the scenario's."""
+    contract, binding = subject.contract, subject.binding
+    own = dict(inputs)
+    for item in contract.inputs:
+        if item.name in binding.fixed or binding.accepts.get(item.name) == (None,):
+            own[item.name] = item.default(own) if callable(item.default) else item.default
+        elif item.choices and not item.domain and not accepts(contract, binding, item, own):
+            chosen = {**own, item.name: item.choices[0]}
+            own[item.name] = (contract.arrange(chosen, Choices(b"")) if contract.arrange else chosen)[item.name]
+    return with_dialects(contract, binding, own)
+
+
+class TwoFunctions(Pair):
+    """Two functions as one session. A scenario on which either raises is not compared."""
+
+    def __init__(self, one: Function, other: Function, logs: dict[str, Log] | None = None) -> None:
+        super().__init__(one, other, logs)
+        self._functions = one, other
+
+    def fresh(self) -> TwoFunctions:
+        one, other = self._functions
+        return TwoFunctions(one.fresh(), other.fresh(), self.logs)
+
+    def _look(
+        self,
+        subject: Subject,
+        law: Law,
+        variants: Mapping[str, Inputs],
+        called: Mapping[str, Reply],
+        answer: Replies,
+        coarsest: str,
+    ) -> Trial:
+        failed = next((each for each in called.values() if each.observation is None), None)
+        if failed is not None:
+            why = failed.refused or Failed("crash", failed.silent or "a call without an observation")
+            return Trial(variants, refused=why.reason, refusal=why.kind, unknown_input=why.unknown_input)
+        try:
+            return super()._look(subject, law, variants, called, answer, coarsest)
+        except DoesNotApply as error:
+            return Trial(variants, silent=str(error))
+
+    def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
+        """Drop violations that vanish in float64: they are rounding."""
+        trial = super()._closer(subject, law, trial)
+        wide = widened(subject.contract, trial.variants) if trial.violations else None
+        if wide is not None:
+            [again] = self.try_(subject, [(law, wide[0])], coarsest=wide[1])
+            if again.case is not None and not again.violations:
+                return replace(trial, violations=())
+        return trial
+
+
+def functions_agree(case: Case) -> list[Violation]:
+    """Require ``|one - other| <= bound`` of outputs, gradients and decisions, where both are finite and count."""
+    violations = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
+    return [item for item in violations if item.symptom != "non-finite"]
+
+
+FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return the same numbers", functions_agree)
+
+
+def share_subject(one: Function, other: Function) -> Subject | str:
+    """Return the inputs that both functions take, as a subject; or the reason if there is none."""
+    contract = one.subject.contract
+    inputs = []
+    for item in contract.inputs:
+        beside = other.subject.contract.input(item.name)
+        assert beside is not None
+        mine, theirs = (bool(each.domain or each.choices or each.kind == "labels") for each in (item, beside))
+        if _selects(item) or (item.domain == "mask" and mine and theirs):
+            values = _values(other, beside)
+            common = tuple(value for value in _values(one, item) if value in values)
+            if not common:
+                return f"they have no {item.name} in common"
+            item = replace(item, choices=common)
+        elif not mine and not theirs and isinstance(item.default, str):
+            item = max(item, beside, key=lambda each: str(each.default))  # of two group layouts the stricter sorts last
+        elif not (mine and theirs):
+            item = beside if mine else item
+        elif item.choices:
+            common = tuple(choice for choice in item.choices if choice in beside.choices)
+            item = replace(item, choices=common or item.choices[:1])
+        inputs.append(item)
+    dtypes = set(one.subject.binding.dtypes or ("float32",)) & set(other.subject.binding.dtypes or ("float32",))
+    name = f"{one.name} | {other.name}"
+    binding = Binding(name, contract.name, dtypes=tuple(sorted(dtypes)) or ("float32",))
+    return Subject(binding, replace(contract, inputs=tuple(inputs)), (FUNCTIONS_AGREE,), "", name)
+
+
+def _selects(item: Input) -> bool:
+    """Return True for an input that selects among the things a function computes, such as an estimator's name."""
+    return item.kind == "string" and not item.dialect and item.default in (REQUIRED, None)
+
+
+def _values(function: Function, item: Input) -> tuple[Any, ...]:
+    fixed = function.subject.binding.fixed
+    return (fixed[item.name],) if item.name in fixed else item.choices or (item.default,)
+
+
+def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
+    """Return the contract as a binding has it with some settings; None if it cannot be set so."""
+    for name, value in where.items():
+        item = contract.input(name)
+        free = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
+        there = binding.accepts.get(name, item.choices if item is not None else ())
+        if not free and value not in ((binding.fixed[name],) if name in binding.fixed else there):
+            return None
+    with suppress(NotSearchable):
+        return narrowed(contract, replace(binding, fixed={**binding.fixed, **where}))
+    return None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The smallest scenario on which two functions differ, measured again in fresh processes.
+
+    :ivar settings: name -> the settings in which the two were called, where these are not the same.
+    :ivar answers: the two values of the key that differs.
+    :ivar defined: the contract's definition in the settings of each; None where it has none.
+    """
+
+    inputs: Inputs
+    key: str
+    detail: str
+    settings: Mapping[str, tuple[Any, Any]]
+    answers: tuple[Any, Any]
+    defined: tuple[Any, Any]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One function against the first one.
+
+    :ivar reason: why it was not compared; empty if it was.
+    :ivar bugs: the known bugs that the function has at its revision.
+    """
+
+    name: str
+    place: str = ""
+    scenarios: int = 0
+    differences: tuple[Difference, ...] = ()
+    bugs: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass
+class Frameworks:
+    """The functions of some targets, each at one ref.
+
+    :ivar refs: target, or None for all others -> ref. The default is the target's branch.
+    :ivar reference: the name of the function that the others are compared with.
+    """
+
+    catalog: Catalog
+    runner: Runner
+    targets: Sequence[str]
+    refs: Mapping[str | None, Ref]
+    recipes: Sequence[Recipe] = ()
+    examples: int = 60
+    seed: int = 0
+    tell: Callable[[str], None] = lambda line: None
+    reference: str = ""
+    opened: dict[str, OpenTarget] = field(default_factory=dict)
+
+    def compare(self, name: str) -> Iterator[Compared]:
+        """Compare every function of a contract with the first target's function that takes the most settings.
+
+        :raises SentinelError: if nothing can be compared.
+        """
+        contract_name, where = find_meaning(name, self.catalog.contracts)
+        contract = self.catalog.contracts[contract_name]
+        if contract.oracle is None:
+            raise SentinelError(f"the contract {contract_name} has no definition that its functions share")
+        members: list[Function] = []
+        unavailable: list[Compared] = []
+        for target in self.targets:
+            try:
+                members += self._functions(target, contract, where)
+            except Unavailable as error:
+                unavailable.append(Compared(target, reason=error.reason))
+        if not members and not unavailable:
+            raise NothingExamined(
+                f"nothing of {', '.join(self.targets)} is bound to the contract {contract_name}: name other --targets, "
+                "or another contract (`sentinel list boundaries TARGET` shows them)"
+            )
+        members.sort(key=lambda each: (self.targets.index(each.opened.target), -_count_choices(each)))
+        if not members:
+            reasons = "; ".join(each.reason for each in unavailable)
+            raise NothingExamined(f"{reasons}; name other --targets, or another --ref")
+        self.reference = members[0].name
+        yield from unavailable
+        for member in members[1:]:
+            self.tell(f"{member.name} and {self.reference}")
+            yield self._compare(members[0], member)
+
+    def _compare(self, one: Function, other: Function) -> Compared:
+        subject = share_subject(one, other)
+        if isinstance(subject, str):
+            return Compared(other.name, reason=subject)
+        pair = TwoFunctions(one.fresh(), other.fresh())
+        try:
+            search = BoundarySearch(pair, subject, self.seed, [FUNCTIONS_AGREE], _SHRINKING, glimpse=True)
+            search.run(self.examples)
+        except Undecidable as error:
+            return Compared(other.name, reason=str(error))
+        finally:
+            pair.close()
+        outcome = search.outcomes[FUNCTIONS_AGREE]
+        if not outcome.spoken:
+            return Compared(other.name, reason=search.undecided or "both answered no scenario")
+        claim, place = pair.logs.get(subject.name, Log()).claims.get(AFTER), ""
+        if claim is not None:
+            with suppress(NotProvenError, SentinelError):
+                proven = prove(claim, other.opened.checkout, other.opened.sources)
+                place = f"{proven.file}:{proven.line}"
+        differences = tuple(
+            _describe(finding.trial.case, finding.violations[0], subject, one, other)
+            for finding in outcome.findings
+            if finding.trial.case is not None
+        )
+        bugs = tuple(self._known_bugs(other)) if differences else ()
+        return Compared(other.name, place, outcome.spoken, differences, bugs)
+
+    def _known_bugs(self, function: Function) -> Iterator[str]:
+        """Decide the known bugs of a function at its ref."""
+        binding = function.subject.binding
+        for recipe in (each for each in self.recipes if each.target == function.opened.target):
+            if recipe.boundary in binding.paths:
+                verdict = self.runner.decide(Job(recipe, function.opened.ref)).verdict
+                if verdict.name == "reproduced":
+                    yield recipe.bug_id
+
+    def _functions(self, target: str, contract: Contract, where: Mapping[str, Any]) -> Iterator[Function]:
+        """Open a target and return its functions that can be set so, also those that compute the same under another
+        contract.
+
+        :raises Unavailable: if the target's revision is not available.
+        """
+        other, settings_as, write, read = _READ_AS.get(contract.name, ("", dict, None, None)) if where else _ALONE
+        bindings = [each for each in self.catalog.targets[target].bindings if each.contract in (contract.name, other)]
+        if not bindings:
+            return
+        if target not in self.opened:
+            ref = self.refs.get(target) or self.refs.get(None) or Ref("git", self.catalog.targets[target].branch)
+            self.opened[target] = self.runner.open_target(target, ref, bindings)
+        opened, adapter = self.opened[target], str(self.catalog.adapters[target].file)
+        short = shortened([each.boundary for each in bindings])
+        for binding in bindings:
+            own = self.catalog.contracts[binding.contract]
+            narrow = settle(own, binding, settings_as(where) if binding.contract == other else where)
+            if narrow is None:
+                continue
+            subject, convert = Subject(binding, narrow, (), adapter, binding.boundary), None
+            if write is not None and read is not None and binding.contract == other:
+                convert, read_binding = (subject, write, read), _bind_to(contract, binding, where)
+                narrow = settle(contract, read_binding, where) or contract
+                subject = replace(subject, binding=read_binding, contract=narrow)
+            yield Function(f"{target} {short[binding.boundary]}", subject, opened, opened.law_session, convert)
+
+
+_ALONE: tuple[str, Any, None, None] = "", dict, None, None
+
+
+def _count_choices(function: Function) -> int:
+    return sum(max(len(each.choices), 1) for each in function.subject.contract.inputs if each.domain or each.choices)
+
+
+def _describe(case: Case, violation: Violation, subject: Subject, one: Function, other: Function) -> Difference:
+    inputs = case.inputs[BEFORE]
+    own = [in_own_settings(function.subject, inputs) for function in (one, other)]
+    settings = {name: (own[0][name], own[1].get(name)) for name in own[0] if own[0][name] != own[1].get(name)}
+    key = violation.key.rpartition(".")[2]
+    answers = [case.observation[side].get(key) for side in SIDES]
+    replies = one.opened.law_session.references(subject, dict(zip(SIDES, own))).answers
+    defined = [(replies[side].observation or {}).get(key) for side in SIDES]
+    detail = violation.detail
+    return Difference(inputs, key, detail, settings, (answers[0], answers[1]), (defined[0], defined[1]))
+
+
+def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
+    """Return a binding to another contract, with its settings of the inputs that both contracts have."""
+    names = {item.name: item.default for item in contract.inputs}
+    fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
+    return replace(
+        binding,
+        contract=contract.name,
+        fixed={name: value for name, value in {**fixed, **where}.items() if name in names},
+        accepts={name: value for name, value in binding.accepts.items() if name in names},
+        dialects=tuple(item for item in binding.dialects if item.name in names),
+    )
+
+
+def shortened(paths: Sequence[str]) -> dict[str, str]:
+    """Return each dotted path by as many of its last parts as tell it from the others; at least two for a method."""
+    short = {}
+    for path in paths:
+        parts = path.split(".")
+        size = 2 if len(parts) > 1 and parts[-2][:1].isupper() else 1
+        tails = [other.split(".") for other in paths if other != path]
+        while any(tail[-size:] == parts[-size:] for tail in tails) and size < len(parts):
+            size += 1
+        short[path] = ".".join(parts[-size:])
+    return short
