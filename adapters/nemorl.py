@@ -1,8 +1,8 @@
-"""NeMo-RL (NVIDIA-NeMo/RL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for NeMo-RL (NVIDIA-NeMo/RL).
 
-It wants Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches want neither: what is missing
-is only imported, and what a later Python has, ``typing_extensions`` gives to earlier ones. Its losses take tensors of
-whole sequences, whose first token nobody predicts: every tensor here has one column more on the left.
+NeMo-RL requires Python 3.13 and packages of the NVIDIA stack. Its losses, estimators and batches need neither: missing
+packages are only imported, and ``typing_extensions`` provides the newer standard-library names. Its losses take tensors
+of whole sequences, whose first token is never predicted: every tensor here has one more column on the left.
 """
 
 from __future__ import annotations
@@ -13,40 +13,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
 from sentinel.binding.families import (
+    DISCOUNTED_RETURN,
+    IMPORTANCE_WEIGHT,
     WORDS,
     Container,
+    aggregated,
+    chat,
     group_advantage,
     masked_statistic,
     normalised_rewards,
     policy_loss,
     rule_reward,
 )
-from sentinel.binding.kit import (
-    Named,
-    accepted,
-    behind_a_prompt,
-    bookkeeping,
-    both_sides,
-    counted,
-    cut,
-    estimated,
-    itself,
-    lengths_of,
-    on_ranks,
-    score_of,
-    stand_in,
-    swapped,
-    taken,
-    torch,
-    two_token_logits,
-)
-from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT
-from sentinel.contracts.returns import DISCOUNTED_RETURN
-from sentinel.targets import Alias, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding.kit import torch
 
 _MAIN = "https://github.com/NVIDIA-NeMo/RL/blob/7ea279abfbeb698b092856d0dab61e7cf39bc909/nemo_rl"
 _ALGORITHMS, _BATCHES = "nemo_rl.algorithms", "nemo_rl.distributed.batched_data_dict"
@@ -56,27 +38,38 @@ _UTILS, _GRPO, _ESTIMATORS, _LOSSES, _PREPARED = (
 _BATCH = f"{_BATCHES}.BatchedDataDict"
 _MESSAGES_OF, _PROCESSORS = "nemo_rl.data.llm_message_utils", "nemo_rl.data.processors"
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 
-#: What every version's configuration must say, and what a later one's says by default.
+#: Keys that the configuration of every version must have, and the defaults of keys that came later.
 _OPTIONS: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.0, "reference_policy_kl_type": "k3", "kl_input_clamp_value": 20.0,
-    "kl_output_clamp_value": 10.0, "ratio_clip_min": 0.2, "ratio_clip_max": 0.2, "ratio_clip_c": None,
-    "use_on_policy_kl_approximation": False, "use_importance_sampling_correction": False,
-    "truncated_importance_sampling_ratio": None, "token_level_loss": True, "disable_ppo_ratio": False,
-    "sequence_level_importance_ratios": False, "use_cispo": False, "truncated_importance_sampling_type": None,
-    "truncated_importance_sampling_ratio_min": None, "positive_example_nll_weight": 0.0,
-}  # fmt: skip
+    "reference_policy_kl_penalty": 0.0,
+    "reference_policy_kl_type": "k3",
+    "kl_input_clamp_value": 20.0,
+    "kl_output_clamp_value": 10.0,
+    "ratio_clip_min": 0.2,
+    "ratio_clip_max": 0.2,
+    "ratio_clip_c": None,
+    "use_on_policy_kl_approximation": False,
+    "use_importance_sampling_correction": False,
+    "truncated_importance_sampling_ratio": None,
+    "token_level_loss": True,
+    "disable_ppo_ratio": False,
+    "sequence_level_importance_ratios": False,
+    "use_cispo": False,
+    "truncated_importance_sampling_type": None,
+    "truncated_importance_sampling_ratio_min": None,
+    "positive_example_nll_weight": 0.0,
+}
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Make a configuration of the target's class, a typed dictionary or a model.
+    """Make a configuration of the target's class, which is a typed dictionary or a model.
 
-    :raises AbsentError: for an option that came later, where the scenario wants what it does.
+    :raises AbsentError: if the scenario needs an option that this version does not have.
     """
-    return kind(**accepted(kind, {**defaults, **options}, defaults))
+    return kind(**kit.keep_accepted(kind, {**defaults, **options}, defaults))
 
 
 def _rows(mask: Any) -> Any:
@@ -84,7 +77,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call a loss of a batch; until March 2026 it took the logits."""
+    """Call a loss of a batch. Until March 2026 it took logits instead of log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -95,15 +88,20 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
         return _wrapped(boundary, loss, log_probs, batch, counts)
     if "next_token_logprobs" in boundary.parameters:
         return boundary.invoke({}, loss, next_token_logprobs=log_probs, data=batch, **counts)
-    logits = torch.nn.functional.pad(two_token_logits(log_probs), (0, 0, 0, 1))
-    with swapped(torch.Tensor, "cuda", lambda self: self):
+    logits = torch.nn.functional.pad(kit.two_token_logits(log_probs), (0, 0, 0, 1))
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
         return boundary.invoke({}, loss, next_token_logits=logits, data=batch, **counts)
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call a wrapped loss on the logits of all sequences, on one rank; of a pack, one behind the other."""
-    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)  # a model is never certain
-    logits, prepares = torch.nn.functional.pad(two_token_logits(uncertain), (0, 0, 0, 1)), boundary.imported[_PREPARED]
+    """Call a wrapped loss with the logits of all sequences on one rank. Packed sequences follow each other."""
+    uncertain = torch.where(
+        torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0
+    )  # a model never assigns probability 1
+    logits, prepares = (
+        torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
+        boundary.imported[_PREPARED],
+    )
 
     def work(_: int) -> Any:
         if boundary.owner is None:
@@ -115,21 +113,21 @@ def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mappi
         made = boundary.owner(loss, prepare, ends, **ranks)
         return boundary.function(made, logits.flatten(0, 1)[None], batch, **counts)
 
-    with swapped(torch.Tensor, "cuda", lambda self: self):
-        return on_ranks(1, work)[0]
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
+        return kit.on_ranks(1, work)[0]
 
 
 def _losses(boundary: Any) -> Any:
-    """Give the module of the losses, which a wrapper's is not."""
+    """Return the module of the losses, which differs from the module of a loss wrapper."""
     return boundary.imported[_LOSSES] if "wrapper" in boundary.path else boundary.module
 
 
 def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], more: Any = None) -> Any:
-    """Call the clipped policy loss of a batch: the loss, and its metrics."""
+    """Call the clipped policy loss of a batch and return the loss and its metrics."""
     names = {"advantages": "advantages", "old_log_probs": "prev_logprobs", "response_mask": "token_mask"}
-    data = {upstream: behind_a_prompt(inputs[name]) for name, upstream in names.items()}
+    data = {upstream: kit.prepend_prompt(inputs[name]) for name, upstream in names.items()}
     rollout = inputs.get("rollout_log_probs")
-    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else behind_a_prompt(rollout)
+    data["generation_logprobs"] = data["prev_logprobs"] if rollout is None else kit.prepend_prompt(rollout)
     data = {**data, "reference_policy_logprobs": data["prev_logprobs"], "sample_mask": _rows(inputs["response_mask"])}
     module = _losses(boundary)
     kind = boundary.owner if module is boundary.module else module.ClippedPGLossFn
@@ -137,29 +135,35 @@ def _clipped(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any
     return _called(boundary, loss, inputs["log_probs"], {**data, **(more or {})}, inputs)
 
 
-#: The options by which each algorithm is asked for, and the one way in which its constructor lets it aggregate.
+#: Algorithm -> the options that select it, and the aggregation that its constructor allows.
 _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
-    "ppo": ({}, None), "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
-    "cispo": ({"use_cispo": True}, "token-mean"), "reinforce": ({"disable_ppo_ratio": True}, None),
+    "ppo": ({}, None),
+    "gspo": ({"sequence_level_importance_ratios": True}, "seq-mean-token-mean"),
+    "cispo": ({"use_cispo": True}, "token-mean"),
+    "reinforce": ({"disable_ppo_ratio": True}, None),
     "cross_entropy": ({"positive_example_nll_weight": 1.0}, "token-mean"),
-}  # fmt: skip
+}
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The cross entropy is its loss of positive examples, in a batch of nothing else and without advantages."""
+    """Call a policy loss. Cross entropy is NeMo-RL's loss for positive examples: a batch with nothing else and no
+    advantages."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
-        raise AbsentError(f"its constructor refuses {algorithm} with these options")
+        raise AbsentError(f"the constructor refuses {algorithm} with these options")
     if algorithm in ("gspo", "cross_entropy") and inputs["rollout_log_probs"] is not None:
-        raise AbsentError(f"the weights of {algorithm} are none of tokens")
+        raise AbsentError(f"the weights of {algorithm} are not token-level")
     correction, cap = inputs["rollout_log_probs"] is not None, inputs["importance_weight_cap"]
     chosen = {
-        **options, "token_level_loss": _MODES[mode], "ratio_clip_min": inputs["eps_clip_low"],
-        "ratio_clip_max": inputs["eps_clip_high"], "ratio_clip_c": inputs["dual_clip"],
+        **options,
+        "token_level_loss": _MODES[mode],
+        "ratio_clip_min": inputs["eps_clip_low"],
+        "ratio_clip_max": inputs["eps_clip_high"],
+        "ratio_clip_c": inputs["dual_clip"],
         "use_importance_sampling_correction": correction,
         "truncated_importance_sampling_ratio": cap if correction else None,
-    }  # fmt: skip
+    }
     if correction and cap is not None and "truncated_importance_sampling_type" in _fields(boundary):
         chosen["truncated_importance_sampling_type"] = "tis"
     if algorithm == "cross_entropy":
@@ -174,22 +178,24 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A token's weight is its log-prob's gradient, as advantages are such that every other factor of that is 1."""
+    """Read each token's weight as the gradient of its log-prob. The advantages make every other factor 1."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
-        raise AbsentError("its constructor wants both bounds")
+        raise AbsentError("the constructor needs both bounds")
     if kind == "tis" and inputs["threshold_low"] and "tis_min" not in boundary.function.__code__.co_varnames:
-        raise AbsentError("not in this version: a truncated weight has no lower bound")
+        raise AbsentError("not in this version: a lower bound of truncated weights")
     options = {
-        "use_importance_sampling_correction": True, "truncated_importance_sampling_ratio": high,
+        "use_importance_sampling_correction": True,
+        "truncated_importance_sampling_ratio": high,
         "truncated_importance_sampling_ratio_min": inputs["threshold_low"],
-        "sequence_level_importance_ratios": by_row, "token_level_loss": not by_row,
-    }  # fmt: skip
+        "sequence_level_importance_ratios": by_row,
+        "token_level_loss": not by_row,
+    }
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
-        raise AbsentError("not in this version: weights are truncated alone")
+        raise AbsentError("not in this version: weights can only be truncated")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
@@ -203,19 +209,22 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: the extremes of ratios are not reported")
+        raise AbsentError("not in this version: extreme ratios are not reported")
     return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the KL term alone: advantages are 0. What it calls the reference is the contract's rollout policy."""
+    """Call the KL term alone, with advantages of 0. NeMo-RL's reference policy is the contract's rollout policy."""
     log_probs = inputs["log_probs"]
-    options = {"reference_policy_kl_penalty": inputs["coefficient"], "token_level_loss": False,
-               "reference_policy_kl_type": inputs["kl_estimator"]}  # fmt: skip
+    options = {
+        "reference_policy_kl_penalty": inputs["coefficient"],
+        "token_level_loss": False,
+        "reference_policy_kl_type": inputs["kl_estimator"],
+    }
     if inputs["kl_estimator"] == "k3" and "reference_policy_kl_type" not in _fields(boundary):
         del options["reference_policy_kl_type"]
     ours = {"old_log_probs": log_probs.detach(), "rollout_log_probs": None, "global_batch_size": len(log_probs)}
-    reference = behind_a_prompt(inputs["rollout_log_probs"])
+    reference = kit.prepend_prompt(inputs["rollout_log_probs"])
     more = {"reference_policy_logprobs": reference, "sample_mask": torch.ones(len(log_probs))}
     loss, metrics = _clipped(boundary, {**inputs, **ours, "advantages": torch.zeros_like(log_probs)}, options, more)
     loss.backward()
@@ -224,29 +233,32 @@ def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
-    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask)}
+    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask)}
     return {"loss": _called(boundary, boundary.owner(), inputs["log_probs"], data, inputs)[0]}
 
 
 _DPO: Mapping[str, Any] = {
-    "reference_policy_kl_penalty": 0.05, "preference_loss_weight": 1.0, "sft_loss_weight": 0.0,
-    "preference_average_log_probs": False, "sft_average_log_probs": False,
-}  # fmt: skip
+    "reference_policy_kl_penalty": 0.05,
+    "preference_loss_weight": 1.0,
+    "sft_loss_weight": 0.0,
+    "preference_average_log_probs": False,
+    "sft_average_log_probs": False,
+}
 
 
 def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
-    return torch.stack(both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
+    return torch.stack(kit.join_both_sides(inputs, name).chunk(2), 1).flatten(0, 1)
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A reward is the sum of its response's log-probs."""
+    """Call the preference loss with rewards: each reward is the sum of its response's log-probs."""
     rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
 
 
 def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A cross entropy is the divergence and the teacher's entropy, which is none of the student's."""
+    """Return the divergence: the cross entropy minus the teacher's entropy, which does not depend on the student."""
     mask, teacher, count = inputs["response_mask"], inputs["teacher_logits"], _count(inputs)
     data = {"sample_mask": _rows(mask)}
     loss = boundary.function(boundary.owner(), teacher, inputs["logits"], mask, data, None, count)
@@ -255,12 +267,15 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of chosen and rejected sequences in turn; those of the reference stand one place to the left."""
+    """Call the loss with chosen and rejected sequences in turn. Reference log-probs are shifted left by one."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
-    data = {"token_mask": behind_a_prompt(mask), "sample_mask": torch.ones(len(mask)),
-            "reference_policy_logprobs": reference}  # fmt: skip
+    data = {
+        "token_mask": kit.prepend_prompt(mask),
+        "sample_mask": torch.ones(len(mask)),
+        "reference_policy_logprobs": reference,
+    }
     options = {"reference_policy_kl_penalty": inputs["beta"]}
     loss = boundary.owner(_configured(boundary.module.DPOLossConfig, options, _DPO))
     return {"loss": _called(boundary, loss, log_probs, data, {})[0]}
@@ -282,16 +297,16 @@ def _value(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The teacher's best tokens are all that there are."""
+    """Call the distillation loss. The teacher's top tokens are the whole vocabulary."""
     mask = inputs["response_mask"]
     options, kind = {"zero_outside_topk": False, "mixed_kl_weight": 0.5}, "reverse" if inputs["beta"] else "forward"
     loss = boundary.owner(boundary.module.DistillationLossConfig(kl_type=kind, **options))
     distributions = [torch.log_softmax(inputs[name], -1) for name in ("logits", "teacher_logits")]
-    data = {"token_mask": behind_a_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
+    data = {"token_mask": kit.prepend_prompt(mask), "sample_mask": _rows(mask), "input_ids": mask}
     return {"loss": boundary.function(loss, *distributions, None, data, _rows(mask).sum(), _count(inputs))[0]}
 
 
-_CLAMPED = Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
+_CLAMPED = Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/algorithms/utils.py#L99")
 _LOSS_BINDINGS = (
     *(
         policy_loss(
@@ -301,10 +316,13 @@ _LOSS_BINDINGS = (
         )
         for boundary, imports in (
             (f"{_LOSSES}.ClippedPGLossFn.__call__", (_BATCHES,)),
-            *((f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED)) for name in (
-                "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
-                "wrap_loss_fn_with_input_preparation",
-            )),
+            *(
+                (f"{_ALGORITHMS}.loss.wrapper.{name}", (_BATCHES, _LOSSES, _PREPARED))
+                for name in (
+                    "SequencePackingLossWrapper.__call__", "SequencePackingFusionLossWrapper.__call__",
+                    "wrap_loss_fn_with_input_preparation",
+                )
+            ),
         )
     ),
     Binding(
@@ -355,56 +373,68 @@ _LOSS_BINDINGS = (
     ),
 )  # fmt: skip
 
-# -- KL and masked statistics -----------------------------------------------------------------------------------------
+# -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
     "count_epsilon", 1e-8, "is added to a count, which may be 0", f"{_MAIN}/algorithms/utils.py#L224"
 )
 _NUMBERS = (
-    Binding(  # until November 2025 it had no option
-        f"{_UTILS}.calculate_kl", "kl_estimate", formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
-        arguments={"log_probs": ("logprobs", "logprobs_policy"), "ref_log_probs": ("logprobs_reference",),
-                   "kl_estimator": ("kl_type",)},
-        outputs=("kl",), call=partial(estimated, {"k3": {}}, ("log_probs", "ref_log_probs")),
-        fixed={"response_mask": None}, accepts={"kl_estimator": ("k1", "k2", "k3")}, dialects=(_CLAMPED,),
+    Binding(  # there was no option for it until November 2025
+        f"{_UTILS}.calculate_kl",
+        "kl_estimate",
+        formerly=(f"{_UTILS}.calculate_kl_penalty_joschu2020",),
+        arguments={
+            "log_probs": ("logprobs", "logprobs_policy"),
+            "ref_log_probs": ("logprobs_reference",),
+            "kl_estimator": ("kl_type",),
+        },
+        outputs=("kl",),
+        call=partial(kit.call_estimator, {"k3": {}}, ("log_probs", "ref_log_probs")),
+        fixed={"response_mask": None},
+        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        dialects=(_CLAMPED,),
     ),
     masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis", arguments={"axis": ("dim",)}, dialects=(_COUNT_EPSILON,)),
     masked_statistic(f"{_UTILS}.masked_var", "var", "unbiased", dialects=(_COUNT_EPSILON,)),
-)  # fmt: skip
+)
 
-# -- advantages -------------------------------------------------------------------------------------------------------
+# -- advantages --------------------------------------------------------------------------------------------------------
 
 
 def _prompts(group: Sequence[Any]) -> Any:
-    """Make a prompt of one token for each group."""
+    """Make a one-token prompt for each group."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
 
 class _Options(dict[str, Any]):
-    """Read as an object, and until July 2026 as a dictionary."""
+    """Options that are read as attributes, and until July 2026 as dictionary keys."""
 
     __getattr__ = dict.__getitem__
 
 
 def _estimator(boundary: Any, **options: Any) -> Any:
-    """Make an estimator by its own constructor, and both of the configurations that it is given."""
-    kl = stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
-    usual = {"use_leave_one_out_baseline": False, "normalize_rewards": True, "minus_baseline": False,
-             "reward_weights": None}  # fmt: skip
+    """Build an estimator with its own constructor and the two configurations that it takes."""
+    kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
+    usual = {
+        "use_leave_one_out_baseline": False,
+        "normalize_rewards": True,
+        "minus_baseline": False,
+        "reward_weights": None,
+    }
 
     of_loss = _Options({**vars(kl), **{name: options.pop(name) for name in list(options) if name in vars(kl)}})
     return boundary.owner(_Options({**usual, **options}), of_loss)
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """GDPO adds up several rewards; the second one is always 0."""
+    """Call an estimator. GDPO adds up several rewards, of which the second is always 0 here."""
     estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
     more: dict[str, Any] = {}
     if "repeated_batch" in boundary.parameters:
         named = {f"reward{name}": rewards if "1" in name else rewards * 0 for name in ("1", "2", "/1", "/2")}
-        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026 without the stroke
+        names = boundary.module.get_gdpo_reward_component_keys(named)  # until June 2026 without the slash
         more = {"repeated_batch": {name: named[name] for name in names}}
     advantages = boundary.function(estimator, _prompts(inputs["group"]), rewards, mask, **more)
     return {"advantages": advantages, "returns": advantages}
@@ -424,10 +454,10 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With rewards of 0, the KL penalty is the advantage; an estimate of more than 10 is cut."""
+    """Call the estimator with rewards of 0, so that the advantage is the KL penalty. Estimates above 10 are clamped."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
-        raise AbsentError("a KL estimate is cut to [-10, 10]")
+        raise AbsentError("a KL estimate is clamped to [-10, 10]")
     estimator = _estimator(boundary, use_kl_in_reward=True, reference_policy_kl_penalty=1.0)
     nothing = torch.zeros_like(advantages)
     penalty = {"logprobs_policy": -advantages, "logprobs_reference": nothing}
@@ -445,7 +475,7 @@ def _critic(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     estimator = _estimator(boundary, **{**_GAE, "gae_lambda": inputs["lam"], "gae_gamma": inputs["gamma"]})
     if "rewards" in boundary.parameters:
         return boundary.function(estimator, None, _outcome(inputs), inputs["response_mask"], inputs["values"])
-    return boundary.invoke(taken(inputs, "token_level_rewards", "values", "response_mask"), estimator)
+    return boundary.invoke(kit.take_inputs(inputs, "token_level_rewards", "values", "response_mask"), estimator)
 
 
 def _outcome(inputs: Mapping[str, Any]) -> Any:
@@ -458,30 +488,28 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A step wants more than there are, so that nothing of what is kept is cut off."""
+    """Filter groups. The step requests more prompts than exist, so that no kept prompt is cut off."""
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
     step = {"num_prompts_per_step": rows + 1, "num_generations_per_prompt": 1}
     options = _Options({**step, "use_dynamic_sampling": True, "dynamic_sampling_max_gen_batches": 9})
     batch = boundary.imported[_BATCHES].BatchedDataDict({"number": torch.arange(rows), "total_reward": rewards})
-    timer = bookkeeping(time=lambda _: nullcontext())
+    timer = kit.bookkeeping(time=lambda _: nullcontext())
     made = boundary.function(batch, std, std, 1, _Options(grpo=options, ppo=options), timer)[0]
     return {"numbers": made["number"].tolist(), "rewards": made["filtered_reward"].tolist()}
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = taken(inputs, "rewards", "response_mask")
+    names = kit.take_inputs(inputs, "rewards", "response_mask")
     return {"token_level_rewards": boundary.invoke(names, _estimator(boundary, **_GAE))}
 
 
-_OF_LOSS = StandIn("configurations", "the options that an estimator reads, as an object and as a dictionary")
+_OF_LOSS = StandIn("configurations", "the options that an estimator reads, as attributes and as dictionary keys")
 _AT = f"{_MAIN}/algorithms/advantage_estimator.py#L"
-_NUMBER = ("a reward is one number a response", f"{_AT}80")
-_BIASED = Dialect("std", "biased", "the variance divides by the tokens", f"{_AT}259")
-_COUNTED = (
-    Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER),
-)  # fmt: skip
+_NUMBER = ("a reward is one number per response", f"{_AT}80")
+_BIASED = Dialect("std", "biased", "the variance divides by the token count", f"{_AT}259")
+_COUNTED = (Dialect("masked_rewards", "counted", *_NUMBER), Dialect("masked_values_have_no_influence", None, *_NUMBER))
 _ADVANTAGES = (
     *(
         group_advantage(
@@ -505,11 +533,11 @@ _ADVANTAGES = (
     Binding(
         f"{_ESTIMATORS}.ReinforcePlusPlusAdvantageEstimator.compute_advantage", "advantage_normalisation",
         call=_whitened, stand_ins=(_OF_LOSS,),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08},
         dialects=(
             _BIASED,
-            Dialect("epsilon_placement", "floor", "it is at least 1e-8", f"{_AT}260"),
-            Dialect("masked_output", "any", "the loss has its mask", f"{_AT}261"),
+            Dialect("epsilon_placement", "floor", "the standard deviation is at least 1e-8", f"{_AT}260"),
+            Dialect("masked_output", "any", "the loss applies the mask", f"{_AT}261"),
         ),
     ),
     *(
@@ -533,7 +561,7 @@ _ADVANTAGES = (
     ),
 )  # fmt: skip
 
-# -- rewards, prompts and masks ---------------------------------------------------------------------------------------
+# -- rewards, prompts and masks ----------------------------------------------------------------------------------------
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -552,7 +580,7 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Group rollouts of prompts, to each of which the environment says something else."""
+    """Group the rollouts of prompts for which the environment returns different texts."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -565,21 +593,23 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A prompt that holds an answer of another assistant; and turns, the last of which the environment may not answer.
-    What it says behind the last turn is in the batch: it is cut off here, as it has no gradient."""
+    """Build a prompt with an earlier assistant message, and turns, the last of which may have no environment reply.
+
+    Text of the environment after the last turn is in the batch. It has no gradient and is cut off here.
+    """
     log = [_message("user", [1, 2]), _message("assistant", [3]), _message("user", [4])]
     for generated, observed in zip(inputs["said"], inputs["heard"]):
         log.append(_message("assistant", [5] * generated, generation_logprobs=torch.zeros(generated)))
         log.append(_message("user", [6] * observed))
     if inputs["max_tokens"] < 100:
-        raise AbsentError("the engine has the limit, and this is what comes after it")
+        raise AbsentError("the engine applies the limit; the function sees only its output")
     boundary.function([log])
     mask = [int(flag) for message in log[:-1] for flag in message["token_loss_mask"]]
     return {"loss_mask": mask[4:] if not any(mask[:4]) else mask, "cut": False}
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an engine that says the scenario's turns, and an environment that answers each."""
+    """Run an engine that returns the scenario's turns, and an environment that replies to each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
@@ -592,15 +622,17 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def step(*_: Any) -> Any:
         reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(itself, ([reply], [None], [None], torch.zeros(1), ended, [None]))
+        return partial(kit.return_first, ([reply], [None], [None], torch.zeros(1), ended, [None]))
 
-    environment = stand_in(step=stand_in(remote=step))
+    environment = kit.stand_in(step=kit.stand_in(remote=step))
     rows = {
-        "message_log": [[_message("user", [1, 2])]], "task_name": ["task"], "extra_env_info": [None],
+        "message_log": [[_message("user", [1, 2])]],
+        "task_name": ["task"],
+        "extra_env_info": [None],
         "stop_strings": [None],
-    }  # fmt: skip
-    arguments = stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
-    with swapped(boundary.module, "ray", stand_in(get=lambda futures: [answer() for answer in futures])):
+    }
+    arguments = kit.stand_in(generate=generate), boundary.imported[_BATCHES].BatchedDataDict(rows), _Words()
+    with kit.swap(boundary.module, "ray", kit.stand_in(get=lambda futures: [answer() for answer in futures])):
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
     mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
@@ -608,7 +640,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
-    """Make the tokens of a log of messages, and their mask, as collators do."""
+    """Flatten a message log into tokens and their mask, as collators do."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
     flat, _ = data.batched_message_log_to_flat_message([log])
@@ -616,20 +648,20 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a chat whose assistant is asked by the template to begin."""
+    """Process a chat. The template adds the header of the assistant's answer."""
     tokenizer, messages = chat(inputs)
-    row, task = {"messages": messages, "task_name": "chats"}, stand_in(prompt=None, system_prompt=None)
+    row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
     made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
     ids, mask = _flat(boundary, made["message_log"], only_unmask_final=inputs["trains"] == "last")
     return {"token_ids": ids, "loss_mask": mask}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one; what both begin with is no part of their difference."""
+    """Process the chosen answer to a chat next to a rejected one. Their common prefix is not part of the difference."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
-    row, task = {"context": messages[:-1], "completions": answers}, stand_in(prompt=None, system_prompt=None)
+    row, task = {"context": messages[:-1], "completions": answers}, kit.stand_in(prompt=None, system_prompt=None)
     collates = "collate" in boundary.path
     prepare = boundary.imported[_PROCESSORS].preference_preprocessor if collates else boundary.function
     made = prepare(row, task, tokenizer, 1000, 0)
@@ -642,7 +674,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": ids, "loss_mask": [int(flag) * (place >= shared) for place, flag in enumerate(mask)]}
 
 
-_BEHIND = "the new line behind an answer's end is a part of the message"
+_BEHIND = "the newline after the end of an answer is part of the message"
 _CHATS: dict[str, Any] = {
     "stand_ins": (WORDS,),
     "imports": (_MESSAGES_OF, _PROCESSORS),
@@ -671,11 +703,12 @@ _MESSAGES = (
     Binding(_MASKED, "rollout_episode", call=_episode),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
-        imports=(_GRPO, _BATCHES), stand_ins=(StandIn("engine, environment, ray", "answer at once, as it is said"),),
+        imports=(_GRPO, _BATCHES),
+        stand_ins=(StandIn("engine, environment, ray", "return the scenario's text immediately"),),
     ),
 )  # fmt: skip
 
-# -- batches and packing ----------------------------------------------------------------------------------------------
+# -- batches and packing -----------------------------------------------------------------------------------------------
 
 
 def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
@@ -684,7 +717,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Read rows, which are all that it holds: what belongs to the whole is somewhere else."""
+    """Read the rows of a batch. Data about the whole batch is stored elsewhere."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -693,21 +726,25 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
 
 
 def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """It takes the place of each row: the order that a scenario gives, turned round."""
+    """Restore the order of rows. The function takes the position of each row, the inverse of the scenario's order."""
     order = list(inputs["order"])
     boundary.function(batch, [order.index(place) for place in range(len(order))])
     return [batch]
 
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of one shard, by its own iterator."""
-    lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    """Cut the microbatches of one shard with its own iterator."""
+    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
     settings = {
-        "input_key": "input_ids", "input_lengths_key": "input_lengths", "max_tokens_per_microbatch": budget,
-        "sequence_length_round": 1, "sequence_length_pad_multiple": 1, "algorithm": "modified_first_fit_decreasing",
-    }  # fmt: skip
+        "input_key": "input_ids",
+        "input_lengths_key": "input_lengths",
+        "max_tokens_per_microbatch": budget,
+        "sequence_length_round": 1,
+        "sequence_length_pad_multiple": 1,
+        "algorithm": "modified_first_fit_decreasing",
+    }
     shards, _ = boundary.function(batch, 1, **{options: settings})
     batch = shards[0].get_batch(0, len(lengths))
     return {"parts": [part["number"].tolist() for part in getattr(batch, iterator)()]}
@@ -715,15 +752,16 @@ def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, An
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     packer = boundary.function("modified_first_fit_decreasing", inputs["max_tokens_per_microbatch"])
-    return {"parts": packer.pack(lengths_of(inputs))}
+    return {"parts": packer.pack(kit.lengths_of(inputs))}
 
 
 _CONTAINER = Container(_batch, _read, {"imports": (_BATCHES,), "fixed": {"remainder": 0}})
 _ROWS = (
     _CONTAINER.surgery(f"{_BATCH}.chunk", "cut", _chunks),
-    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", counted),
+    _CONTAINER.surgery(f"{_BATCH}.repeat_interleave", "repeat", kit.apply_count),
     _CONTAINER.surgery(f"{_BATCH}.reorder_data", "reorder", _back_in_order),
-    _CONTAINER.joining(f"{_BATCH}.from_batches"), _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", cut),
+    _CONTAINER.joining(f"{_BATCH}.from_batches"),
+    _CONTAINER.surgery(f"{_BATCH}.shard_by_batch_size", "cut", kit.cut_parts),
     *(
         Binding(
             f"{_BATCH}.shard_by_batch_size", "microbatch_packing", call=partial(_sharded, options, f"make_{iterator}"),
@@ -736,7 +774,7 @@ _ROWS = (
     Binding("nemo_rl.data.packing.algorithms.get_packer", "microbatch_packing", call=_packed),
 )  # fmt: skip
 
-# -- rules ------------------------------------------------------------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -746,11 +784,11 @@ def _verified(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "reward_functions" in boundary.parameters:
         exact = boundary.module.exact_answer_alphanumeric_reward
         return {"score": boundary.function([(exact, 1.0), (boundary.module.format_reward, 0.5)])(truth, text)[0]}
-    return {"score": score_of(boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth))}
+    return {"score": kit.score_of(boundary.invoke({}, solution_str=text, response=text, ground_truth=truth, gt=truth))}
 
 
 _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environments.math_environment"
-_ALPHANUMERIC = ("42", "7", "100")  # letters and digits alone are compared
+_ALPHANUMERIC = ("42", "7", "100")  # only letters and digits are compared
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
 _RULES = (
@@ -773,48 +811,52 @@ _RULES = (
     ),
 )  # fmt: skip
 
-# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+# -- bindings for recipes only -----------------------------------------------------------------------------------------
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sequence whose tokens are sampled from ``top_k``, with the weight of a whole sequence."""
+    """Compute the loss of one sequence whose tokens were sampled from ``top_k``, with sequence-level weights."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
-        "input_ids": arguments["token_ids"], "token_mask": ones, "sample_mask": torch.ones(1), "advantages": ones,
-        "prev_logprobs": behind_a_prompt(arguments["old_log_probs"]),
-        "generation_logprobs": behind_a_prompt(arguments["rollout_log_probs"]),
-    }  # fmt: skip
+        "input_ids": arguments["token_ids"],
+        "token_mask": ones,
+        "sample_mask": torch.ones(1),
+        "advantages": ones,
+        "prev_logprobs": kit.prepend_prompt(arguments["old_log_probs"]),
+        "generation_logprobs": kit.prepend_prompt(arguments["rollout_log_probs"]),
+    }
     losses, names = (
-        boundary.imported[_LOSSES], ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
-    )  # fmt: skip
+        boundary.imported[_LOSSES],
+        ("sequence_level_importance_ratios", "use_importance_sampling_correction"),
+    )
     options = {**dict.fromkeys((*names, "disable_ppo_ratio"), True), "token_level_loss": False}
     loss = losses.ClippedPGLossFn(_configured(losses.ClippedPGLossConfig, options, _OPTIONS))
     batch = boundary.imported[_BATCHES].BatchedDataDict(data)
     params = boundary.imported[_SAMPLING].TrainingSamplingParams(top_k=arguments["top_k"])
-    with swapped(torch.Tensor, "cuda", lambda self: self):
+    with kit.swap(torch.Tensor, "cuda", lambda self: self):
         made, batch = boundary.function(arguments["logits"], batch, loss, sampling_params=params)
     counts = {"global_valid_seqs": torch.tensor(1.0), "global_valid_toks": torch.tensor(float(ones.shape[1] - 1))}
     return {"returned": loss(data=batch, **counts, **made)[0]}
 
 
 class _Words:
-    """A tokenizer and its template: a word is a token, and a message its words."""
+    """A tokenizer with a chat template: each word is a token, and a message is its words."""
 
     pad_token_id = 0
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, str]], **_: Any) -> str:
         return " ".join(message["content"] for message in messages)
 
-    def __call__(self, text: str, **_: Any) -> Named:
-        return Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
+    def __call__(self, text: str, **_: Any) -> kit.Named:
+        return kit.Named({"input_ids": torch.tensor([[int(word) for word in text.split()]])})
 
     def batch_decode(self, rows: Any, **_: Any) -> list[str]:
         return [str(row) for row in rows]
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the tokens that generation goes on from."""
+    """Return the tokens from which generation continues."""
     answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 
@@ -823,79 +865,19 @@ _SAMPLING = f"{_ALGORITHMS}.logits_sampling_utils"
 _CALLS = (
     Binding(
         f"{_PROCESSORS}.helpsteer3_data_processor", "call", call=_prompted,
-        stand_ins=(StandIn("tokenizer", "a word is a token, which is its number"),),
+        stand_ins=(StandIn("tokenizer", "a word is a token, and its number is its id"),),
     ),
     Binding(f"{_PREPARED}.prepare_loss_input", "call", call=_filtered, imports=(_LOSSES, _BATCHES, _SAMPLING)),
 )  # fmt: skip
 
-#: Reason -> what is left out for it.
-_LEFT_OUT = {
-    "metrics alone, or a log of them": """algorithms.grpo._log_mixed_rewards_and_advantages_information models.*metrics*
-        algorithms.*metric* environments.*metrics* algorithms.utils.print_efficiency_summary experience.*metric*""",
-    "which experts a router has chosen, for a replay on the same kernels": "*routed_experts* models.*_r3_trace_*",
-    "it starts Ray's workers and goes through the steps of a training; what it asks is bound": """algorithms.dpo.*
-        algorithms.rm.* algorithms.sft.* algorithms.distillation.* algorithms.single_controller* algorithms.*.validate
-        algorithms.xtoken_off_policy_distillation.* algorithms.*.setup algorithms.*_train *grpo_sync.*_sync""",
-    "it looks a thing up by its options, or refuses some": """algorithms.*._create_advantage_estimator
-        algorithms.*._validate_* algorithms.*._raise_if_* algorithms.*._resolve_* algorithms.*Config.* data.interfaces.*
-        algorithms.ppo._async_ppo_* data.utils.* experience.rollouts.*reward_penalty_* algorithms.utils.get_gdpo_*
-        experience.rollouts._infer_single_token_id experience.rollouts.should_mask_flagged_samples
-        models.automodel.data.check_sequence_dim models.megatron.data.get_and_validate_seqlen *._train_fields_for_step
-        algorithms.grpo._apply_configured_message_level_advantage_penalties""",
-    "what is bound asks it, or its options are those of what is bound": """algorithms.advantage_estimator.*.__init__
-        algorithms.*LossFn.__init__ algorithms.*.DPOLossFn.* algorithms.*.PreferenceLossFn.split_output_tensor
-        algorithms.*._preference_loss algorithms.*Wrapper.__init__ distributed.batched_data_dict.BatchedDataDict.*
-        data.llm_message_utils.* environments.dapo_math_verifier.* data.packing.* algorithms.loss.utils.*pack*
-        algorithms.advantage_estimator.*._reward_whiten environments.*._calculate_preference_score *.format_reward
-        experience.rollouts.calculate_rewards""",
-    "prepare_loss_input asks it, which a recipe calls; no contract of log-probs leaves some of a vocabulary out": """
-        algorithms.logits_sampling_utils.* algorithms.utils.mask_out_neg_inf_logprobs""",
-    "a teacher's log-ratio, without the gradient that kl_estimate has": "*.OPDAdvantageEstimator.compute_advantage",
-    "a flag or a rule of the environment's own changes rewards, advantages or weights: no contract has it": """
-        algorithms.grpo._apply_message_level_advantage_penalties algorithms.grpo._apply_mask_sample_filter
-        experience.rollouts._extract_mask_sample_flags experience.rollouts._apply_effort_shaping
-        experience.rollouts.apply_reward_penalties algorithms.grpo.scale_rewards *._clip_grpo_advantages""",
-    "the quotient of an advantage and its deviation; the estimator that has it today is bound": """
-        algorithms.grpo.normalize_advantages_with_epsilon""",
-    "it masks rows by a mean of ratios that importance_weight has not": "algorithms.*seq_logprob_error_masking",
-    "fields under other names, or rows of a validation that weigh nothing": """*._build_async_grpo_train_data
-        data.collate_fn.rl_collate_fn algorithms.utils.maybe_pad_last_batch experience.rollouts._tensorize_by_key""",
-    "the loss beside a draft's, which is bound": "algorithms.loss.wrapper.DraftLossWrapper.__call__",
-    "dynamic_sampling, which is bound, over rows that a store of other machines has": "*._apply_dynamic_sampling",
-    "a recipe asks it: boxes of an image, which no contract has": "environments.rewards.bbox_giou_reward",
-    "loaders that shuffle are torch's, or the user's": "data.dataloader.*",
-    "Megatron's packages cut and pack the batch": "models.megatron.data.*",
-    "it moves a microbatch to its device; BatchedDataDict, which is bound, cuts it": "models.automodel.data.*",
-    "distillation between two vocabularies: no contract has two sequences of tokens, aligned by their texts": """
-        algorithms.x_token.* data.cross_tokenizer_collate.* data.processors.kd_data_processor
-        algorithms.*.CrossTokenizerDistillationLossFn.*""",
-    "when a training stops; weights, fields, logs and checkpoints on their way": """data_plane.* algorithms.*_checkpoint
-        utils.* algorithms.grpo._validation_* algorithms.grpo.refit_policy_generation""",
-    "which teacher answers, and how its batches are padded": "algorithms.opd.* algorithms.grpo._pad_teacher_logprobs",
-    "images, sound and videos, as processors make them": """models.*_vlm_* experience.rollouts.*image*
-        data.multimodal_utils.* environments.nemo_gym_video.* environments.nemotron_utils.* data.*.vlm_*
-        distributed.*multimodal* experience.rollouts.*multimodal*""",
-    "columns as messages": "data.datasets.* data.processors.nemo_* data.processors.math_* data.processors.*choice*",
-    "it needs the process group of its ranks": "distributed.model_utils.* models.dtensor.*",
-    "it runs a program, plays a game, or searches": "environments.code_environment.* environments.games.* *.tools.*",
-    "it deals rows out to Ray's workers, or runs on one": """environments.*.step environments.vlm_environment.*
-        environments.utils.* *.reward_model_environment.* distributed.virtual_cluster.* distributed.worker_groups.*""",
-    "math_verify decides, a package that parses formulas": """environments.math_environment.HF*
-        environments.math_environment._select_extracted_answer environments.rewards.math_expression_reward
-        environments.rewards.geo3k_reward""",
-    "an evaluation, or a quantised model: nothing is trained": "evals.* data.collate_fn.eval_collate_fn modelopt.*",
-    "it asks an engine or an environment, starts its servers, or waits for them": """algorithms.async_utils.*
-        models.generation.* experience.rollout_manager.* experience.sync_rollout_* experience.payload.*
-        environments.nemo_gym.* experience.rollouts.*nemo_gym_* experience.rollouts._NemoGymStreamAccumulator.*
-        experience.rollouts.*generate_response* experience.rollouts.run_sample_* experience.rollouts.*_rollout_async*
-        experience.rollouts.run_async_*""",
-    "workers load models, and hand batches to them on their devices, and to losses that are bound": """
-        models.huggingface.* models.policy.* models.value.* models.automodel.train.* models.automodel.setup.*
-        models.megatron.setup.* models.megatron.draft.* models.megatron.router_replay.* models.megatron.train.*
-        models.megatron.common.*""",
-}
 
 _BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "nemo_rl.data_plane.*", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*",
+    "nemo_rl.evals.*", "nemo_rl.models.generation.*", "nemo_rl.models.megatron.setup.*", "nemo_rl.utils.*",
+)  # fmt: skip
+
 TARGET = Target(
     name="nemorl",
     arguments={"response_mask": ("mask", "response_mask")},
@@ -906,8 +888,8 @@ TARGET = Target(
         _LOSSES: (f"{_ALGORITHMS}.loss_functions", "nemo_reinforcer.algorithms.loss_functions"),
     },
     preload=("torch._dynamo", "pydantic", "transformers", "transformers.models.auto.processing_auto", "requests"),
-    # A patch of tokenizers is for transformers before 5.12; pydantic wants the TypedDict of Python 3.12.
+    # NeMo-RL patches tokenizers of transformers before 5.12, and pydantic requires the TypedDict of Python 3.12.
     at_import={"transformers.__version__": "5.11.0", "typing.TypedDict": Alias("typing_extensions.TypedDict")},
     bindings=tuple(replace(binding, dtypes=("float32", "bfloat16")) for binding in _BINDINGS),
-    unbound={f"nemo_rl.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    no_signal=_NO_SIGNAL,
 )

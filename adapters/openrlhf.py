@@ -1,7 +1,8 @@
-"""OpenRLHF (OpenRLHF/OpenRLHF): how Sentinel's contracts bind to its boundaries.
+"""Bindings for OpenRLHF (OpenRLHF/OpenRLHF).
 
-Its trainers import Ray, DeepSpeed and vLLM; none of that decides what a loss, an estimator or a mask computes. Those
-imports become ghosts, and the methods run on instances of the real classes that lack what they do not read.
+Its trainers import Ray, DeepSpeed and vLLM, which do not affect what a loss, an estimator or a mask computes. These
+imports become ghosts. Methods run on instances of the real classes that have only the attributes which the methods
+read.
 """
 
 from __future__ import annotations
@@ -13,44 +14,22 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, Neutral
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
+from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
+    LAYOUTS,
     RANKS,
     WORDS,
     Container,
     balanced_partition,
+    chat,
     masked_statistic,
     normalised_rewards,
     policy_loss,
     rule_reward,
 )
-from sentinel.binding.kit import (
-    Named,
-    Rows,
-    accepted,
-    all_swapped,
-    both_sides,
-    coefficients,
-    entropy_beside,
-    estimated,
-    gradients_of,
-    group_size,
-    named_tokens,
-    nested,
-    on_ranks,
-    own_randomness,
-    passed,
-    stand_in,
-    swapped,
-    tables_of,
-    taken,
-    torch,
-    two_token_logits,
-    unbuilt,
-)
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.surgery import LAYOUTS
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding.kit import torch
 
 _MAIN = "https://github.com/OpenRLHF/OpenRLHF/blob/3c3be6234e0cb353e76bb8019947db9dfe99fca7/openrlhf"
 _MADE = f"{_MAIN}/trainer/ppo_utils/experience_maker.py"
@@ -64,20 +43,20 @@ _MAKER = f"openrlhf.{_OF_MAKER}"
 _DPO = "openrlhf.trainer.dpo_trainer.DPOTrainer"
 _SFT = "openrlhf.datasets.sft_dataset.SFTDataset"
 
-#: A response ends where padding begins; tokens of an environment stand between those of the policy.
+#: A response ends where padding begins. Tokens of an environment are between those of the policy.
 _PADDED = {"response_mask": ("full", "right")}
 
 
-#: What was done before there was an option.
+#: Option -> the behaviour before the option existed.
 _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Make an instance by its own constructor, which takes an option of a later version only at what was usual."""
-    return boundary.owner(**accepted(boundary.owner, options, _USUAL))
+    """Build an instance with its own constructor. Options of later versions must have their earlier behaviour."""
+    return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
 _MODES = {"token-mean": True, "seq-mean-token-mean": False}
 _COUNTS = ("dp_size", "batch_num_tokens", "global_batch_size")
@@ -85,23 +64,24 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a loss the counts of the global batch; until May 2026 there were none."""
+    """Return the counts of the global batch for a loss. Until May 2026 there were none."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A row is a microbatch, and all of them are one step of the optimiser; the loss is their mean."""
+    """Call the loss once per row. Each row is a microbatch of one optimiser step, and the result is the mean of their
+    losses."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
-    counts = boundary.function(range(rows), stand_in(), rows, lambda row: mask[row : row + 1])
+    counts = boundary.function(range(rows), kit.stand_in(), rows, lambda row: mask[row : row + 1])
     parts = [aggregate(losses[row : row + 1], mask[row : row + 1], level, **info) for row, info in counts]
     return {"loss": sum(parts) / rows}
 
 
 def _of_a_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"].to(inputs["loss_mat"].dtype)
-    counts = boundary.invoke({}, strategy=stand_in(), loss_mask=mask)
+    counts = boundary.invoke({}, strategy=kit.stand_in(), loss_mask=mask)
     aggregate = boundary.imported[_LOSS].aggregate_loss
     return {"loss": aggregate(inputs["loss_mat"], mask, _MODES[inputs["loss_agg_mode"]], **counts)}
 
@@ -118,17 +98,17 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the clip range; until May 2025 it had one bound."""
+    """Return the clip range. Until May 2025 it had one bound."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
     if low != high:
-        raise AbsentError("not in this version: the clip range is symmetric")
+        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
     return {"clip_eps": low}
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the options of truncated importance sampling, in the four ways in which they have been spelt."""
+    """Return the options of truncated importance sampling, which have had four spellings."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -142,15 +122,18 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """GSPO is asked for by its name alone: its definition is a mean over sequences, whatever the default is. Of the two
-    boundaries one is the class, whose constructor knows that."""
+    """Call the policy loss.
+
+    GSPO is selected by name, and its definition is a mean over sequences, whatever the default is. One of the two
+    boundaries is the class, whose constructor handles that.
+    """
     if boundary.owner is None:
         boundary = replace(boundary, owner=boundary.function, function=boundary.function.forward)
     gspo = inputs["algorithm"] == "gspo"
     options = {"policy_loss_type": "gspo"} if gspo else {"token_level_loss": _MODES[inputs["loss_agg_mode"]]}
     correction = _correction(boundary, inputs)
     loss = _made(boundary, **options, **_range(boundary, inputs), dual_clip=inputs["dual_clip"], **correction)
-    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_log_probs": inputs["rollout_log_probs"]} if correction else {}
     answer = boundary.invoke({**names, **_counts(inputs), **rollout}, loss)
     values = (*(answer if isinstance(answer, tuple) else (answer,)), None, None)
@@ -158,61 +141,54 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a critic, or of supervised learning."""
+    """Call the loss of a critic or of supervised learning."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
-    return {"loss": boundary.invoke({**taken(inputs, *names), **_counts(inputs)}, loss)}
+    return {"loss": boundary.invoke({**kit.take_inputs(inputs, *names), **_counts(inputs)}, loss)}
 
 
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
 _BY_SEQUENCES = {"loss_scale_factor": None, "loss_agg_mode": "seq-mean-token-mean"}
 _CORRECTED = {"importance_weight_cap": (None, 2.0), **_AGGREGATES}
-_CUT = "the log-ratio is cut to [-20, 20] against overflow"
+_CUT = "the log-ratio is clamped to [-20, 20] to prevent overflow"
 _LOG_RATIO = Dialect("log_ratio_clamp", 20.0, _CUT, f"{_MAIN}/models/loss.py#L185")
-_REPORTED = Dialect("reported_log_ratio", "whole", "ppo_kl is reported before that cut", f"{_MAIN}/models/loss.py#L238")
+_REPORTED = Dialect(
+    "reported_log_ratio", "whole", "ppo_kl is reported before the log-ratio is clamped", f"{_MAIN}/models/loss.py#L238"
+)
 _LOSSES = (
     Binding(
-        f"{_LOSS}.aggregate_loss",
-        "loss_aggregation",
-        arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)},
-        outputs=("loss",),
+        f"{_LOSS}.aggregate_loss", "loss_aggregation",
+        arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)}, outputs=("loss",),
         call=partial(
-            passed, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS), says={"loss_agg_mode": _MODES}
+            kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS),
+            says={"loss_agg_mode": _MODES},
         ),
-        fixed={"weights": None, "loss_scale_factor": None},
-        accepts=_AGGREGATES,
+        fixed={"weights": None, "loss_scale_factor": None}, accepts=_AGGREGATES,
     ),
     _normalised_by("iter_grad_accum_global_norm", _of_a_step),
     _normalised_by("get_loss_batch_info", _of_a_batch),
     policy_loss(f"{_LOSS}.PolicyLoss", _policy, "gspo", _CLIP, fixed=_BY_SEQUENCES),
     policy_loss(f"{_LOSS}.PolicyLoss.forward", _policy, "ppo", _CLIP, _LOG_RATIO, _REPORTED, accepts=_CORRECTED),
     Binding(
-        f"{_LOSS}.ValueLoss.forward",
-        "value_loss",
-        arguments={"vpreds": ("values",), "values": ("old_values",)},
-        call=partial(_of_model, ("vpreds", "values", "returns", "response_mask")),
-        accepts=_AGGREGATES,
+        f"{_LOSS}.ValueLoss.forward", "value_loss", arguments={"vpreds": ("values",), "values": ("old_values",)},
+        call=partial(_of_model, ("vpreds", "values", "returns", "response_mask")), accepts=_AGGREGATES,
         dialects=(Dialect("factor", 0.5, "the loss is half the squared error", f"{_MAIN}/models/loss.py#L290"),),
     ),
     policy_loss(
-        f"{_LOSS}.SFTLoss.forward",
-        partial(_of_model, ("log_probs", "response_mask")),
-        "cross_entropy",
-        (),
-        arguments={"log_probs": ("per_token_logps",)},
-        accepts=_AGGREGATES,
+        f"{_LOSS}.SFTLoss.forward", partial(_of_model, ("log_probs", "response_mask")), "cross_entropy", (),
+        arguments={"log_probs": ("per_token_logps",)}, accepts=_AGGREGATES,
     ),
-)
+)  # fmt: skip
 
 
-# -- an update of the actor -------------------------------------------------------------------------------------------
+# -- an update of the actor --------------------------------------------------------------------------------------------
 
 _TRAINER = "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer"
 _DEEPSPEED = "openrlhf.utils.deepspeed.deepspeed"
 
 
 class _Bar(list[Any]):
-    """A progress bar that shows nothing."""
+    """A progress bar without output."""
 
     set_postfix = staticmethod(lambda *_: None)
 
@@ -223,26 +199,33 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's loop on each rank, from its buffer of rows without padding to DeepSpeed, which divides a loss
-    by the microbatches of a step and averages over ranks. A token is known by its id, wherever it ends up."""
+    """Run the trainer's loop on each rank, from its buffer of unpadded rows to DeepSpeed.
+
+    DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
+    the model finds its log-prob.
+    """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows, width = mask.shape
     share, budget = rows // count, inputs["max_tokens_per_microbatch"]
     size = share if budget is not None else inputs["micro_batch_size"] or share
     steps = 1 if budget is not None else share // size
-    tables, ids, args = tables_of(inputs), named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
+    tables, ids, args = kit.tables_of(inputs), kit.named_tokens(inputs)["input_ids"], _update_options(inputs, rows)
     last = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
     whole = {
-        "sequences": ids, "attention_mask": (torch.arange(width + 1)[None] <= last).long(), "action_mask": mask.bool(),
-        "action_log_probs": inputs["old_log_probs"], "base_action_log_probs": inputs["ref_log_probs"],
-        "advantages": inputs["advantages"], "total_length": last[:, 0] + 1,
-    }  # fmt: skip
+        "sequences": ids,
+        "attention_mask": (torch.arange(width + 1)[None] <= last).long(),
+        "action_mask": mask.bool(),
+        "action_log_probs": inputs["old_log_probs"],
+        "base_action_log_probs": inputs["ref_log_probs"],
+        "advantages": inputs["advantages"],
+        "total_length": last[:, 0] + 1,
+    }
     losses: list[Any] = []
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
             outputs = [table[sequences[:, 1:]] for table in tables.values()]
-            return outputs[0], Named(entropy=outputs[1] if len(outputs) > 1 else torch.zeros_like(outputs[0]))
+            return outputs[0], kit.Named(entropy=outputs[1] if len(outputs) > 1 else torch.zeros_like(outputs[0]))
 
         def backward(self, loss: Any) -> None:
             losses.append(loss / steps)
@@ -251,79 +234,88 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def rank(number: int) -> Any:
         settings = {"args": args, "accumulated_gradient": steps, "use_dynamic_batch": budget is not None}
-        mesh = {"dp": stand_in(get_group=lambda: None)}
+        mesh = {"dp": kit.stand_in(get_group=lambda: None)}
         kind = boundary.imported[_DEEPSPEED].DeepspeedStrategy
-        strategy = unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
+        strategy = kit.make_unbuilt(kind, world_size=count, ds_device_mesh=mesh, **settings)
         kind.ring_attn_group = None
-        schedule = stand_in(get_last_lr=lambda: [0.0])
+        schedule = kit.stand_in(get_last_lr=lambda: [0.0])
         trainer = boundary.owner(
             strategy, Table(), None, None, schedule, micro_train_batch_size=size, dataloader_pin_memory=False
         )
         part = slice(number * share, (number + 1) * share)
         columns = {name: None if column is None else column[part] for name, column in whole.items()}
         trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
-        with swapped(torch.cuda, "current_device", lambda: boundary.device):
+        with kit.swap(torch.cuda, "current_device", lambda: boundary.device):
             return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
-    with own_randomness(), swapped(torch.cuda, "current_device", lambda: 0), all_swapped(boundary.module, **quiet):
-        metrics = on_ranks(count, rank)[0]
+    with (
+        kit.keep_random_state(),
+        kit.swap(torch.cuda, "current_device", lambda: 0),
+        kit.swap_all(boundary.module, **quiet),
+    ):
+        metrics = kit.on_ranks(count, rank)[0]
     (sum(losses) / count).backward()
     named = {"pg_loss": "policy_loss", "kl_loss": "kl", "entropy": "entropy_loss"}
-    return {**gradients_of(inputs), **{name: metrics.get(theirs) for name, theirs in named.items()}}
+    return {**kit.gradients_of(inputs), **{name: metrics.get(theirs) for name, theirs in named.items()}}
 
 
 _UNCORRECTED = (("type", "tis"), ("level", "off"), ("mode", "mask"), ("gating", "ratio"), ("threshold", None))
 
 
 def _update_options(inputs: Mapping[str, Any], rows: int) -> Any:
-    """Give what the trainer reads of its command line."""
+    """Return the command-line options that the trainer reads."""
     reference, budget = inputs["ref_log_probs"], inputs["max_tokens_per_microbatch"]
     off = ("train.colocate_all", "train.async_enable", "algo.advantage.is_correction_enable", "ds.packing_samples")
     one = ("train.max_epochs", "rollout.n_samples_per_prompt", "ds.ring_attn_size", "ds.tensor_parallel_size")
     values = {
-        "train.dynamic_batch_enable": budget is not None, "train.max_tokens_per_gpu": budget,
-        **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows), "vllm.sync_backend": "nccl",
-        "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]), "actor.aux_loss_coef": 0.0,
-        "actor.dual_clip": inputs["dual_clip"], "actor.policy_loss_type": "ppo", "actor.loss_agg_mode": "token-mean",
+        "train.dynamic_batch_enable": budget is not None,
+        "train.max_tokens_per_gpu": budget,
+        **dict.fromkeys(("train.batch_size", "rollout.batch_size"), rows),
+        "vllm.sync_backend": "nccl",
+        "actor.eps_clip_low_high": (inputs["eps_clip_low"], inputs["eps_clip_high"]),
+        "actor.aux_loss_coef": 0.0,
+        "actor.dual_clip": inputs["dual_clip"],
+        "actor.policy_loss_type": "ppo",
+        "actor.loss_agg_mode": "token-mean",
         "actor.entropy_coef": None if inputs["entropies"] is None else inputs["entropy_coef"],
-        "algo.kl.use_loss": reference is not None, "algo.kl.init_coef": inputs["kl_coef"],
+        "algo.kl.use_loss": reference is not None,
+        "algo.kl.init_coef": inputs["kl_coef"],
         "algo.kl.estimator": inputs["kl_estimator"],
         **{f"algo.advantage.is_correction_{name}": option for name, option in _UNCORRECTED},
-    }  # fmt: skip
-    return nested({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
+    }
+    return kit.nest_options({**dict.fromkeys(off, False), **dict.fromkeys(one, 1), **values})
 
 
 _UPDATES = (
     Binding(
-        f"{_TRAINER}.ppo_train",
-        "policy_update",
-        call=_update,
-        imports=(_DEEPSPEED, _EXPERIENCE),
+        f"{_TRAINER}.ppo_train", "policy_update", call=_update, imports=(_DEEPSPEED, _EXPERIENCE),
         requires=("openrlhf.utils.loss_utils.iter_grad_accum_global_norm",),
         stand_ins=(
-            StandIn("actor", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
-            StandIn("DeepSpeed", "its engine divides a loss by the microbatches of a step, and averages over ranks"),
+            StandIn("actor", "a table of log-probs; the forward pass looks up its input tokens"),
+            StandIn(
+                "DeepSpeed",
+                "the engine divides a loss by the number of microbatches in a step and averages over ranks",
+            ),
             RANKS,
         ),
-        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None},
-        accepts={"kl_estimator": ("k1", "k2", "k3")},
+        fixed={"loss_agg_mode": "token-mean", "loss_scale_factor": None}, accepts={"kl_estimator": ("k1", "k2", "k3")},
         dialects=(
             _LOG_RATIO,
-            Dialect("kl_clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
+            Dialect("kl_clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),
         ),
     ),
-)
+)  # fmt: skip
 
 
-# -- KL, rewards, masked statistics, and log-probs of a model --------------------------------------------------------
+# -- KL, rewards, masked statistics, and log-probs of a model ----------------------------------------------------------
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without a penalty; it adds the KL that it is given, or has computed, times 0."""
+    """Place rewards without a penalty: the KL that is passed in, or computed, is multiplied by 0."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
-        raise AbsentError("not in this version: rewards beyond 10, which it cuts")
+        raise AbsentError("not in this version: rewards above 10, which are clamped")
     nothing = torch.zeros(mask.shape)
     kl = {"log_probs": nothing, "log_probs_base": nothing} if "log_probs" in boundary.parameters else {"kl": nothing}
     answer = boundary.invoke({"rewards": inputs["rewards"], "response_mask": mask}, kl_coef=0.0, **kl)
@@ -331,156 +323,150 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Until October 2024 there was one estimator, which was always given a mask; until July 2025 none was cut."""
+    """Call the KL estimator. Until October 2024 there was one estimator, with a required mask; until July 2025 none
+    clamped."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
-        raise AbsentError("not in this version: an estimate is cut to [-10, 10]")
+        raise AbsentError("not in this version: an estimate is clamped to [-10, 10]")
     switch, whole = "use_kl_estimator_k3", torch.ones_like(inputs["log_probs"])
     switches = {"k1": {switch: False}, "k3": {switch: True}}
     if switch not in boundary.parameters:
         switches = {"k1": {"action_mask": whole}}
-    return estimated(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
+    return kit.call_estimator(switches, ("log_probs", "ref_log_probs"), boundary, inputs)
 
 
 _NUMBERS = (
     Binding(
-        f"{_UTILS}.compute_approx_kl",
-        "kl_estimate",
-        outputs=("kl",),
-        call=_estimate,
-        fixed={"response_mask": None},
+        f"{_UTILS}.compute_approx_kl", "kl_estimate", outputs=("kl",), call=_estimate, fixed={"response_mask": None},
         accepts={"kl_estimator": ("k1", "k2", "k3")},
-        dialects=(Dialect("clamp", 10.0, "an estimate is cut to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
+        dialects=(Dialect("clamp", 10.0, "an estimate is clamped to [-10, 10]", f"{_MAIN}/models/utils.py#L88"),),
     ),
     Binding(
-        f"{_UTILS}.compute_reward",
-        "token_reward",
-        arguments={"rewards": ("r",)},
-        call=_landed,
-        fixed={"score_as": None},
-        accepts=_PADDED,
+        f"{_UTILS}.compute_reward", "token_reward", arguments={"rewards": ("r",)}, call=_landed,
+        fixed={"score_as": None}, accepts=_PADDED,
     ),
     masked_statistic(f"{_UTILS}.masked_mean", "mean", "axis"),
     masked_statistic(
-        f"{_UTILS}.masked_normalize",
-        "whiten",
-        "epsilon",
-        fixed={"unbiased": False, "axis": "token"},
+        f"{_UTILS}.masked_normalize", "whiten", "epsilon", fixed={"unbiased": False, "axis": "token"},
         dialects=(
             Dialect("epsilon_placement", "floor", "the variance is at least eps", f"{_MAIN}/models/utils.py#L178"),
         ),
     ),
-)
+)  # fmt: skip
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """On a copy: it divides the model's logits in place, which nobody reads again."""
+    """Call with a copy of the logits. The function divides them in place, and OpenRLHF does not read them again."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
-        raise AbsentError("not in this version: there is no sampling temperature")
+        raise AbsentError("not in this version: sampling temperature")
     log_probs = boundary.invoke({}, temperature=inputs["temperature"], **arguments)
     return {"log_probs": log_probs, "entropy": None}
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One token of a prompt stands before the response. The model is a table of the scenario's logits."""
+    """Compute log-probs with a model that returns the scenario's logits. One prompt token precedes the response."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
     class Table(torch.nn.Module):
         def forward(self, *_: Any, **__: Any) -> Any:
-            return Named(logits=torch.cat([logits, behind], 1))
+            return kit.Named(logits=torch.cat([logits, behind], 1))
 
-    options = taken(inputs, "temperature")
-    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # which took it before there was the option
-        options = accepted(boundary.owner, options, _USUAL)
+    options = kit.take_inputs(inputs, "temperature")
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # the model applied it before the option existed
+        options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
     sequences = torch.cat([torch.zeros_like(ids[:, :1]), ids], 1)
-    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the former until May 2025
+    of_response = {"num_actions": ids.shape[1], "action_mask": mask}  # the first form until May 2025
     answer = boundary.invoke({}, actor, sequences=sequences, attention_mask=torch.ones_like(sequences), **of_response)
     return {"log_probs": answer, "entropy": None}
 
 
-_MODEL = StandIn("model", "a table of the scenario's logits; what a network computes is not what is looked at")
+_MODEL = StandIn("model", "a table of the scenario's logits; the network's own computation is not checked")
 _LOG_PROBS = (
     Binding(f"{_UTILS}.log_probs_from_logits", "token_log_probs", call=_from_logits, fixed={"with_entropy": False}),
     Binding(
-        f"{_UTILS}.compute_entropy",
-        "token_log_probs",
-        call=partial(entropy_beside, "log_probs_from_logits"),
+        f"{_UTILS}.compute_entropy", "token_log_probs", call=partial(kit.call_entropy, "log_probs_from_logits"),
         fixed={"temperature": 1.0, "with_entropy": True},
     ),
     Binding(
-        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False}
+        f"{_ACTOR}.forward", "token_log_probs", call=_from_a_model, stand_ins=(_MODEL,), fixed={"with_entropy": False},
     ),
-)
+)  # fmt: skip
 
 
-# -- advantages and returns, length penalties and the KL coefficient --------------------------------------------------
+# -- advantages and returns, length penalties and the KL coefficient ---------------------------------------------------
 
 
 def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    return boundary.invoke(taken(inputs, *names), unbuilt(boundary.owner))
+    return boundary.invoke(kit.take_inputs(inputs, *names), kit.make_unbuilt(boundary.owner))
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Give the options that an advantage reads, as they are grouped since April 2026 and as they were before."""
+    """Return the options that an advantage reads: grouped since April 2026, flat before."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
-        "advantage_estimator": estimator, "n_samples_per_prompt": samples, "gamma": gamma, "lambd": 1.0,
-        "no_advantage_std_norm": False, **dict.fromkeys(("reward_clip_range", *unset[1:])),
-    }  # fmt: skip
+        "advantage_estimator": estimator,
+        "n_samples_per_prompt": samples,
+        "gamma": gamma,
+        "lambd": 1.0,
+        "no_advantage_std_norm": False,
+        **dict.fromkeys(("reward_clip_range", *unset[1:])),
+    }
     grouped = {
         **{f"algo.advantage.{name}": former[name] for name in ("gamma", "lambd")},
         **dict.fromkeys((*(f"reward.{name}" for name in unset), "rollout.max_new_tokens", "data.max_len")),
-        "algo.advantage.estimator": estimator, "algo.advantage.no_std_norm": False, "algo.kl.use_loss": False,
+        "algo.advantage.estimator": estimator,
+        "algo.advantage.no_std_norm": False,
+        "algo.kl.use_loss": False,
         "rollout.n_samples_per_prompt": samples,
-    }  # fmt: skip
-    return nested({**former, **grouped})
+    }
+    return kit.nest_options({**former, **grouped})
 
 
 def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
-    """Compute advantages of one experience, whose rows stand in the order of their prompts."""
+    """Compute the advantages of one experience, whose rows are sorted by prompt."""
     if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
-        raise AbsentError("not in this version: it moves rewards to a GPU, wherever they are")
+        raise AbsentError("not in this version: the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
     lengths = (mask != 0).sum(-1)
     columns = {"kl": kl, "action_mask": mask, "values": torch.zeros(mask.shape), "response_length": lengths}
     info = {"reward": rewards.clone(), "response_length": lengths}
     numbered = {"index": [*range(len(rewards))], "to_device": lambda *_: None}
-    experience = stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
-    settings = {"strategy": stand_in(args=options), "args": options, "kl_ctl": stand_in(value=coefficient)}
-    maker = unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
+    experience = kit.stand_in(rewards=rewards.clone(), truncated=None, info=info, **columns, **numbered)
+    settings = {"strategy": kit.stand_in(args=options), "args": options, "kl_ctl": kit.stand_in(value=coefficient)}
+    maker = kit.make_unbuilt(boundary.owner, advantage_estimator=estimator, **settings)
     (answer,) = boundary.function(maker, [experience])
     return answer.advantages
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the estimator that has these settings."""
-    settings, samples = (inputs["std_level"], inputs["leave_one_out"]), group_size(inputs)
+    settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
-        raise AbsentError("no estimator leaves one out and scales")
+        raise AbsentError("no estimator both leaves one out and scales")
     if samples == 1:
-        raise AbsentError("its command line refuses one sample a prompt with this estimator")
+        raise AbsentError("the command line refuses one sample per prompt with this estimator")
     if (estimator := _ESTIMATORS[settings]) not in inspect.getsource(inspect.unwrap(boundary.function)):
-        raise AbsentError(f"not in this version: there is no estimator {estimator}")
+        raise AbsentError(f"not in this version: the estimator {estimator}")
     rewards = inputs["rewards"]
     mask = torch.ones(len(rewards), 1)
     return {"normalised": _advantages(boundary, estimator, samples, torch.zeros(mask.shape), mask, rewards, 0.0)[:, 0]}
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without discount the return of a token is its own reward, and that minus its KL."""
+    """Normalise advantages. Without discount a token's return is its own reward minus its KL."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    experience = stand_in(
+    experience = kit.stand_in(
         rewards=inputs["rewards"].clone(), response_length=(inputs["response_mask"] != 0).sum(-1), info={}
     )
     boundary.function([experience], inputs["max_length"], inputs["buffer"], inputs["factor"])
@@ -489,62 +475,54 @@ def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kl_coefficient(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if inputs["adaptive"]:
-        return coefficients(boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs)
-    return coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
+        return kit.read_coefficients(
+            boundary.function(inputs["initial"], inputs["target_kl"], inputs["horizon"]), inputs
+        )
+    return kit.read_coefficients(boundary.module.FixedKLController(inputs["initial"]), inputs)
 
 
-_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads options, and a KL coefficient")
-_SAMPLES = StandIn("experience", "a record of tensors; the step reads those that it is given")
+_MAKING = StandIn("self", "an experience maker starts Ray actors; the step reads only options and a KL coefficient")
+_SAMPLES = StandIn("experience", "a record of tensors; the step reads only those in the scenario")
 
 
 #: (std_level, leave_one_out) -> the estimator.
 _ESTIMATORS = {("group", False): "group_norm", (None, False): "dr_grpo", (None, True): "rloo"}
 _ADVANTAGES = (
     Binding(
-        f"{_MAKER}.get_advantages_and_returns",
-        "generalised_advantage",
-        outputs=("advantages", "returns"),
+        f"{_MAKER}.get_advantages_and_returns", "generalised_advantage", outputs=("advantages", "returns"),
         call=partial(_of_a_maker, ("values", "token_level_rewards", "response_mask", "gamma", "lam")),
     ),
     Binding(
-        f"{_MAKER}.get_cumulative_returns",
-        "discounted_return",
-        outputs=("returns",),
+        f"{_MAKER}.get_cumulative_returns", "discounted_return", outputs=("returns",),
         call=partial(_of_a_maker, ("token_level_rewards", "response_mask", "gamma")),
         fixed={"kl": None, "kl_coef": 0.0},
     ),
     normalised_rewards(
-        f"{_MAKER}.compute_advantages_and_returns",
-        _relative,
-        "std_level",
-        "leave_one_out",
-        stand_ins=(_MAKING, _SAMPLES),
-        fixed={"epsilon": 1e-9, "group_layout": "equal"},
+        f"{_MAKER}.compute_advantages_and_returns", _relative, "std_level", "leave_one_out",
+        stand_ins=(_MAKING, _SAMPLES), fixed={"epsilon": 1e-09, "group_layout": "equal"},
         accepts={"std_level": (None, "group")},
     ),
     Binding(
-        f"{_MAKER}.compute_advantages_and_returns",
-        "advantage_normalisation",
-        call=_whitened,
+        f"{_MAKER}.compute_advantages_and_returns", "advantage_normalisation", call=_whitened,
         stand_ins=(_MAKING, _SAMPLES),
-        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-8},
-        accepts=_PADDED,
+        fixed={"mean_level": "batch", "std_level": "batch", "leave_one_out": False, "epsilon": 1e-08}, accepts=_PADDED,
         dialects=(
-            Dialect("std", "biased", "the variance divides by the tokens", f"{_MADE}#L316"),
+            Dialect("std", "biased", "the variance divides by the token count", f"{_MADE}#L316"),
             Dialect("epsilon_placement", "floor", "the variance is at least 1e-8", f"{_MADE}#L317"),
-            Dialect("masked_output", "any", "the loss multiplies by its mask", f"{_MAIN}/models/loss.py#L34"),
+            Dialect("masked_output", "any", "the loss applies its mask", f"{_MAIN}/models/loss.py#L34"),
         ),
     ),
     Binding(f"{_PPO}.length_penalty.apply_overlong_penalty", "overlong_penalty", call=_overlong, stand_ins=(_SAMPLES,)),
     Binding(f"{_PPO}.kl_controller.AdaptiveKLController", "kl_coefficient", call=_kl_coefficient),
-)
+)  # fmt: skip
 
 
-# -- experiences and padding ------------------------------------------------------------------------------------------
+# -- experiences and padding -------------------------------------------------------------------------------------------
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It pads to the longest row: one more row, of the length that there is to be, is cut off again."""
+    """Pad rows. The function pads to the longest row, so one more row of the requested length is added and removed
+    again."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -563,18 +541,18 @@ def _drawn(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"drawn": drawn}
 
 
-#: What a row of an experience is called in a scenario of rows.
+#: Field of an experience -> the contract's name of the column.
 _COLUMNS = {"number": "total_length", "tokens": "sequences", "weights": "advantages", "label": "labels"}
 
 
 def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
     named = {theirs: fields[ours] for ours, theirs in _COLUMNS.items()}
     made, whole = boundary.imported[_EXPERIENCE].Experience, torch.ones_like(fields["tokens"])
-    return made(**accepted(made, named), attention_mask=whole, action_mask=whole, info={})
+    return made(**kit.keep_accepted(made, named), attention_mask=whole, action_mask=whole, info={})
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """An experience of one sample has no axis of rows."""
+    """Read an experience. With one sample it has no row axis."""
     columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
     if not columns["number"].ndim:
         columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
@@ -590,19 +568,21 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Append to a buffer, and collate."""
-    with swapped(torch.cuda, "current_device", lambda: 0):
+    """Append experiences to a buffer and collate them."""
+    with kit.swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
     return [boundary.function(buffer, [buffer[place] for place in range(len(buffer))])]
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance samples whose labels are their places, and which have nothing but lengths."""
+    """Balance samples whose labels are their positions and which have only lengths."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
-    args = nested({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
-    rows = made(**accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))])
+    args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
+    rows = made(
+        **kit.keep_accepted(made, {"total_length": lengths}), sequences=lengths[:, None], labels=[*range(len(lengths))]
+    )
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
 
@@ -617,14 +597,15 @@ _ROWS = (
     Binding(_ZEROS, "column_padding", formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",), call=_padded),
     balanced_partition(f"{_EXPERIENCE}.balance_experiences", call=_balanced, fixed={"equal_size": True}),
     balanced_partition("openrlhf.utils.seqlen_balancing.get_seqlen_balanced_partitions"),
-)
+)  # fmt: skip
 
 
-# -- supervised and preference data -----------------------------------------------------------------------------------
+# -- supervised and preference data ------------------------------------------------------------------------------------
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A mask stands at the position that predicts a token, as the trainer reads it: by the token, one to the right."""
+    """Read the trained tokens. A mask refers to the position that predicts a token; the trainer reads the token to its
+    right."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -632,7 +613,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ):
         ids = torch.cat([prompt[counts != 0], response[:length]])[None]
         own = int(counts.sum())
-        dataset = unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
+        dataset = kit.make_unbuilt(boundary.owner, prompt_ids_lens=[own], max_length=99, **plain)
         mask = boundary.function(dataset, ids, 0)[0, :-1]
         whole = torch.zeros(before + len(response))
         whole[before - own + 1 :][: len(mask)] = mask
@@ -641,28 +622,28 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Make a data set of one row of messages, by its own constructor."""
+    """Build a data set of one row of messages with its own constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
-    args = nested({**read, **{f"data.{name}": value for name, value in read.items()}})
+    args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
     taken_options = {name: value for name, value in options.items() if name in parameters}
     if any(value and name not in taken_options for name, value in options.items()):
         raise AbsentError(f"not in this version: {boundary.owner.__name__} has none of {sorted(options)}")
-    return boundary.owner(Rows([dict(row)]), tokenizer, 1000, stand_in(args=args), **taken_options)
+    return boundary.owner(kit.Rows([dict(row)]), tokenizer, 1000, kit.stand_in(args=args), **taken_options)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of one conversation. Its mask stands one position before a token."""
+    """Read the item of one conversation. Its mask is one position to the left of the token."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
     if isinstance(ids, int):
-        raise AbsentError("not in this version: a trainer makes the mask, of a prompt's length")
+        raise AbsentError("not in this version: the trainer makes the mask from the prompt length")
     return {"token_ids": ids[0], "loss_mask": [0, *mask[0, :-1].tolist()]}
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The chosen answer to a chat, beside another one; what is behind the prompt is compared."""
+    """Read the chosen answer to a chat next to a rejected one. Only the tokens after the prompt are compared."""
     tokenizer, messages = chat(inputs)
     other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
     data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
@@ -671,18 +652,19 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """Compute the trainer's log-probs of both sides, behind a prompt of two tokens; a model has its own of the second.
+    """Compute the trainer's log-probs of both sides after a two-token prompt.
 
-    The token that stands there has the scenario's log-prob.
+    The model predicts the second prompt token, too, with its own log-prob. Response tokens have the scenario's
+    log-probs.
     """
     pad = torch.nn.functional.pad
-    masks = pad(both_sides(inputs, "mask").long(), (2, 0), value=1)
-    table = pad(both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
-    logits = two_token_logits(table)
+    masks = pad(kit.join_both_sides(inputs, "mask").long(), (2, 0), value=1)
+    table = pad(kit.join_both_sides(inputs, name, -1.0), (1, 0), value=of_prompt)
+    logits = kit.two_token_logits(table)
     logits = torch.cat([logits, torch.zeros_like(logits[:, :1])], 1)
 
     def model(*_: Any, return_logprobs: bool = False, **__: Any) -> Any:
-        output = Named(logits=logits)
+        output = kit.Named(logits=logits)
         return (table, output) if return_logprobs else output
 
     (chosen, rejected), (ids, other) = masks.chunk(2), torch.ones_like(masks).chunk(2)
@@ -690,31 +672,33 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As ``fit`` does: the log-probs of both models, and the loss of both. Either of the two is the boundary."""
+    """Compute the log-probs of both models and the loss, as ``fit`` does. The boundary is one of the two functions."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
-    packing, parts = {"packing_samples": False}, {"strategy": stand_in(ring_attn_group=None), "loss_fn": loss}
-    tokenizer = stand_in(pad_token_id=0)
-    trainer = unbuilt(of_trainer.DPOTrainer, tokenizer=tokenizer, args=stand_in(**packing), **packing, **parts)
+    packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
+    tokenizer = kit.stand_in(pad_token_id=0)
+    trainer = kit.make_unbuilt(
+        of_trainer.DPOTrainer, tokenizer=tokenizer, args=kit.stand_in(**packing), **packing, **parts
+    )
     policy, reference = _log_sum(trainer, inputs, "log_probs", -0.5), _log_sum(trainer, inputs, "ref_log_probs", -1.5)
     return {"loss": loss(*policy, *reference)[0]}
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """The trainer's log-probs are asked for by DPO's loss, the loss by IPO's."""
+    """Bind the trainer's log-probs for DPO's loss and the loss for IPO."""
     return Binding(
         boundary,
         "preference_loss",
         call=_preference,
         imports=(_DPO.rpartition(".")[0],),
-        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads a token id")),
+        stand_ins=(_MODEL, StandIn("self", "a trainer starts DeepSpeed; the step reads only a token id")),
         fixed={"loss_type": loss_type, "ld_alpha": None},
         accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
     )
 
 
-_OF_FILES = StandIn("self", "a dataset reads files; the mask reads the length of a prompt")
-_NEW_LINE = "the new line behind an answer's end is trained with it"
+_OF_FILES = StandIn("self", "a dataset reads files; the mask reads only the length of a prompt")
+_NEW_LINE = "the newline after the end of an answer is trained with it"
 _DATA = (
     Binding(f"{_SFT}.get_loss_mask", "response_masks", call=_trained_tokens, stand_ins=(_OF_FILES,)),
     Binding(
@@ -742,21 +726,24 @@ _DATA = (
 
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """Tokenize: a letter is a token."""
+    """Tokenize: each letter is a token."""
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Behind a prompt of two tokens; what comes after the last turn is the environment's, and cut off here."""
+    """Run an episode after a two-token prompt. Tokens after the last turn belong to the environment and are cut off
+    here."""
     lengths, observed = inputs["said"], iter(inputs["heard"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
-        """Say so many tokens in each turn, or as many of them as there may be."""
+        """Generate the scenario's number of tokens in each turn, up to the limit."""
         says = next(turns)
         ids = [1] * min(says, params.max_tokens)
         reason = "length" if says > params.max_tokens else "stop"
-        return stand_in(outputs=[stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)])
+        return kit.stand_in(
+            outputs=[kit.stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)]
+        )
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
@@ -767,11 +754,11 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         agent = type("Agent", bases, {"__init__": lambda self: None, "step": answer})
         executor = boundary.owner(agent)
     elif len(lengths) > 1 or inputs["heard"][-1]:
-        raise AbsentError("it has one turn, and no environment")
+        raise AbsentError("it has one turn and no environment")
     else:
         executor = boundary.owner()
-    params = stand_in(max_tokens=None, logprobs=None)
-    engine = {"llm_engine": stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
+    params = kit.stand_in(max_tokens=None, logprobs=None)
+    engine = {"llm_engine": kit.stand_in(generate=generate), "hf_tokenizer": _letters, "sampling_params": params}
     room = 2 + inputs["max_tokens"]
     record = asyncio.run(boundary.invoke({}, executor, prompt="pp", label="", max_length=room, **engine))
     spans = record["action_ranges"]
@@ -783,46 +770,46 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _AGENT = "openrlhf.utils.agent"
 _RULES, _KNOWS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
 _ENGINE = (
-    StandIn("llm_engine", "answers as many tokens as the scenario says"),
-    StandIn("hf_tokenizer", "a letter is a token"),
+    StandIn("llm_engine", "returns as many tokens as the scenario requires"),
+    StandIn("hf_tokenizer", "each letter is a token"),
 )
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", knows=knows) for kind, knows in _KNOWS.items()),
-)
+)  # fmt: skip
 
 
-# -- what is asked for by recipes alone -------------------------------------------------------------------------------
+# -- bindings for recipes only -----------------------------------------------------------------------------------------
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """On a machine without an accelerator, in a ring of two ranks."""
+    """Run on a machine without an accelerator, in a ring of two ranks."""
     import torch
 
     ones = torch.ones
     with (
-        swapped(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
-        swapped(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
+        kit.swap(boundary.module.dist, "get_world_size", lambda *_, **__: 2),
+        kit.swap(torch, "ones", lambda *shape, device=None, **more: ones(*shape, **more)),
     ):
         return {"returned": boundary.function(**inputs["arguments"], ring_attn_group=None)}
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the reported pass rate, where engines answered ``consumed`` prompts, and ``accepted`` samples are left."""
+    """Return the reported pass rate after engines processed ``consumed`` prompts and ``accepted`` samples were kept."""
     numbers = inputs["arguments"]
     samples = numbers["samples_per_prompt"]
     former = {"n_samples_per_prompt": samples, "vllm_generate_batch_size": None, "vllm_enable_sleep": False}
     grouped = {"rollout.n_samples_per_prompt": samples, "rollout.vllm_generate_batch_size": None}
     switches = {"vllm.enable_sleep": False, "algo.dynamic_filtering_enable": True, "dynamic_filtering": True}
-    args = nested({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
+    args = kit.nest_options({"rollout.batch_size": 1, "rollout_batch_size": 1, **former, **grouped, **switches})
     answered = ([None] * numbers["accepted"], numbers["consumed"], False)
-    generator = unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
+    generator = kit.make_unbuilt(boundary.owner, args=args, prompts_dataloader=[], _generate_vllm=lambda **_: answered)
     return {"returned": boundary.function(generator)[1]}
 
 
-_TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function asks for their number")
-_ANSWERED = StandIn("_generate_vllm", "engines answer; what they say is how many prompts and samples")
+_TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function reads only their number")
+_ANSWERED = StandIn("_generate_vllm", "engines; the function reads only how many prompts and samples they returned")
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(
@@ -831,34 +818,12 @@ _CALLS = (
     ),
 )  # fmt: skip
 
-#: Reason -> what is left out for it.
-_LEFT_OUT = {
-    "one logarithm of a difference of scores": "models.loss.PairWiseLoss.forward models.loss.LogExpLoss.forward",
-    "a factor or a number, where a response was cut": "trainer.ppo_utils.length_penalty.apply_stop_properly_penalty",
-    "the mean of a cross entropy; nothing calls it any more": "models.loss.GPTLMLoss.forward",
-    "options, which what is bound is asked with": f"""
-        models.loss.* {_OF_MAKER}.__init__ utils.agent.* trainer.ppo_utils.replay_buffer.NaiveReplayBuffer.__init__""",
-    "masks by the tokens that end a response, until agents said them in 2025": "models.utils.process_sequences",
-    "what is bound asks it, or asks nothing else": f"""
-        models.utils._logsumexp_by_chunk datasets.sft_dataset.* datasets.reward_dataset.* models.utils.un*ing_samples
-        trainer.ppo_utils.length_penalty.apply_length_penalties {_OF_MAKER}.make_experience_batch
-        {_OF_MAKER}.split_rollout_samples utils.loss_utils._optimizer_step_loss_norm utils.math_utils.* *_with_rewards
-        utils.seqlen_balancing.* utils.distributed_sampler.* utils.utils.remove_pad_token
-        trainer.ppo_utils.experience.Experience.* trainer.ppo_utils.experience.remove_padding_in_sequences
-        trainer.ppo_utils.replay_buffer.*""",
-    "DeepSpeed's loop around a model, and around losses that are bound": """
-        trainer.dpo_trainer.* trainer.rm_trainer.* trainer.sft_trainer.* utils.deepspeed.*""",
-    "a step of a model on its device, whose losses and what they divide by are bound": """
-        trainer.ray.ppo_actor.* trainer.ray.ppo_critic.* trainer.ray.launcher.* models.utils.reset_position_ids""",
-    "it loads a model, or puts a head on one": "models.actor.Actor.__init__ models.model.*",
-    "slices and gathers of the ranks of a ring; a recipe has their padding": "models.ring_attn_utils.*",
-    "it reads options, starts a trainer or a service, or talks to one": "cli.* utils.logging_utils.*",
-    "means over an evaluation; nothing is trained on them": "trainer.ppo_trainer.compute_eval_metrics",
-    "it asks Ray's actors, or engines, in turn, and waits for them; what it makes of their answers is bound": f"""
-        trainer.ppo_trainer.* trainer.ppo_trainer_async.* {_OF_MAKER}.make_experience {_OF_MAKER}._dispatch_forward
-        trainer.ppo_utils.samples_generator.* trainer.ray.utils.* trainer.ray.vllm_engine.*""",
-    "columns of text or images, as a template or processor makes them": "datasets.prompts_dataset.* utils.vlm_utils.*",
-}
+
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "openrlhf.cli.*", "openrlhf.models.model.*", "openrlhf.trainer.ray.launcher.*",
+    "openrlhf.trainer.ray.vllm_engine.*", "openrlhf.utils.logging_utils.*",
+)  # fmt: skip
 
 TARGET = Target(
     name="openrlhf",
@@ -881,5 +846,5 @@ TARGET = Target(
         for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)
         for binding in part
     ),
-    unbound={f"openrlhf.{path}": reason for reason, paths in _LEFT_OUT.items() for path in paths.split()},
+    no_signal=_NO_SIGNAL,
 )

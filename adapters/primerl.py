@@ -1,7 +1,7 @@
-"""prime-rl (PrimeIntellect-ai/prime-rl): how Sentinel's contracts bind to its boundaries.
+"""Bindings for prime-rl (PrimeIntellect-ai/prime-rl).
 
-It has one flat tensor a sample, and no padding: the rows of a scenario are cut where their mask ends. Its loss is a sum
-over samples, divided by a count of the whole step. Until July 2025 it was a package of another name, ``zeroband``.
+prime-rl has one flat tensor per sample and no padding: rows of a scenario are cut at the end of their mask. Its loss is
+a sum over samples, divided by a count over the whole step. Until July 2025 the package was called ``zeroband``.
 """
 
 from __future__ import annotations
@@ -13,27 +13,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import balanced_partition, group_advantage, normalised_rewards, policy_loss
-from sentinel.binding.kit import (
-    all_swapped,
-    entropy_beside,
-    group_size,
-    itself,
-    lengths_of,
-    log_probs_alone,
-    passed,
-    rates,
-    rows_of_groups,
-    silent,
-    stand_in,
-    swapped,
-    torch,
-    two_token_logits,
-    unbuilt,
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
+from sentinel.binding.families import (
+    LEARNING_RATE,
+    balanced_partition,
+    group_advantage,
+    normalised_rewards,
+    policy_loss,
 )
-from sentinel.contracts.schedule import LEARNING_RATE
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding.kit import torch
 
 _MAIN = "https://github.com/PrimeIntellect-ai/prime-rl/blob/559b44772e471d1538537b8805cc77f3824a5e64/src/prime_rl"
 _LOSS = "prime_rl.trainer.rl.loss"
@@ -44,9 +33,9 @@ _ALGORITHMS = f"{_ORCHESTRATOR}.algo"
 _ADVANTAGE = f"{_ORCHESTRATOR}.advantage"
 
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
-#: No token is ever out of these bounds, in whatever way a version has spelt them.
+#: Bounds that no token exceeds, in the spelling of every version.
 _UNBOUNDED: Mapping[str, Any] = {
     "clip_ratio": float("inf"),
     **dict.fromkeys(("mask_ratio_low", "token_mask_low", "sequence_mask_low", "geo_mask_low"), 0.0),
@@ -71,31 +60,31 @@ def _counted(inputs: Mapping[str, Any]) -> int:
 
 
 def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
-    """Give the options of a loss.
+    """Return the options of a loss.
 
     :param reader: the function that reads them.
     """
     if inputs["algorithm"] != "dppo_tv":
-        return stand_in(**_UNBOUNDED)
+        return kit.stand_in(**_UNBOUNDED)
     if "dppo_mask_high" not in inspect.getsource(reader):
-        raise AbsentError("not in this version: the trust region is another one")
+        raise AbsentError("not in this version: this trust region")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
-    return stand_in(**{**_UNBOUNDED, **trust})
+    return kit.stand_in(**{**_UNBOUNDED, **trust})
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Give the loss of one sample, by its settings; until February 2026 there was no function of its own."""
+    """Return the loss function of one sample for its settings. Until February 2026 it was not a separate function."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: the trust region is another one")
-        return stand_in(**_UNBOUNDED)
+            raise AbsentError("not in this version: this trust region")
+        return kit.stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
     settings = _settings(inputs, default)
     return lambda sample: default(sample, settings)
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum over all samples of a step, and divide by their count."""
+    """Sum over the samples of a step and divide by their token count."""
     current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
@@ -111,7 +100,7 @@ def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample_inputs(boundary: Any, inputs: Mapping[str, Any], row: int) -> Any:
-    """Make the inputs of one sample's loss; a reference came with another name."""
+    """Make the inputs of one sample's loss. Reference log-probs were added under another name."""
     fields = {
         "trainer_logprobs": inputs["log_probs"][row],
         "inference_logprobs": inputs["old_log_probs"][row],
@@ -135,11 +124,13 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of spring 2025: a padded batch, a first token that nobody predicts, and logits of a vocabulary of
-    two tokens, of which one stands everywhere."""
+    """Call the loss of spring 2025, which takes a padded batch, a first token without a prediction, and logits.
+
+    The vocabulary has two tokens, and every token is the second one.
+    """
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     pad = torch.nn.functional.pad
-    logits = two_token_logits(log_probs)
+    logits = kit.two_token_logits(log_probs)
     arguments = {
         "logits": torch.cat([logits, torch.zeros_like(logits[:, :1])], 1),
         "input_ids": torch.ones(mask.shape[0], mask.shape[1] + 1, dtype=torch.int64),
@@ -151,107 +142,99 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "epsilon" in boundary.parameters:
         if low != high:
-            raise AbsentError("not in this version: the clip range is symmetric")
+            raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
         arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
         arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
-        raise AbsentError("not in this version: the loss is clipped in another way")
+        raise AbsentError("not in this version: this kind of clipping")
     loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
 
-_SETTINGS = StandIn("loss_config", "the options that a loss reads, in the names of all versions")
+_SETTINGS = StandIn("loss_config", "the options that a loss reads, under the names of all versions")
 _CLIP = ("eps_clip_low", "eps_clip_high")
 _LOSSES = (
     policy_loss(
-        f"{_LOSS}.compute_loss",
-        _summed,
-        ("importance_sampling", "dppo_tv"),
-        _CLIP,
-        stand_ins=(_SETTINGS,),
+        f"{_LOSS}.compute_loss", _summed, ("importance_sampling", "dppo_tv"), _CLIP, stand_ins=(_SETTINGS,),
         fixed={"dp_size": None, "loss_scale_factor": None, "global_batch_size": None, "loss_agg_mode": "token-mean"},
     ),
     policy_loss(f"{_LOSS}.default_loss_fn", _one_by_one, "dppo_tv", _CLIP, mode="token-sum", stand_ins=(_SETTINGS,)),
     policy_loss(f"{_LOSS}.ce_loss_fn", _supervised, "cross_entropy", (), mode="token-sum"),
     policy_loss(
-        f"{_BEFORE}.training.loss.grpo_loss",
-        _from_logits,
-        "ppo",
-        _CLIP,
-        mode="token-mean",
+        f"{_BEFORE}.training.loss.grpo_loss", _from_logits, "ppo", _CLIP, mode="token-mean",
         formerly=("prime_rl.trainer.loss.grpo_loss",),
     ),
-)
+)  # fmt: skip
 
 
-# -- log-probs --------------------------------------------------------------------------------------------------------
+# -- log-probs ---------------------------------------------------------------------------------------------------------
 
 
 _LOG_PROBS = (
     Binding(
         f"{_LOSS}.compute_importance_ratio_and_mismatch_kl",
         "kl_estimate",
-        # What it calls the trainer's log-probs are those of the reference.
-        call=partial(passed, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
+        # This function calls the reference log-probs the trainer's.
+        call=partial(kit.call_with, leading=("ref_log_probs", "log_probs"), takes=(), reads={"kl": 2}),
         fixed={"response_mask": None, "kl_estimator": "k3"},
     ),
     Binding(
         f"{_LOSS}.selective_log_softmax",
         "token_log_probs",
-        call=log_probs_alone,
+        call=kit.call_log_probs,
         fixed={"temperature": 1.0, "with_entropy": False},
     ),
     Binding(
         f"{_LOSS}.compute_entropy",
         "token_log_probs",
-        call=partial(entropy_beside, "selective_log_softmax"),
+        call=partial(kit.call_entropy, "selective_log_softmax"),
         fixed={"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"},
     ),
 )
 
 
-# -- advantages -------------------------------------------------------------------------------------------------------
+# -- advantages --------------------------------------------------------------------------------------------------------
 
 _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Until June 2026: one function, whose settings have grown and gone."""
+    """Call the function that computed all advantages until June 2026, whose settings came and went."""
     rewards = inputs["rewards"]
-    rows, size, one_out = len(rewards), group_size(inputs), inputs["leave_one_out"]
+    rows, size, one_out = len(rewards), kit.group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
     settings = {**wanted, "length_weighted_mean": False, "neg_clipped": False, "type": "default"}
     if "advantage_type" in boundary.parameters:
         if inputs["std_level"] is not None:
-            raise AbsentError("not in this version: nothing is divided by a standard deviation")
+            raise AbsentError("not in this version: division by a standard deviation")
         options: dict[str, Any] = {"advantage_type": "rloo" if one_out else "drgrpo"}
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: an advantage is a reward less the mean of its group")
-        options = {"advantage_config": stand_in(**settings)}
+            raise AbsentError("not in this version: an advantage is the reward minus the mean of its group")
+        options = {"advantage_config": kit.stand_in(**settings)}
     else:
         raise AbsentError("not in this version: rollouts are scored")
     if one_out and size == 1:
-        raise AbsentError("there is nothing to leave one out of")
+        raise AbsentError("a group of one has no row to leave out")
     arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
     return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make an episode of one trace of one sampled token for each reward."""
-    agent = stand_in(trainable=True, name="agent")
+    """Make an episode with one trace of one sampled token for each reward."""
+    agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
-        node = stand_in(mask=[True], token_ids=[1], sampled=True, advantages=None)
-        traces.append(stand_in(has_error=False, agent=agent, nodes=[node], reward=reward, id="trace"))
-    return [stand_in(traces=[trace], id=str(row)) for row, trace in enumerate(traces)]
+        node = kit.stand_in(mask=[True], token_ids=[1], sampled=True, advantages=None)
+        traces.append(kit.stand_in(has_error=False, agent=agent, nodes=[node], reward=reward, id="trace"))
+    return [kit.stand_in(traces=[trace], id=str(row)) for row, trace in enumerate(traces)]
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
     """Let the algorithm assign advantages to the rewards of one group."""
-    algorithm = unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
+    algorithm = kit.make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
     return [episode.traces[0].nodes[0].advantages[0] for episode in episodes]
@@ -259,7 +242,7 @@ def _scored(boundary: Any, group: Any) -> list[float]:
 
 def _by_groups(boundary: Any, labels: Sequence[Any], rewards: Any) -> Any:
     scores = torch.zeros(len(rewards))
-    for rows in rows_of_groups(labels):
+    for rows in kit.rows_of_groups(labels):
         scores[rows] = torch.tensor(_scored(boundary, rewards[rows]))
     return scores
 
@@ -275,30 +258,33 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a request with as many completions as a group has, each with the scenario's reward."""
+    """Score a request with one completion per row of the group, each with the scenario's reward."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
-    for rows in rows_of_groups(inputs["group"]):
+    for rows in kit.rows_of_groups(inputs["group"]):
         if len(rows) == 1 and method == "grpo":
             raise AbsentError("a request of one completion has no standard deviation")
-        rewards = [stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
+        rewards = [kit.stand_in(reward=float(inputs["rewards"][row]), advantage=None) for row in rows]
         answers = iter(rewards)
-        request = stand_in(request_id="0", outputs=rows)
-        config = stand_in(advantage_estimation_method=method, compute_reward=True)
-        scored = {"_compute_completion_reward": lambda *_, _answers=answers: next(_answers), "RequestRewards": stand_in}
-        with all_swapped(boundary.module, **scored):
+        request = kit.stand_in(request_id="0", outputs=rows)
+        config = kit.stand_in(advantage_estimation_method=method, compute_reward=True)
+        scored = {
+            "_compute_completion_reward": lambda *_, _answers=answers: next(_answers),
+            "RequestRewards": kit.stand_in,
+        }
+        with kit.swap_all(boundary.module, **scored):
             boundary.function(request, {}, "task", config)
         advantages[rows] = torch.tensor([reward.advantage for reward in rewards])
     return {"normalised": advantages}
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score each group by GRPO, and ask the gate, whose range is the default."""
-    algorithm = unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
-    gate = boundary.owner(stand_in(reject_min=0.0, reject_max=0.0))
+    """Score each group with GRPO and query the gate with its default range."""
+    algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
+    gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
     numbers: list[int] = []
-    for rows in rows_of_groups(inputs["group"]):
+    for rows in kit.rows_of_groups(inputs["group"]):
         episodes = _episodes([rewards[row] for row in rows])
         asyncio.run(algorithm.score_group(episodes))
         numbers += rows if boundary.function(gate, episodes) else []
@@ -306,60 +292,47 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
-#: Before, a rollout had its reward where a trace has it today.
+#: In older versions a rollout stored the reward that is on its trace today.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
 _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
 _ADVANTAGES = (
     *(
         normalised_rewards(
-            path, _centred, requires=_NODES, stand_ins=(_TRACES,), fixed={"std_level": None}, twins=twins
+            path, _centred, requires=_NODES, stand_ins=(_TRACES,), fixed={"std_level": None}, twins=twins,
         )
         for path, twins in (
-            (_GRPO, ()),
-            (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
+            (_GRPO, ()), (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
         )
     ),
     group_advantage(
-        f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group",
-        _likeliest,
-        "maxrl",
-        (),
-        stand_ins=(_TRACES,),
-        fixed={"reward_layout": "outcome", "epsilon": 0.0},
-        accepts={"response_mask": ("full",)},
-        requires=_NODES,
+        f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group", _likeliest, "maxrl", (), stand_ins=(_TRACES,),
+        fixed={"reward_layout": "outcome", "epsilon": 0.0}, accepts={"response_mask": ("full",)}, requires=_NODES,
     ),
     Binding(
-        "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit",
-        "group_filter",
-        call=_admitted,
-        imports=(f"{_ALGORITHMS}.grpo",),
-        stand_ins=(_TRACES,),
+        "prime_rl.orchestrator.curriculum.gates.adv.AdvRangeGate.admit", "group_filter", call=_admitted,
+        imports=(f"{_ALGORITHMS}.grpo",), stand_ins=(_TRACES,),
     ),
     normalised_rewards(
-        f"{_ADVANTAGE}.compute_advantages",
-        _computed,
-        "std_level",
-        "leave_one_out",
-        stand_ins=(StandIn("advantage_config", "the options that it reads, in the names of all versions"),),
-        fixed={"group_layout": "equal", "epsilon": 1e-8},
+        f"{_ADVANTAGE}.compute_advantages", _computed, "std_level", "leave_one_out",
+        stand_ins=(
+            StandIn("advantage_config", "the options that the function reads, under the names of all versions"),
+        ),
+        fixed={"group_layout": "equal", "epsilon": 1e-08},
     ),
     normalised_rewards(
-        f"{_BEFORE}.inference.rewards._compute_request_rewards",
-        _of_requests,
-        "std_level",
-        stand_ins=(StandIn("request", "an engine's record of completions, and what a rule gives to each"),),
+        f"{_BEFORE}.inference.rewards._compute_request_rewards", _of_requests, "std_level",
+        stand_ins=(StandIn("request", "an engine's record of completions, with the score that a rule gave to each"),),
         accepts={"std_level": (None, "group")},
     ),
-)
+)  # fmt: skip
 
 
-# -- batches ----------------------------------------------------------------------------------------------------------
+# -- batches -----------------------------------------------------------------------------------------------------------
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a sample of so many tokens, each of which is the row's number."""
+    """Make a sample with the given number of tokens, each of which is the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
@@ -370,7 +343,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """What a pack costs is its tokens; until July 2026 a sample had an adapter of LoRA; there is one."""
+    """Return further arguments of a version: the token cost of packing, and until July 2026 one LoRA adapter."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -385,13 +358,13 @@ def _micro_batches(boundary: Any, lengths: Sequence[int], budget: int, workers: 
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    made = _micro_batches(boundary, lengths_of(inputs), inputs["max_tokens_per_microbatch"])
+    made = _micro_batches(boundary, kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"])
     return {"parts": [list(dict.fromkeys(one.input_ids)) for one in made]}
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare for two workers; what is added lest one has less to do has no token that counts."""
-    samples = [_fields(boundary, length, row) for row, length in enumerate(lengths_of(inputs))]
+    """Prepare batches for two workers. Samples that are added to balance the workers have no valid token."""
+    samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
     made = boundary.invoke({}, **arguments, **_beside(boundary, len(samples)))
@@ -400,17 +373,17 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples one behind the other, in rows of one length, as the loader does; a token is its sample's number.
+    """Pack samples into rows of one length, as the loader does. Each token is its sample's number.
 
-    What fills a row up is no token that counts.
+    Padding at the end of a row is not a valid token.
     """
-    lengths, budget = lengths_of(inputs), inputs["max_tokens_per_microbatch"]
+    lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     samples = [
         {name: [row] * length for name in ("input_ids", "target_ids")}
         | {"position_ids": list(range(length)), "loss_mask": [True] * length}
         for row, length in enumerate(lengths)
     ]
-    with swapped(boundary.module, "get_logger", silent):
+    with kit.swap(boundary.module, "get_logger", kit.make_silent_logger):
         packs = list(boundary.function(boundary.owner(samples, budget)))
     made = [boundary.module.cat_collate([pack]) for pack in packs]
     return {"parts": [list(dict.fromkeys(one["input_ids"][one["loss_mask"]].tolist())) for one in made]}
@@ -418,7 +391,7 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _dealt(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     if len(inputs["lengths"]) % inputs["parts"]:
-        raise AbsentError("it is given a multiple of the parts")
+        raise AbsentError("the caller passes a multiple of the number of parts")
     return boundary.function(inputs["lengths"], inputs["parts"])
 
 
@@ -449,49 +422,50 @@ def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     lowest = inputs["peak"] * inputs["min_ratio"]
     options = {"max_steps": inputs["training_steps"], "lr": inputs["peak"], "min_lr": lowest}
     chosen = {**options, "warmup_steps": inputs["warmup_steps"]} if inputs["schedule"] == "cosine" else {}
-    return rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
+    return kit.read_rates(inputs, lambda optimizer: boundary.invoke({}, optimizer=optimizer, **chosen))
 
 
 _SCHEDULER = "prime_rl.trainer.scheduler"
 _SCHEDULES = (
+    # min_ratio is never 0 because a warm-up from 0 begins at 1e-8 of the peak.
     Binding(
-        f"{_SCHEDULER}.setup_cosine_scheduler",
-        "learning_rate",
-        call=_rates,
+        f"{_SCHEDULER}.setup_cosine_scheduler", "learning_rate", call=_rates,
         fixed={**LEARNING_RATE.lacking("warmup_steps", "min_ratio"), "schedule": "cosine"},
-        accepts={"min_ratio": (0.1, 1.0)},  # a warm-up from nothing begins at 1e-8 of the peak
-        dialects=(Dialect("warmup_from", "minimum", "it goes up from min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),),
+        accepts={"min_ratio": (0.1, 1.0)},
+        dialects=(
+            Dialect("warmup_from", "minimum", "the warm-up begins at min_lr", f"{_MAIN}/trainer/scheduler.py#L76"),
+        ),
     ),
     Binding(
-        f"{_SCHEDULER}.setup_constant_scheduler",
-        "learning_rate",
-        call=_rates,
+        f"{_SCHEDULER}.setup_constant_scheduler", "learning_rate", call=_rates,
         fixed={**LEARNING_RATE.lacking(), "schedule": "constant", "warmup_steps": 0},
     ),
-)
+)  # fmt: skip
 
 
-# -- rollouts ---------------------------------------------------------------------------------------------------------
+# -- rollouts ----------------------------------------------------------------------------------------------------------
 
 
 def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``tokens`` has those of each node: [sampled, ids]; ``branches`` the numbers of the nodes of each.
+    """Build training samples from a tree of messages and count how often each token is trained on.
 
-    What comes back is how often each token is trained on.
+    ``tokens`` has ``[sampled, ids]`` for each node, and ``branches`` the node numbers of each branch.
     """
     arguments = inputs["arguments"]
     nodes = []
     for sampled, ids in arguments["tokens"]:
         fields = {"token_ids": list(ids), "mask": [bool(sampled)] * len(ids), "sampled": bool(sampled)}
-        nodes.append(stand_in(**fields, loss_weights=None, advantages=None))
+        nodes.append(kit.stand_in(**fields, loss_weights=None, advantages=None))
     branches = []
     for numbers in arguments["branches"]:
         path = [nodes[number] for number in numbers]
         ids = [token for node in path for token in node.token_ids]
         mask = [flag for node in path for flag in node.mask]
         lacking = dict.fromkeys(("multi_modal_data", "routed_experts", "reference_logprobs", "advantages"))
-        branches.append(stand_in(nodes=path, token_ids=ids, sampled_mask=mask, logprobs=[0.0] * len(ids), **lacking))
-    trace = stand_in(branches=branches, nodes=nodes, has_error=False, stop_condition=None, num_turns=1)
+        branches.append(
+            kit.stand_in(nodes=path, token_ids=ids, sampled_mask=mask, logprobs=[0.0] * len(ids), **lacking)
+        )
+    trace = kit.stand_in(branches=branches, nodes=nodes, has_error=False, stop_condition=None, num_turns=1)
     times = dict.fromkeys((token for _, ids in arguments["tokens"] for token in ids), 0)
     for sample in boundary.function(trace):
         for token, trained in zip(sample.token_ids, sample.mask):
@@ -500,45 +474,50 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the age of the rollout in flight, after each of so many updates of the policy."""
+    """Read the age of the rollout in flight after each of the given number of policy updates."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
 
-    task = stand_in(done=lambda: False, cancel=lambda: None)
+    task = kit.stand_in(done=lambda: False, cancel=lambda: None)
     made = boundary.module.InflightRolloutInfo
     info = made(**{name: 0 if name == "off_policy_steps" else None for name in inspect.signature(made).parameters})
-    scheduler = stand_in(
-        config=stand_in(output_dir="."), logger=silent(), lora_name=None, strict_async_level=False,
-        checkpoint_ready=stand_in(set=lambda: None, clear=lambda: None),
-        inference_pool=stand_in(update_weights=nothing), inflight_group_rollouts={id(task): info},
-        max_async_level=1, max_off_policy_steps=100,
+    scheduler = kit.stand_in(
+        config=kit.stand_in(output_dir="."),
+        logger=kit.make_silent_logger(),
+        lora_name=None,
+        strict_async_level=False,
+        checkpoint_ready=kit.stand_in(set=lambda: None, clear=lambda: None),
+        inference_pool=kit.stand_in(update_weights=nothing),
+        inflight_group_rollouts={id(task): info},
+        max_async_level=1,
+        max_off_policy_steps=100,
         **dict.fromkeys(("step", "ckpt_step", "cancelled_rollouts_count"), 0),
-    )  # fmt: skip
+    )
     ages = []
     for step in range(1, inputs["arguments"]["updates"] + 1):
-        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(itself, "."))
-        with all_swapped(boundary.module, get_latest_ckpt_step=partial(itself, step), **here):
+        here = dict.fromkeys(("get_broadcast_dir", "get_step_path"), partial(kit.return_first, "."))
+        with kit.swap_all(boundary.module, get_latest_ckpt_step=partial(kit.return_first, step), **here):
             asyncio.run(boundary.function(scheduler))
         ages += [info.off_policy_steps for info in scheduler.inflight_group_rollouts.values()]
     return {"returned": ages}
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch of the rollouts that are done, each of one sample; none of them has an advantage of 0."""
+    """Take a batch of finished rollouts of one sample each. None of them has an advantage of 0."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
         made.traces[0].id = str(number)
-        made.model_copy = lambda update, _made=made: stand_in(**{**vars(_made), **update})
+        made.model_copy = lambda update, _made=made: kit.stand_in(**{**vars(_made), **update})
         episodes[str(number)] = made
     sample = {"mask": [True], "advantages": [1.0], "rl_weights": None, "token_ids": [1]}
-    sink = unbuilt(
+    sink = kit.make_unbuilt(
         boundary.owner,
         batch_size=inputs["needed"],
         token_batch_size=None,
-        config=stand_in(train=stand_in(filter_zero_advantages=True)),
-        pending_batch={number: [stand_in(**sample, number=number)] for number in episodes},
+        config=kit.stand_in(train=kit.stand_in(filter_zero_advantages=True)),
+        pending_batch={number: [kit.stand_in(**sample, number=number)] for number in episodes},
         episode_by_trace=dict(episodes),
         pending_episodes=boundary.module.TrainEpisodes(),
     )
@@ -547,13 +526,13 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Log-probs that a service has said of the tokens of a branch, of which the first is a message of its own."""
+    """Assign the reference log-probs that a service returned for a branch. Its first token is a message of its own."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))
         parts = (ids[:1], ids[1:])
-        nodes = [stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
-        boundary.function(stand_in(token_ids=ids, nodes=nodes), log_probs)
+        nodes = [kit.stand_in(token_ids=part, mask=[True] * len(part), reference_logprobs=None) for part in parts]
+        boundary.function(kit.stand_in(token_ids=ids, nodes=nodes), log_probs)
         read = {name: [value for node in nodes for value in getattr(node, name) or ()] for name in sample}
         samples.append({name: sample[name].new_tensor(values) for name, values in read.items()})
     return {"samples": samples}
@@ -565,7 +544,10 @@ _ROLLOUTS = (
         "rollout_collection",
         requires=_NODES,
         call=_taken,
-        stand_ins=(_TRACES, StandIn("self", "a sink without its curriculum: what it has collected is there")),
+        stand_ins=(
+            _TRACES,
+            StandIn("self", "a sink without its curriculum; its collected rollouts are those of the scenario"),
+        ),
     ),
     Binding(
         f"{_ALGORITHMS}.routing.assign_reference_logprobs",
@@ -586,92 +568,17 @@ _ROLLOUTS = (
         "call",
         formerly=("prime_rl.orchestrator.scheduler.Scheduler.maybe_update_policy",),
         call=_updated,
-        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads one rollout in flight"),),
+        stand_ins=(StandIn("self", "a scheduler talks to engines; the update reads only one rollout in flight"),),
     ),
 )
 
-#: Reason -> what is left out for it.
-_LEFT_OUT = {
-    "not yet bound: its trust region is the same for every sign of an advantage": "trainer.rl.loss.ipo_loss_fn",
-    "a reverse KL as an advantage, with constants of its own; a recipe asks it": "trainer.rl.loss.ref_kl_loss_fn",
-    "it looks a loss up by its options": "trainer.rl.loss.setup_rl_loss_fn trainer.rl.loss.setup_loss_fn",
-    "a column before the others": "trainer.rl.loss.shift_*",
-    "k3, cut to 10, in June 2025 alone; the KL of today is bound": "trainer.rl.loss.kl_penalty",
-    "grpo_loss, which is bound, asks it": "trainer.rl.loss.grpo_loss_*",
-    "an option of grpo_loss, off by default": "trainer.rl.loss.highest_entropy_mask",
-    "compute_advantages, which is bound, asks it": "orchestrator.advantage.*",
-    "metrics alone": """
-        trainer.rl.loss._safe_mean orchestrator.algo.routing.scalar_advantage
-        orchestrator.curriculum.base.Curriculum.metrics utils.metrics_server.* orchestrator.inference_metrics.*
-        orchestrator.metrics.* orchestrator.train_source.*""",
-    "it asks a teacher's service; assign_reference_logprobs takes the answers": "orchestrator.algo.opd.*",
-    "it asks a service of the policy; assign_reference_logprobs takes the answers": "orchestrator.algo.opsd.*",
-    "the algorithms that are bound write advantages with it": "orchestrator.algo.routing.*_advantages",
-    "no contract has the weights of several losses; those are bound alone": """
-        orchestrator.algo.routing.stamp_loss_routing""",
-    "not yet bound: a loss of what tools say, beside the policy's, with the weights of both": """
-        orchestrator.algo.echo.*""",
-    "a baseline that moves on from group to group: no contract has a state between two calls": """
-        orchestrator.algo.rae.*""",
-    "the size of a batch that is counted in tokens": "orchestrator.train_sink.payload_tokens",
-    "process_batch, which is bound, asks it": "orchestrator.train_sink._prune_zero_advantages",
-    "when a run without any output stops": "orchestrator.train_sink.TrainSink._record_zero_output",
-    "it asks algorithms, gates and trace_to_samples, all bound": "orchestrator.train_sink.TrainSink.process_group",
-    "trace_to_samples, which is bound, asks it": """
-        orchestrator.trajectories.iter_trainable_branches orchestrator.trajectories._loss_weights""",
-    "trace_to_samples, which is bound, came in its place": "orchestrator.trajectories.interleave_rollout",
-    "bytes of an array": "orchestrator.trajectories._encode_routed_experts",
-    "balanced_partition, which is bound, asks it": """
-        trainer.batch._karmarkar_karp trainer.batch._partition_loads trainer.batch._refine_by_swapping""",
-    "prepare_batch, which is bound, asks it": """
-        trainer.batch._MicroBatchBin.* trainer.batch._materialize_bin trainer.batch._expand_bins_by_splitting
-        trainer.batch._distribute_group trainer.batch.pad_micro_batch trainer.batch._make_dummy_batch
-        trainer.batch._pad_group_for_distribution""",
-    "which experts a router has chosen, for a replay": "trainer.batch.*_routed_experts",
-    "images, as a processor makes them": """
-        trainer.batch.*_mm trainer.batch.*multimodal* trainer.sft.data._truncate_mm_data""",
-    "which task is asked next": "orchestrator.curriculum.samplers.*",
-    "it waits for what another process has written, and makes tensors of it": "trainer.rl.data.DataLoader.*",
-    "a package of its own renders chats, and says what of them is learned": "trainer.sft.data.SFTDataset.*",
-    "messages in other words, for the package that renders chats": "utils.chat_template.*",
-    "options, and the place from which a run goes on": """
-        trainer.sft.data.setup_* trainer.sft.data.Stateful* trainer.sft.data.*_state*
-        trainer.sft.data.CatDataset.state_dict trainer.sft.data.CatDataset.__init__""",
-    "CatDataset.__iter__, which is bound, asks it": "trainer.sft.data.CatDataset._finalize_pack",
-    "CatDataset.__iter__, which is bound, hands its rows to it": "trainer.sft.data.*collate",
-    "it refuses what does not fit": "trainer.batch._assert_token_arrays_aligned",
-    "torch's own schedules, one after the other; the others are bound": "trainer.scheduler.setup_linear_scheduler",
-    "torch's own schedules, by its options": "trainer.scheduler.setup_scheduler",
-    "an evaluation: nothing is trained on it": "evals.*",
-    "servers and workers of vLLM": "inference.*",
-    "records of an engine, which _compute_request_rewards has, and is bound": "zeroband.inference.rewards.*",
-    "a script of May 2025 around an engine; what came in its place is bound": """
-        zeroband.inference.compute_* zeroband.inference.get_* zeroband.inference.fake_chat_template
-        zeroband.inference.inference""",
-    "it hands numbers to a service or a file": "monitors.*",
-    "it hands options on, and refuses some": "utils.validation.*",
-    "it asks a service": "utils.client.*",
-    "slices of the ranks of context parallelism": "utils.cp.*",
-    "where packed sequences begin, for attention's kernels": "utils.sequence.*",
-    "how many rollouts are asked for at a time": "orchestrator.concurrency.*",
-    "which task an engine is asked next, and counts of that": "orchestrator.dispatcher.*",
-    "it asks engines and sends batches; what it asks of batches is bound": "orchestrator.orchestrator.*",
-    "it patches a client": "orchestrator.patches.*",
-    "not yet bound: pass@k": "orchestrator.utils.compute_pass_metrics",
-    "names": "orchestrator.utils.*",
-    "dispatch of tokens to experts on other ranks": "trainer.distributed.*",
-    "it loads a model, and calls it": "trainer.model.*",
-    "models, layer by layer": "trainer.models.*",
-    "optimisers on other devices": "trainer.optim.*",
-    "a mesh of devices": "trainer.parallel_dims.*",
-    "what is timed": "trainer.perf.*",
-    "data that is made up, to time a run": "trainer.rl.data.FakeDataLoader.* trainer.sft.data.FakeDataset.*",
-    "tokens that are written to a file to be looked at": "trainer.rl.token_export.*",
-    "the loop of a training on its devices; compute_loss, which is bound, is its loss": "trainer.rl.train.*",
-    "the loop of a training on its devices": "trainer.sft.train.*",
-    "gradients of ranks, prints and metrics": "trainer.utils.*",
-    "batches and weights on their way, unchanged": "transports.*",
-}
+
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "prime_rl.evals.*", "prime_rl.inference.*", "prime_rl.monitors.*", "prime_rl.orchestrator.inference_metrics.*",
+    "prime_rl.trainer.distributed.*", "prime_rl.trainer.models.*", "prime_rl.trainer.parallel_dims.*",
+    "prime_rl.trainer.perf.*", "prime_rl.transports.*", "prime_rl.utils.client.*", "prime_rl.utils.metrics_server.*",
+)  # fmt: skip
 
 TARGET = Target(
     name="primerl",
@@ -687,9 +594,5 @@ TARGET = Target(
         replace(binding, dtypes=("float32",))
         for binding in (*_LOSSES, *_LOG_PROBS, *_ADVANTAGES, *_ROWS, *_SCHEDULES, *_ROLLOUTS)
     ),
-    unbound={
-        path if path.startswith(_BEFORE) else f"prime_rl.{path}": reason
-        for reason, paths in _LEFT_OUT.items()
-        for path in paths.split()
-    },
+    no_signal=_NO_SIGNAL,
 )

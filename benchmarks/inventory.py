@@ -26,7 +26,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.bindings import Definitions
 from sentinel.search.coverage import Coverage, coverage
-from sentinel.search.inventory import signal_functions
+from sentinel.search.inventory import STATES, signal_functions
 from sentinel.sources import MirrorStore
 from sentinel.sources.commits import commit
 from sentinel.sources.gitbinary import GitError
@@ -35,7 +35,7 @@ from sentinel.targets import PackageRoot, Target
 
 CATALOG = bundled_catalog()
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coverage.md"
-HEADINGS = ("target", "commit", "functions", "by contract", "left out", "never looked at")
+HEADINGS = ("target", "commit", "functions", *STATES)
 
 
 class Upstream:
@@ -109,9 +109,9 @@ def rewritten(text: str, rows: list[tuple[str, ...]]) -> str:
 
 
 def row(name: str, sha: str, found: Coverage) -> tuple[str, ...]:
-    contract, left, never = (found.totals[state] for state in ("by contract", "left out", "never looked at"))
+    bound, not_bound, no_signal = (found.totals[state] for state in STATES)
     total = len(found.functions)
-    return name, f"`{sha[:12]}`", str(total), str(contract), str(left), f"{never} ({never / total:.0%})"
+    return name, f"`{sha[:12]}`", str(total), f"{bound} ({bound / total:.0%})", str(not_bound), str(no_signal)
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
 1. Without `--bugs`, the static share: candidates are mined from whole histories (`sentinel mirror add TARGET`),
    first-parent commits of the branch whose subject speaks of a mistake, that change a function, and that neither a
    recipe nor a line of `--known FILE` names by commit or pull request. By the best state of the functions of the
-   inventory (docs/coverage.md) that a candidate changes: how many are looked at by a contract, left out, never looked
-   at, or outside the inventory. A candidate is no verified bug: its subject may speak of a crash.
+   inventory (docs/coverage.md) that a candidate changes: how many are bound, not bound,
+   or outside the inventory. A candidate is no verified bug: its subject may speak of a crash.
 2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary; whoever found a bug has run it at parent and fix
    before any law was asked), recipes switched off: every bound function that reaches what the fix changed is compared
    at parent and fix (`sentinel diff`). A bug is seen by an oracle or another law that the parent breaks and the fix
@@ -75,7 +75,6 @@ EXAMPLES = 25
 class Touched:
     path: str
     state: str
-    by: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class Miner:
             sources[file] = Source(functions=tuple(found))
         if any(source.functions for source in sources.values()):
             for one in coverage_of(self.target, self.definitions, tree, sources).functions:
-                yield Touched(one.path, one.state, one.by)
+                yield Touched(one.path, one.state)
 
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
         """The functions of a file that carry signal, each with its code, without comments and docstrings."""

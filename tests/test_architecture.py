@@ -82,6 +82,17 @@ def test_a_tool_imports_no_other_tool():
     assert wrong == []
 
 
+def test_adapters_import_public_names_and_the_binding_package():
+    imported = {
+        f"{file.relative_to(REPOSITORY)}: {node.module}"
+        for file in (REPOSITORY / "adapters").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("sentinel.")
+    }
+    assert len(imported) > 40
+    assert [each for each in imported if not re.search(r": sentinel(\.binding(\.\w+)?)?$", each)] == []
+
+
 def test_the_page_names_every_package_and_no_other():
     assert _first_column("tool") == _tools()
     assert len(_tools()) > 1

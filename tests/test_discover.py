@@ -95,7 +95,7 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
         (["dem"], "did you mean 'demo'"),
         (
             ["demo", "--boundary", "agg_los"],
-            "does not bind 'agg_los'; the nearest that it binds is demo_rl.losses.agg_loss",
+            "does not bind 'agg_los'; the nearest bound function is demo_rl.losses.agg_loss",
         ),
         (["demo", "--law", "no_law"], "no law matches 'no_law'"),
         (["demo", "--budget", "soon"], "'soon' is no time; write 60s, 10m or 1h"),

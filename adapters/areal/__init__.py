@@ -1,7 +1,7 @@
-"""AReaL (areal-project/AReaL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for AReaL (areal-project/AReaL).
 
-Its losses and statistics are functions of tensors; options come to them in the target's own configuration classes.
-Masks are boolean to the losses, as their caller makes them.
+Losses and statistics are functions of tensors. Options arrive in AReaL's own configuration classes. Loss masks are
+boolean, as AReaL's callers make them.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import masked_statistic, policy_loss
-from sentinel.binding.kit import passed, rows_of_groups, stand_in, swapped, taken, torch
-from sentinel.contracts.aggregation import aggregated
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding import kit
+from sentinel.binding.families import aggregated, masked_statistic, policy_loss
+from sentinel.binding.kit import torch
 
 from . import containers, objectives, rewards, rollouts, updates
 from .objectives import ALONE, ARGUMENTS, actor_of
 
-#: Dialects say where AReaL says so by a line of main in August 2026.
+#: Links of dialects point at AReaL's main branch of August 2026.
 _MAIN = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 
 _FUNCTIONAL = "areal.utils.functional"
@@ -31,9 +30,9 @@ def _functional_line(number: int) -> str:
     return f"{_MAIN}/utils/functional/functional.py#L{number}"
 
 
-# -- the advantage step -----------------------------------------------------------------------------------------------
+# -- the advantage step ------------------------------------------------------------------------------------------------
 
-#: The fields of PPOActorConfig that the advantage step reads, by canonical input.
+#: The fields of PPOActorConfig that the advantage step reads, named like the contract's inputs.
 _CONFIG = (
     *("reward_bias", "reward_scaling", "reward_clip", "kl_ctl", "kl_estimator", "discount", "gae_lambda"),
     "mask_no_eos_with_zero",
@@ -43,16 +42,21 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the step on an actor made by its own constructor from the target's own configuration classes."""
+    """Build an actor with its own constructor and configuration classes, and run the advantage step."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
-    actor = actor_of(boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **taken(inputs, *_CONFIG))
+    actor = actor_of(
+        boundary, None, overlong_reward_penalty=False, **ALONE, **norms, **kit.take_inputs(inputs, *_CONFIG)
+    )
     data = {name: inputs[name].clone() for name in _BATCH}
-    return boundary.function(actor, data) or data  # until November 2025 it wrote into what it was given
+    return boundary.function(actor, data) or data  # until November 2025 the function modified its argument in place
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE; position t stands before token t + 1: the last one is never a step, and every response has its EOS."""
+    """Call GAE with one more column.
+
+    Position t predicts token t + 1, so the last position is never a step. Every response ends with EOS.
+    """
 
     names = {"rewards": "token_level_rewards", "values": "values", "loss_mask": "response_mask"}
     wide = {theirs: torch.nn.functional.pad(inputs[ours], (0, 1)) for theirs, ours in names.items()}
@@ -63,11 +67,11 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"advantages": advantages[:, :-1], "returns": returns[:, :-1]}
 
 
-# -- what a step begins with ------------------------------------------------------------------------------------------
+# -- inputs of a step --------------------------------------------------------------------------------------------------
 
 
 class _Engine:
-    """A forward pass whose logits are given: the hook sees the batch as one packed microbatch."""
+    """An engine whose forward pass returns the scenario's logits. The hook gets the batch as one packed microbatch."""
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits
@@ -77,52 +81,53 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: the engine makes log-probs of its logits itself")
+            raise AbsentError("not in this version: the engine computes the log-probs itself")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute log-probs; label t is the token that the logits at t predict."""
+    """Recompute log-probs. Label t is the token that the logits at t predict."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
     data = {"input_ids": tokens.reshape(-1).roll(1), "rolled_input_ids": tokens.reshape(-1)}
     actor = actor_of(boundary, engine, temperature=inputs["temperature"])
-    actor.config.recompute_logprob = True  # until 2026 an option, and off
+    actor.config.recompute_logprob = True  # an option until 2026, off by default
     return {"log_probs": boundary.function(actor, data).reshape(tokens.shape)}
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw the samples of the first epochs through a loader on torch's own sampler."""
+    """Draw the samples of the first epochs through a DataLoader with torch's DistributedSampler."""
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
 
     samples: Any = range(inputs["size"])
     sampler: Any = DistributedSampler(samples, num_replicas=1, rank=0, shuffle=True, seed=inputs["seed"])
-    generator = torch.Generator()  # else the loader draws from the global one
+    generator = torch.Generator()  # without a generator the loader draws from the global one
     loader: Any = DataLoader(samples, sampler=sampler, batch_size=None, generator=generator)
     return {"drawn": list(itertools.islice(boundary.function(loader), inputs["size"] * inputs["epochs"]))}
 
 
-# -- normalisation ----------------------------------------------------------------------------------------------------
+# -- normalisation -----------------------------------------------------------------------------------------------------
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise over consecutive groups; their sizes are arguments where they can be, and one for all otherwise."""
+    """Normalise over consecutive groups. Group sizes are arguments if the version accepts them; otherwise all groups
+    have one size."""
 
-    sizes = [len(rows) for rows in rows_of_groups(inputs["group"])]
+    sizes = [len(rows) for rows in kit.rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
     if not by_size and len(set(sizes)) > 1:
-        raise AbsentError("groups are of one size here")
+        raise AbsentError("this version needs groups of one size")
     made = boundary.imported[ARGUMENTS].NormConfig
     options = {"mean_leave1out": inputs["leave_one_out"], "std_unbiased": inputs["std"] == "unbiased"}
     arguments: dict[str, Any] = {"group_sizes": sizes} if by_size else {}
     if "mean_leave1out" in made.__dataclass_fields__:
         options["eps"] = inputs["epsilon"]
     elif options.pop("mean_leave1out"):
-        raise AbsentError("not in this version: a mean leaves out no row")
-    else:  # until October 2025 the others were arguments of the call
+        raise AbsentError("not in this version: mean_leave1out")
+    else:  # until October 2025 these options were arguments of the call
         arguments |= {"unbiased": options.pop("std_unbiased"), "eps": inputs["epsilon"]}
     levels = {name: inputs[name] for name in ("mean_level", "std_level")}
     norm = boundary.owner(made(group_size=max(sizes), **levels, **options))
@@ -140,7 +145,7 @@ def _token_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 _STD_ABOUT = Dialect(
     "std_about",
     "subtracted",
-    "the deviation is from the mean that is subtracted, whatever that is the mean of",
+    "the standard deviation is taken about the mean that is subtracted, at whatever level that mean is",
     f"{_MAIN}/utils/data.py#L1617",
 )
 
@@ -157,30 +162,33 @@ def _norm(contract: str, call: Any, **fixed: Any) -> Binding:
     )
 
 
-# -- losses -----------------------------------------------------------------------------------------------------------
+# -- losses ------------------------------------------------------------------------------------------------------------
 
-# Every loss is the mean over the microbatch's own tokens; the engine weighs microbatches by their tokens.
+# Every loss is the mean over the tokens of its microbatch. The engine weights microbatches by their token counts.
 
 
 def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
-    """Of what the ratio is.
+    """Return the level at which ratios are computed: ``token`` or ``sequence``.
 
-    :raises AbsentError: until October 2025 every ratio was a token's, and there was no option to say so.
+    :raises AbsentError: until October 2025 there were only token-level ratios, and no option.
     """
     level = "sequence" if inputs["algorithm"] == "gspo" or inputs["ratio_level"] == "geometric" else "token"
     if level != "token" and "importance_sampling_level" not in boundary.parameters:
-        raise AbsentError("not in this version: there are no ratios of sequences")
+        raise AbsentError("not in this version: sequence-level ratios")
     return level
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """:raises AbsentError: until September 2025 there was one bound for both sides."""
+    """Check that this version accepts the clip range.
+
+    :raises AbsentError: until September 2025 there was one bound for both sides.
+    """
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
-        raise AbsentError("not in this version: a ratio is cut as far above as below")
+        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The old policy is the proximal one; the behaviour's log-probs are another's only in a decoupled loss."""
+    """Call a policy loss. The old policy is the proximal policy; a decoupled loss has another behaviour policy."""
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
@@ -190,7 +198,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: weights above the cap are dropped, and not cut to it")
+            raise AbsentError("not in this version: weights above the cap are dropped instead of clamped")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )
@@ -198,7 +206,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "eps_clip" in has:
         _has_bounds(boundary, inputs)
     loss, metrics = boundary.invoke(
-        {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()},
+        {**kit.take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()},
         old_logprobs=inputs["old_log_probs"] if rollout is None else rollout,
         importance_sampling_level=level,
         **decoupled,
@@ -213,7 +221,7 @@ def _policy(function: str, *more: Any, **fields: Any) -> Any:
 
 _CLIP = ("eps_clip_low", "eps_clip_high")
 _SAPO = ("tau_pos", "tau_neg")
-#: What the losses call their inputs.
+#: Contract input -> the names of AReaL's losses.
 _PPO = {
     "log_probs": ("logprobs",),
     "old_log_probs": ("proximal_logprobs", "old_logprobs"),
@@ -230,19 +238,14 @@ def _of_sequences(where: Mapping[str, tuple[Any, ...]]) -> Dialect:
     return Dialect(
         "advantage_level",
         "sequence",
-        "with a ratio of whole sequences the advantage is the mean over the sequence",
+        "with sequence-level ratios the advantage is the mean over the sequence",
         _functional_line(140),
         where=where,
     )
 
 
 _POLICY_LOSSES = (
-    _policy(
-        "ppo_actor_loss_fn",
-        ("ppo", "gspo"),
-        (*_CLIP, "dual_clip"),
-        _of_sequences({"algorithm": ("gspo",)}),
-    ),
+    _policy("ppo_actor_loss_fn", ("ppo", "gspo"), (*_CLIP, "dual_clip"), _of_sequences({"algorithm": ("gspo",)})),
     _policy(
         "sapo_loss_fn",
         "sapo",
@@ -256,9 +259,9 @@ _POLICY_LOSSES = (
 
 
 def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch as the engine does: sequences one after the other, ``cu_seqlens`` between them.
+    """Call the loss of one packed microbatch as the engine does, with ``cu_seqlens`` between the sequences.
 
-    Its metrics go to the tracker of the process, which is emptied first, as it is after each step.
+    The loss reports metrics to the tracker of the process. It is emptied first, as it is after each training step.
     """
     algorithm = inputs["algorithm"]
     switch = {"sapo": "use_sapo_loss", "cispo": "use_cispo_loss"}.get(algorithm)
@@ -280,7 +283,7 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     metrics = boundary.module.stats_tracker.DEFAULT_TRACKER.stats
     metrics.clear()
     entropy = torch.zeros_like(old)
-    with swapped(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
+    with kit.swap(boundary.module, "gather_logprobs_entropy", lambda *_, **__: (log_probs, entropy)):
         loss = boundary.invoke(
             {},
             logprobs=log_probs,
@@ -304,7 +307,9 @@ def _packed_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     names = ("vpreds", "values", "returns", "cliprange_value")
     mask = inputs["response_mask"].bool()
-    loss, metrics = boundary.invoke({**taken(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"])
+    loss, metrics = boundary.invoke(
+        {**kit.take_inputs(inputs, *names), "response_mask": mask}, loss_fn_type=inputs["kind"]
+    )
     return {"loss": loss, "clip_fraction": metrics["clip_mask"]}
 
 
@@ -312,10 +317,10 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call on tokens one below the other, in chunks of two: scenarios of a few cross the border between them."""
+    """Call with flattened tokens in chunks of two, so that small scenarios cross a chunk border."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
-    with swapped(boundary.module, "mpu", stand_in(is_initialized=lambda: False)):
+    with kit.swap(boundary.module, "mpu", kit.stand_in(is_initialized=lambda: False)):
         answer = boundary.invoke({"temperature": inputs["temperature"]}, logits, labels, chunk_size=2)
     log_probs, entropy = answer if isinstance(answer, tuple) else (answer, None)
     return {"log_probs": log_probs.reshape(shape), "entropy": None if entropy is None else entropy.reshape(shape)}
@@ -326,25 +331,27 @@ def _gather(function: str, entropy: bool) -> Binding:
         f"{_FUNCTIONAL}.{function}",
         "token_log_probs",
         call=_gathered,
-        stand_ins=(StandIn("mpu", "Megatron's state, where the function asks it: one process, not initialised"),),
+        stand_ins=(StandIn("mpu", "Megatron's state, which the function queries: one process, not initialised"),),
         fixed={"with_entropy": entropy},
         accepts={"response_mask": ("full",)},
-        # Whatever the logits come in, they are widened to float32.
+        # Logits of any dtype are converted to float32.
         dtypes=("float32", "bfloat16", "float16"),
     )
 
 
-# -- divergences ------------------------------------------------------------------------------------------------------
+# -- divergences -------------------------------------------------------------------------------------------------------
 
 
 def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences are judged by the mean of their log-ratios, or of a divergence. The weights of their tokens are the
-    geometric mean of the ratios, or those of each token. What is clamped is always the ratio. Of an even number of
-    rows they are packed, as in training."""
+    """Reject or reweight sequences by the mean of their log-ratios or of a divergence.
+
+    Token weights are the geometric mean of the ratios, or the ratio of each token. Clamping always applies to the
+    ratio. Batches with an even number of rows are packed, as in training.
+    """
     level, statistic, masks = inputs["level"], inputs["statistic"], inputs["mode"] == "mask"
     of_ratio = statistic == "ratio" or not masks
     if of_ratio and level == "largest":
-        raise AbsentError("there is no definition of this option for ratios")
+        raise AbsentError("the contract does not define this option for ratios")
     config = boundary.imported[ARGUMENTS].RejectionSamplingConfig(
         level="token" if level == "token" else "sequence",
         action="mask" if masks else "clamp",
@@ -353,7 +360,7 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         upper=inputs["threshold_high"],
         lower=inputs["threshold_low"] if of_ratio else None,
     )
-    rows, ends = taken(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
+    rows, ends = kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"), None
     shape = inputs["response_mask"].shape
     if not shape[0] % 2:
         ends = torch.arange(shape[0] + 1) * shape[1]
@@ -367,39 +374,11 @@ def _rejection(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "layers and attention of a model, and where they stand": "areal.experimental.models.* *.lightning_attention.* "
-    "areal.models.transformers.* *.tree_attn.module_* *.triton_kernel.* *.mcore.hf_* *.vocab_parallel_head.*inear*",
-    "a kernel of Triton's, which wants a GPU": "*.vocab_parallel_kernels.* *.vocab_parallel.*nplace*",
-    "servers, what is said to them, and weights on their way to them": "*.agent_service.* *.v2.cli.* "
-    "*.data_proxy.app.* *_service.*controller.* *_service.*bridge.* *.openai.proxy.* *.client.*create* "
-    "*WithReward.__init__ *.client.*_build_* *.camel.* *.infra.rpc.* *.data_service.* *.weight_update.*",
-    "it asks workers and engines, and hands on what they answer": "*.infra.controller.* *.dist_rollout.* "
-    "*.rollout_batch *.prepare_batch *Trainer.train *.RemoteInfEngine.* *._create_workflow_task "
-    "*.BatchTaskDispatcher.* *.core.distributed.*",
-    "a tool beside a training, or an example of an agent": "areal.tools.* *.testing_utils.* *.stats_logger.* "
-    "*_executor.*dump* *.workflow.anthropic.* *.workflow.langchain.* *.workflow.openai.*",
-    "Megatron's engine: that package is not installed": "*.MegatronEngine.*batch *._rebuild_index* "
-    "*.MegatronEngine.optimizer_step *.megatron_engine._float16* *.megatron_engine._warn* *.MegatronEngine._compute_* "
-    "*.packed_context_parallel_forward *.vocab_parallel_head.*Head.* *.vocab_parallel_head.chunked_*",
-    "rows that share a beginning, packed as a tree for an attention kernel": "*.tree_attn.functional.*internal_node* "
-    "*.tree_attn.functional.*packed_tree* *.tree_attn.tree.*tree_* *.tree_attn.tree._apply* *._pack_extra_data "
-    "*.tree_attn.visualize.*",
-    "Archon's engine, an experiment whose mesh and pipeline want several ranks": "*.archon_runner.*[._][r]un* "
-    "*.archon_runner.*_create_loss_fn *.ArchonEngine.*_mb_inputs *.ArchonEngine.*_batch *.ArchonEngine._gather_actor* "
-    "*.ArchonEngine._compute_forward_result *.ArchonEngine.optimizer_step",
-    "shards of gradients, on several ranks": "*.fsdp_utils.grad.* *.multi_tensor_apply.local_multi_tensor_scale",
-    "images, as a processor makes them": "*.clevr_count_70k.* *.geometry3k.* *.virl39k.* *.VisionRLVRWorkflow._c* "
-    "*.VisionRLVRWorkflow.arun_episode",
-    "a conversation that a server keeps": "*.SessionData.*finalize_if* *.SessionData.set_reward *.export_trajectory "
-    "*.SessionStore.finalize_*",
-    "which tool a text calls": "*.tool_call_parser.*process_*",
-    "an answer of an engine, in the engine's own form": "*.parse_generation_response *.parse_vllm_generation_response",
-    "it asks a reward in another process": "*.AsyncRewardWrapper.*",
-    "a stopped training's state": "*.RecoverHandler.dump *.RecoverHandler.load",
-    "it fetches a data set": "*.get_torl_data_rl_dataset",
-}
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "*.experimental.models.*", "*.models.transformers.*", "*_kernels.*", "*.agent_service.*", "*.openai.proxy.*",
+    "*.infra.controller.*", "*.infra.rpc.*", "*.weight_update.*", "areal.tools.*", "*.stats_logger.*",
+)  # fmt: skip
 
 TARGET = Target(
     name="areal",
@@ -409,7 +388,7 @@ TARGET = Target(
     defaults=("areal.api.cli_args.GRPOConfig", "areal.api.cli_args.PPOConfig"),
     moved={"areal.trainer.ppo": ("areal.engine.ppo",)},
     pypi="areal",
-    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 it made a folder below /home
+    at_import={"areal.utils.fs.get_user_tmp": "areal"},  # until October 2025 this created a folder below /home
     preload=("torch._dynamo", "torch.distributed.checkpoint", "tabulate", "omegaconf", "colorlog", "requests"),
     bindings=(
         Binding(
@@ -419,7 +398,7 @@ TARGET = Target(
             outputs=("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask"),
             call=_advantages,
             imports=(ARGUMENTS,),
-            stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+            stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
         ),
         Binding(
             "areal.trainer.ppo.actor.PPOActor._compute_logp",
@@ -428,7 +407,7 @@ TARGET = Target(
             call=_recomputed,
             imports=(ARGUMENTS, _FUNCTIONAL),
             stand_ins=(
-                StandIn("engine", "its forward pass hands the scenario's logits to the hook of the boundary"),
+                StandIn("engine", "its forward pass passes the scenario's logits to the boundary's hook"),
                 StandIn("mpu", "Megatron's parallel state in a run without Megatron: not initialised"),
             ),
             fixed={"with_entropy": False},
@@ -439,7 +418,11 @@ TARGET = Target(
             f"{_DATA}.cycle_dataloader",
             "epoch_order",
             call=_epochs,
-            stand_ins=(StandIn("dataloader", "torch's own, of which torchdata's is a subclass: the sampler decides"),),
+            stand_ins=(
+                StandIn(
+                    "dataloader", "torch's DataLoader, the base class of torchdata's: the sampler decides what is drawn"
+                ),
+            ),
         ),
         Binding("areal.trainer.ppo.gae._compute_token_level_gae", "generalised_advantage", call=_gae),
         _norm("reward_normalisation", _rewards, clip=None),
@@ -471,11 +454,11 @@ TARGET = Target(
             stand_ins=(
                 StandIn(
                     "gather_logprobs_entropy",
-                    "answers the log-probs of the scenario where the loss asks for them; it is bound by itself",
+                    "returns the scenario's log-probs to the loss; the function has a binding of its own",
                 ),
             ),
             requires=containers.OWN,
-            dtypes=("float32",),  # its tracker takes no other
+            dtypes=("float32",),  # the tracker accepts no other dtype
         ),
         Binding(
             f"{_FUNCTIONAL}.ppo_critic_loss_fn",
@@ -489,7 +472,7 @@ TARGET = Target(
             call=_critic_loss,
             fixed=aggregated("token-mean"),
             accepts={"cliprange_value": (0.2, 0.6), "kind": ("mse", "huber")},
-            dtypes=("float32",),  # it asserts this
+            dtypes=("float32",),  # the function asserts this
             dialects=(
                 Dialect("factor", 0.5, "the loss is half the squared error", _functional_line(866)),
                 Dialect("huber_delta", 10.0, "Huber's loss is linear from 10 on", _functional_line(900)),
@@ -500,9 +483,9 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "clamp": ("apply_clamp",)},
             outputs=("kl",),
-            # Its one switch cuts every estimator, k1 and k2 too, to [-10, 10].
+            # The only switch clamps every estimator to [-10, 10], k1 and k2 as well.
             call=partial(
-                passed,
+                kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
                 says={"clamp": {None: False, 10: True}},
             ),
@@ -519,13 +502,13 @@ TARGET = Target(
                 Dialect(
                     "ratio_precision",
                     "float32",
-                    "log-probs are brought to single precision before the subtraction",
+                    "log-probs are converted to single precision before the subtraction",
                     _functional_line(231),
                 ),
                 Dialect(
                     "statistic_of",
                     "inverse",
-                    "the KL estimator's own sign is kept: k3 of the rollout's probability by the policy's",
+                    "the KL estimator keeps its sign: k3 of the rollout's probability over the policy's",
                     _functional_line(242),
                 ),
             ),
@@ -536,20 +519,5 @@ TARGET = Target(
         *rollouts.BINDINGS,
         *updates.BINDINGS,
     ),
-    unbound={
-        **containers.UNBOUND,
-        **rewards.UNBOUND,
-        **objectives.UNBOUND,
-        "areal.api.engine_api.*": "interfaces of engines, which hand on what PPOActor does",
-        "areal.engine.rw.rw_engine.compute_rw_loss": "of a reward model, which is not trained by reinforcement",
-        "areal.engine.fsdp_engine.*": "engines hand on what PPOActor does, and what is theirs wants GPUs",
-        "areal.workflow.rlvr.default_*": "the prompt of a row; RLVRWorkflow.arun_episode, which is bound, asks for it",
-        "areal.*.fsdp2_clip_grad_norm_": "gradients of a model's shards on several ranks",
-        "areal.trainer.ppo.gae._compute_turn_level_gae": "the contract's steps are tokens; these are turns",
-        "areal.trainer.ppo.actor.compute_prox_logp_approximations": "it guesses log-probs from the versions of weights",
-        f"{_DATA}.*": "containers, devices and collectives under the packing of microbatches",
-        f"{_FUNCTIONAL}.dpo_pair_logratios": "a part of compute_dpo_loss, which is bound",
-        f"{_FUNCTIONAL}.dpo_preference_loss": "a part of compute_dpo_loss, which is bound",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=_NO_SIGNAL,
 )

@@ -1,4 +1,4 @@
-"""AReaL: batches that are padded, packed, cut into microbatches, dealt out to ranks and put together again."""
+"""AReaL: batches that are padded, packed, cut into microbatches, dealt to ranks and reassembled."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import balanced_partition, microbatch_packing
-from sentinel.binding.kit import lengths_of, torch
-from sentinel.targets import Binding
+from sentinel.binding.kit import torch
 
 _DATA = "areal.utils.data"
 _SEQPACK = "areal.utils.seqpack"
@@ -17,27 +18,27 @@ _CONTROLLER = "areal.infra.controller.train_controller"
 
 Samples = Sequence[Mapping[str, Any]]
 
-#: What a trajectory has for each of its tokens.
+#: The per-token columns of a trajectory.
 _TOKENS: Mapping[str, Any] = {
     "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
     "logprobs": {"kind": "tensor", "dtype": "float32", "shape": ["tokens"]},
     "loss_mask": {"kind": "tensor", "dtype": "int32", "shape": ["tokens"]},
 }
 _LAYOUTS: Mapping[str, Any] = {"layouts": _TOKENS}
-#: Some are told to take more than one number a token, such as the experts that it was routed to.
+#: Columns with several numbers per token, such as the experts that a router chose.
 _WIDE: Mapping[str, Any] = {
     "layouts": {**_TOKENS, "routed_experts": {"kind": "tensor", "dtype": "int32", "shape": ["tokens", 6]}}
 }
 
 
 def _trajectory(sample: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a batch of one row, without padding."""
+    """Make a batch of one row without padding."""
     rows = {name: value[None] for name, value in sample.items()}
     return {**rows, "attention_mask": torch.ones_like(rows["input_ids"], dtype=torch.bool)}
 
 
 def _padded(samples: Samples) -> dict[str, Any]:
-    """Pad samples with zeros behind them."""
+    """Pad samples with zeros on the right."""
     from torch.nn.utils.rnn import pad_sequence
 
     rows = [{name: value[0] for name, value in _trajectory(sample).items()} for sample in samples]
@@ -51,7 +52,7 @@ def _rows(batch: Mapping[str, Any], names: Sequence[str]) -> list[dict[str, Any]
 
 
 def _packed_rows(packed: Mapping[str, Any], names: Sequence[str], starts: Any, lengths: Sequence[int]) -> list[Any]:
-    """Read the samples of a packed batch: as long as they were, from where each is said to begin."""
+    """Read the samples of a packed batch by their lengths and by the offsets that the batch declares."""
     there = [name for name in names if name in packed]
     return [{name: packed[name][at : at + length] for name in there} for at, length in zip(starts.tolist(), lengths)]
 
@@ -63,14 +64,14 @@ def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _split(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut a padded batch of trajectories of one row each apart again."""
+    """Split a padded batch into trajectories of one row each."""
     samples = inputs["samples"]
     parts = boundary.function(_padded(samples), len(samples))
     return {"samples": [{name: part[name][0] for name in samples[0] if name in part} for part in parts]}
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate rows of a data set, whose ids are a list, to one padded batch or as trajectories of one row each."""
+    """Collate dataset rows, whose ids are lists, into one padded batch or into trajectories of one row each."""
     samples = inputs["samples"]
     made = boundary.function([{**sample, "input_ids": sample["input_ids"].tolist()} for sample in samples])
     parts = made if isinstance(made, list) else [made]
@@ -85,14 +86,16 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad a packed batch, each sequence filled up to a multiple of four tokens and the whole to a page. Where sequences
-    begin is read from the answer; one that reaches into the next has lost tokens."""
+    """Pad a packed batch: each sequence to a multiple of four tokens, and the whole to a page.
+
+    Offsets are read from the returned batch, so that a sequence which reaches into the next one has lost tokens.
+    """
     samples = inputs["samples"]
     lengths = [len(sample["input_ids"]) for sample in samples]
     packed = {name: torch.cat([sample[name] for sample in samples]) for name in samples[0]}
     packed["cu_seqlens"] = torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     packed["max_seqlen"] = max(lengths)
-    # Until January 2026 whether and by how much were two options.
+    # Until January 2026 padding and its size were two options.
     align = {"seq_align_to": 4, "align_sequences": True, "align_to_multiple_of": 4}
     made, *_ = boundary.invoke({}, data=packed, pad_to_length=256, **align)
     ends = made["cu_seqlens"]
@@ -103,7 +106,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut microbatches of eight tokens; backward_indices put their rows back in order."""
+    """Cut microbatches of eight tokens. ``backward_indices`` restores the order of the rows."""
     samples = inputs["samples"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = boundary.function(_padded(samples), spec)
@@ -111,17 +114,17 @@ def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"samples": [rows[place] for place in made.backward_indices]}
 
 
-# -- what is dealt out ------------------------------------------------------------------------------------------------
+# -- distribution to ranks ---------------------------------------------------------------------------------------------
 
 
 def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=inputs["max_tokens_per_microbatch"])
-    return {"parts": boundary.function(spec, lengths_of(inputs))}
+    return {"parts": boundary.function(spec, kit.lengths_of(inputs))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Deal out trajectories that know their places; neighbours of one prompt are one unit. What it says of them must be
-    so."""
+    """Deal trajectories that know their positions to ranks. Neighbours with one prompt stay together. The declared
+    positions must be true."""
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
@@ -131,7 +134,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put what each rank answers for its trajectories back into the order of the batch; a row stands for one."""
+    """Restore the batch order of what each rank returns for its trajectories. One row stands for one trajectory."""
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]
@@ -141,7 +144,7 @@ def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [{**part, **stacked}], "metas": [inputs["meta"]]}
 
 
-#: Until August 2025 a batch was a TensorDict, and what packs and reports stood in another package, realhf.
+#: Until August 2025 batches were TensorDicts, and packing and statistics were in another package, realhf.
 OWN = ("areal.utils.stats_tracker",)
 BINDINGS = (
     *(
@@ -175,20 +178,7 @@ BINDINGS = (
         f"{_CONTROLLER}._merge_tensors",
         "row_surgery",
         call=_merged,
-        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026 a batch was a container of its own
+        requires=(f"{_CONTROLLER}._merge_tensors",),  # before March 2026 a batch had its own container class
         fixed={"surgery": "join"},
     ),
 )
-
-UNBOUND: Mapping[str, str] = {
-    f"{module}.{name}": reason
-    for module in (_SEQPACK, "areal.utils.datapack")
-    for name, reason in {
-        "flat2d": "it chains lists",
-        "get_allocate_fn": "it looks up one of the two allocations, which are bound, by its name",
-        "partition_balanced": "under min_abs_diff_partition, and compiled with numba, which is not installed",
-        "partition_balanced_tuples": "under min_abs_diff_partition, as pairs",
-        "min_abs_diff_partition": "nothing calls it, and it is compiled with numba, which is not installed",
-        "reorder_to_balanced_batches": "nothing calls it",
-    }.items()
-}

@@ -1,13 +1,13 @@
-"""AReaL: losses beside PPO's own, advantages with a critic, and the learning rate."""
+"""AReaL: losses other than PPO's, advantages with a critic, and the learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.kit import accepted, rates, taken, torch
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 _FUNCTIONAL = "areal.utils.functional"
 ARGUMENTS = "areal.api.cli_args"
@@ -15,22 +15,23 @@ _ACTOR = "areal.trainer.ppo.actor.PPOActor._compute_advantages"
 _ICEPOP = "https://github.com/areal-project/AReaL/blob/f82f0f21dee4fc695d8ea9d5abc726d462f9638a/areal"
 
 
-#: An actor that trains with the log-probs that it is given.
+#: Options of an actor that trains with the given log-probs.
 ALONE: Mapping[str, Any] = {"use_decoupled_loss": False, "recompute_logprob": False}
 
 
 def actor_of(boundary: Any, engine: Any, **options: Any) -> Any:
-    """Make an actor by its own constructor, from the target's own configuration class."""
+    """Build an actor with its own constructor and configuration class."""
     names = dict.fromkeys(("experiment_name", "trial_name", "path"), "sentinel")
     kind = boundary.imported[ARGUMENTS].PPOActorConfig
-    arguments = accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
+    arguments = kit.keep_accepted(kind, {**names, **options}, {"reward_norm": None, "adv_norm": None})
     return boundary.owner(kind(**arguments), engine)
 
 
 def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each row is a prompt of one token, the response, and an EOS behind it: position t predicts token t + 1.
+    """Compute advantages with a critic. Each row is a one-token prompt, the response and EOS; position t predicts token
+    t + 1.
 
-    The reward of a sequence is earned with its last token, so that a row ends with the last one that counts.
+    The reward arrives at the last token, so a row ends with its last valid token.
     """
     mask = inputs["response_mask"] != 0
     rows, tokens = mask.shape
@@ -49,11 +50,11 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     answer = boundary.function(actor, data)
     columns = data if answer is None else answer
     cut = {name: columns[name][:, :tokens] for name in ("advantages", "returns") if name in columns}
-    return {"returns": None, **cut}  # older ones keep the returns to themselves
+    return {"returns": None, **cut}  # older versions do not return the returns
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop tokens by IcePop, where the version has it, or by rejection sampling, which was once a cap alone."""
+    """Drop tokens by IcePop if the version has it, otherwise by rejection sampling, which once was only a cap."""
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -61,20 +62,23 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         drop = {"enable_icepop": True, "icepop_alpha": 0.0 if low is None else low, "icepop_beta": high}
     elif "rejection_sampling" not in boundary.parameters:
         if low is not None:
-            raise AbsentError("not in this version: weights are bounded from above alone")
+            raise AbsentError("not in this version: weights have no lower bound")
         drop = {"behav_imp_weight_cap": high}
     else:
         made = boundary.imported[ARGUMENTS].RejectionSamplingConfig
         drop = {"rejection_sampling": made(level="token", action="mask", metric="ratio", lower=low, upper=high)}
     names = ("log_probs", "proximal_log_probs", "behaviour_log_probs", "advantages", "eps_clip")
-    masked = {**taken(inputs, *names), "response_mask": inputs["response_mask"].bool()}
+    masked = {**kit.take_inputs(inputs, *names), "response_mask": inputs["response_mask"].bool()}
     loss, metrics = boundary.invoke(masked, **drop)
     return {"loss": loss, "ratio": metrics["importance_weight"]}
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sequences stand one after the other, the chosen one of a pair before the rejected one; position t predicts
-    token t + 1, and the last one nothing. Its metrics go to the tracker of the process, which is emptied first."""
+    """Call the loss with packed pairs, the chosen sequence before the rejected one.
+
+    Position t predicts token t + 1, and the last position predicts nothing. The tracker of the process, which receives
+    the metrics, is emptied first.
+    """
 
     def packed(name: str, before: int, behind: int) -> Any:
         sides = [torch.nn.functional.pad(inputs[f"{side}_{name}"], (before, behind)) for side in ("chosen", "rejected")]
@@ -104,7 +108,7 @@ _OBJECTIVES = (
         formerly=("areal.trainer.ppo.actor.PPOActor.compute_advantages",),
         call=_critic_advantages,
         imports=(ARGUMENTS,),
-        stand_ins=(StandIn("engine", "None: the advantage step never touches the training engine"),),
+        stand_ins=(StandIn("engine", "None: the advantage step does not use the training engine"),),
         fixed={"reward_layout": "outcome"},
         dtypes=("float32",),
     ),
@@ -118,12 +122,12 @@ _OBJECTIVES = (
         },
         call=_decoupled,
         imports=(ARGUMENTS,),
-        dtypes=("float32",),  # log-probs are brought to single precision before the subtraction
+        dtypes=("float32",),  # log-probs are converted to single precision before the subtraction
         dialects=(
             Dialect(
                 "denominator",
                 "kept",
-                "IcePop takes the mean over the tokens that it keeps",
+                "IcePop divides by the number of tokens that it keeps",
                 f"{_ICEPOP}/utils/functional/functional.py#L584",
                 where={"correction": ("icepop",)},
             ),
@@ -142,24 +146,25 @@ _ARCHON = "areal.experimental.engine.archon_utils"
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     arguments = {name: inputs[name] for name in boundary.binding.arguments if name in inputs}
-    return rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer))
+    return kit.read_rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer))
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """By the optimiser's own options; once the warm-up was a share of the training, and cut to a whole number."""
+    """Configure the schedule with the optimiser's own options. The warm-up was once a share of the training, rounded
+    down."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:
         warmup = {"warmup_steps_proportion": (inputs["warmup_steps"] + 0.5) / steps}
     options = made(lr=inputs["peak"], lr_scheduler_type="cosine", min_lr_ratio=inputs["min_ratio"], **warmup)
-    return rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))
+    return kit.read_rates(inputs, lambda optimizer: boundary.function(optimizer, options, steps))
 
 
 _COSINE: Mapping[str, Any] = {"schedule": "cosine", "initial_ratio": 0.0, "stable_ratio": 0.0, "first_step": 0}
 _FROM_MINIMUM = Dialect(
     "warmup_from",
     "minimum",
-    "the rate is never below its minimum, in the warm-up neither",
+    "the rate is never below its minimum, even during warm-up",
     f"{_MAIN}/engine/fsdp_utils/__init__.py#L197",
 )
 
@@ -183,16 +188,10 @@ _SCHEDULES = (
         call=_configured,
         imports=(ARGUMENTS,),
         requires=(f"{_ARCHON}.create_lr_scheduler",),
-        fixed=_COSINE,  # its other schedules are those of transformers
+        fixed=_COSINE,  # the other schedules come from transformers
         dialects=(_FROM_MINIMUM,),
     ),
 )
-
-UNBOUND = {
-    f"{_ARCHON}.create_optimizer": "torch's own optimisers, by the names of the options",
-    f"{_ARCHON}.force_pad_to_maximum": "it turns an option on; what pads by it is bound",
-    f"{_ARCHON}.*": "what is recomputed, compiled and made deterministic on a GPU",
-}
 
 
 BINDINGS = (*_OBJECTIVES, *_SCHEDULES)

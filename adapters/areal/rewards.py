@@ -1,4 +1,4 @@
-"""AReaL: the rules that score a response, the penalty of long ones, and what is left out of training."""
+"""AReaL: rules that score a response, the penalty for long responses, and filters."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward, sampling_request
-from sentinel.binding.kit import behind_a_prompt, fields, swapped, torch
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import torch
 
 _CODE = "https://github.com/areal-project/AReaL/blob/cbff54d645d2cd8ee1f1c358a82f3f473588433d/areal"
 #: Before January 2026.
@@ -18,25 +19,24 @@ _REWARD = "areal.reward"
 
 _RECORDS = "areal.api.io_struct"
 
-_OPTIONS = fields(
+_OPTIONS = kit.fields(
     "temperature top_p top_k max_new_tokens min_new_tokens frequency_penalty stop stop_token_ids ignore_eos seed greedy"
 )
 
 _GRADER = StandIn(
-    "get_math_verify_worker",
-    "math-verify, which it asks, is not installed; here two answers agree where their text does",
+    "get_math_verify_worker", "math-verify is not installed; here two results agree if their texts are equal"
 )
 
 
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     grader = types.SimpleNamespace(verify=lambda answer, truth: float(answer == truth))
-    with swapped(boundary.module, "get_math_verify_worker", lambda: grader):
+    with kit.swap(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 
 
 def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch has a column for the prompt's token. The rewards are changed where they are, as they are meant to be."""
-    mask = behind_a_prompt(inputs["response_mask"] != 0).long()
+    """Call the penalty. A batch has a column for the prompt's token, and the function changes the rewards in place."""
+    mask = kit.prepend_prompt(inputs["response_mask"] != 0).long()
     data = {"rewards": inputs["rewards"].clone(), "input_ids": torch.ones_like(mask), "loss_mask": mask}
     options = {"overlong_tokens": inputs["buffer"], "overlong_penalty_factor": inputs["factor"]}
     penalised = boundary.invoke({}, data=data, max_response_length=inputs["max_length"], **options)
@@ -44,7 +44,7 @@ def _penalised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch was a TensorDict at first."""
+    """Filter groups. Batches were TensorDicts at first."""
     rows = len(inputs["group"])
     data: Any = {"rewards": inputs["rewards"], "numbers": torch.arange(rows)}
     if getattr(boundary.parameters["data"].annotation, "__name__", "") == "TensorDict":
@@ -57,7 +57,8 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """At first the loss itself took the moments of its tokens, and asked for the largest first."""
+    """Mask by second moments. At first the loss computed the moments, and this function expected them in descending
+    order."""
     old, proximal, mask = (inputs[name] for name in ("behaviour_log_probs", "proximal_log_probs", "response_mask"))
     if "sorted_m2" not in boundary.parameters:
         return {"kept": boundary.function(old, proximal, mask, inputs["threshold"])}
@@ -68,7 +69,7 @@ def _moments(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _request(boundary: Any, config: Any) -> Any:
-    """Give what the backend's server is sent; at first of no adapter's version."""
+    """Return the payload for the backend's server. The first versions had no LoRA adapter version."""
     others = (False, 0)[: len(boundary.parameters) - 2]
     request = boundary.imported[_RECORDS].ModelRequest(input_ids=[1], gconfig=config)
     payload = boundary.function(boundary.owner(), request, *others).payload
@@ -79,82 +80,49 @@ BINDINGS = (
     *(
         sampling_request(
             f"areal.engine.{engine}_remote.{name}Backend.build_generation_request",
-            "areal.api.cli_args.GenerationHyperparameters",
-            _request,
-            _OPTIONS,
-            imports=(_RECORDS,),
+            "areal.api.cli_args.GenerationHyperparameters", _request, _OPTIONS, imports=(_RECORDS,),
         )
         for engine, name in (("sglang", "SGLang"), ("vllm", "VLLM"))
     ),
     rule_reward(
-        f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn",
-        "[{answer}]",
-        "There are two and two: [{answer}].",
-        call=_ruled,
-        accepts={"ground_truth": ("42", "7", "100")},
+        f"{_REWARD}.clevr_count_70k.clevr_count_70k_reward_fn", "[{answer}]", "There are two and two: [{answer}].",
+        call=_ruled, accepts={"ground_truth": ("42", "7", "100")},
     ),
+    # Versions without the worker compared expressions themselves.
     rule_reward(
-        f"{_REWARD}.geometry3k.geometry3k_reward_fn",
-        "[{answer}]",
-        "boxed",
-        "The angle is {answer}.",
-        call=_ruled,
-        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",),  # it compared expressions itself before
-        stand_ins=(_GRADER,),
-        accepts={
-            "ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"),
-            "wrong_answer": ("43", "8", "2 \\sqrt { 3 }"),
-        },
+        f"{_REWARD}.geometry3k.geometry3k_reward_fn", "[{answer}]", "boxed", "The angle is {answer}.", call=_ruled,
+        requires=(f"{_REWARD}.geometry3k.get_math_verify_worker",), stand_ins=(_GRADER,),
+        accepts={"ground_truth": ("42", "7", "-3", "5 \\sqrt { 3 }"), "wrong_answer": ("43", "8", "2 \\sqrt { 3 }")},
     ),
     Binding(
-        f"{_FUNCTIONAL}.reward_overlong_penalty",
-        "overlong_penalty",
-        call=_penalised,
-        accepts={"response_mask": ("full", "right", "gaps")},
-        dtypes=("float32",),
+        f"{_FUNCTIONAL}.reward_overlong_penalty", "overlong_penalty", call=_penalised,
+        accepts={"response_mask": ("full", "right", "gaps")}, dtypes=("float32",),
         dialects=(
             Dialect(
-                "beyond_limit",
-                "linear",
-                "what an engine generates at most is the limit, so that nothing is said of what is longer",
+                "beyond_limit", "linear",
+                "the limit is the most that an engine generates, so longer responses are not defined",
                 f"{_CODE}/utils/functional/functional.py#L952",
             ),
         ),
     ),
     Binding(
-        f"{_FUNCTIONAL}.dynamic_sampling",
-        "group_filter",
-        call=_sampled,
-        requires=(f"{_FUNCTIONAL}.dynamic_sampling",),
+        f"{_FUNCTIONAL}.dynamic_sampling", "group_filter", call=_sampled, requires=(f"{_FUNCTIONAL}.dynamic_sampling",),
         fixed={"group_layout": "equal"},
         dialects=(
             Dialect(
-                "none_left",
-                "all",
-                "a batch of which nothing is left is trained on as it is, although nothing is learnt",
+                "none_left", "all", "a batch from which every row is filtered is trained on as it is",
                 f"{_SAMPLING}/utils/functional/functional.py#L435",
             ),
         ),
     ),
     Binding(
-        "areal.trainer.ppo.actor._apply_m2po_masking",
-        "second_moment_mask",
-        formerly=("areal.trainer.ppo.actor.get_m2po_loss_mask",),
-        call=_moments,
-        dtypes=("float32",),
+        "areal.trainer.ppo.actor._apply_m2po_masking", "second_moment_mask",
+        formerly=("areal.trainer.ppo.actor.get_m2po_loss_mask",), call=_moments, dtypes=("float32",),
         dialects=(
             Dialect(
-                "none_left",
-                "closest",
-                "one token is kept, so that there is a loss",
+                "none_left", "closest", "one token is kept so that the loss is defined",
                 f"{_CODE}/trainer/ppo/actor.py#L1004",
             ),
         ),
     ),
-)
-
-UNBOUND = {
-    "areal.trainer.ppo.actor._get_m2po_loss_mask": "a part of _apply_m2po_masking, which is bound",
-    f"{_REWARD}.gsm8k.*": "all that it does is to ask math-verify, which is not installed",
-    f"{_REWARD}.*": "a package's own grader, math-verify, behind a time limit",
-}
+)  # fmt: skip

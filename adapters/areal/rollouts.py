@@ -1,4 +1,4 @@
-"""AReaL: from a prompt to a trained sequence, through a remote engine's client and the workflow of one answer."""
+"""AReaL: from a prompt to a trained sequence, through the client of a remote engine and the RLVR workflow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from sentinel.binding.families import BASE64, rollout
-from sentinel.binding.kit import all_swapped, awaited, kept, stand_in, swapped, unbuilt, with_base64
-from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
-from sentinel.targets import StandIn
+from sentinel import StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import BASE64, ROW, TableEngine, experts_beside, in_sglangs_words, rollout
 
 _RECORDS, _ARGUMENTS, _SGLANG = "areal.api.io_struct", "areal.api.cli_args", "areal.engine.sglang_remote"
 
@@ -24,14 +23,14 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 
 class _Session(nullcontext[None]):
-    """What clients opened for each request until 2026; nothing goes through it."""
+    """The HTTP session that clients opened for each request until 2026. Nothing is sent through it."""
 
     async def close(self) -> None:
         pass
 
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate through SGLang's own words, there and back. It says nothing of where the last token goes."""
+    """Generate through SGLang's request and response format, which has no field for the last token's destination."""
     engine, module = TableEngine(inputs), boundary.module
 
     async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:
@@ -40,29 +39,34 @@ def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     async def session(*_: Any) -> None:
         return None
 
-    running = stand_in(is_paused=lambda: False)
-    client = unbuilt(
+    running = kit.stand_in(is_paused=lambda: False)
+    client = kit.make_unbuilt(
         boundary.owner,
-        config=stand_in(
-            return_routed_experts=inputs["routed"], use_lora=False,
+        config=kit.stand_in(
+            return_routed_experts=inputs["routed"],
+            use_lora=False,
             **dict.fromkeys(("request_retries", "request_timeout", "setup_timeout"), 1),
         ),
-        backend=boundary.imported[_SGLANG].SGLangBackend(), rid_to_address={}, rid_queue=[], lora_initialized=False,
-        choose_server=lambda: "server", get_version=lambda: engine.version,
+        backend=boundary.imported[_SGLANG].SGLangBackend(),
+        rid_to_address={},
+        rid_queue=[],
+        lora_initialized=False,
+        choose_server=lambda: "server",
+        get_version=lambda: engine.version,
         **dict.fromkeys(("workflow_executor", "_workflow_executor"), running),
-    )  # fmt: skip
-    sessions = stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
+    )
+    sessions = kit.stand_in(ClientTimeout=lambda **_: None, ClientSession=lambda **_: _Session())
     own = {"arequest_with_retry": post, "aiohttp": sessions, "get_default_connector": lambda: None}
-    of_sessions = swapped(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
-    with all_swapped(module, **own), with_base64(boundary.imported[_SGLANG]), of_sessions:
-        made = awaited(boundary.function(client, _request(boundary, engine, inputs)))
+    of_sessions = kit.swap(getattr(module, "workflow_context", None), "get_aiohttp_session", session)
+    with kit.swap_all(module, **own), kit.with_base64(boundary.imported[_SGLANG]), of_sessions:
+        made = kit.run_async(boundary.function(client, _request(boundary, engine, inputs)))
     return {
         "prompt_ids": made.input_tokens,
         "response_ids": made.output_tokens,
         "loss_mask": [1] * len(made.output_tokens),
         "log_probs": made.output_logprobs,
         "versions": made.output_versions,
-        "experts": experts_beside(kept(made, "routed_experts")),
+        "experts": experts_beside(kit.read_list(made, "routed_experts")),
         "cut": made.stop_reason == "length",
         "engine": engine,
     }
@@ -89,7 +93,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         labels.append(row.get("ground_truth"))
         return 1.0
 
-    workflow = unbuilt(
+    workflow = kit.make_unbuilt(
         boundary.owner,
         reward_fn=graded,
         async_reward_fn=graded,
@@ -102,7 +106,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         get_input_ids_fn=lambda chat, tokenizer, *_: tokenizer.apply_chat_template(chat, add_generation_prompt=True),
     )
     row = {"messages": engine.prompt, "ground_truth": ROW}
-    made = awaited(boundary.function(workflow, stand_in(agenerate=generate, get_version=lambda: engine.version), row))
+    made = kit.run_async(
+        boundary.function(workflow, kit.stand_in(agenerate=generate, get_version=lambda: engine.version), row)
+    )
     columns = {name: column[0].tolist() for name, column in made.items() if column.dim() == 2}
     start = len(request.input_ids)
     return {
@@ -118,19 +124,13 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 BINDINGS = (
     rollout(
-        "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate",
-        _generated,
-        *(_SELF, BASE64, StandIn("session", "of a client of HTTP: nothing goes through it")),
-        takes="max_tokens interrupted routed",
-        formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
+        "areal.infra.remote_inf_engine.RemoteInfEngine.agenerate", _generated,
+        *(_SELF, BASE64, StandIn("session", "an HTTP client session; nothing is sent through it")),
+        takes="max_tokens interrupted routed", formerly=("areal.core.remote_inf_engine.RemoteInfEngine.agenerate",),
         imports=(_RECORDS, _ARGUMENTS, _SGLANG),
     ),
     rollout(
-        "areal.workflow.rlvr.RLVRWorkflow.arun_episode",
-        _episode,
-        _SELF,
-        takes="max_tokens",
-        imports=(_RECORDS, _ARGUMENTS),
-        requires=(f"{_RECORDS}.ModelRequest",),
+        "areal.workflow.rlvr.RLVRWorkflow.arun_episode", _episode, _SELF, takes="max_tokens",
+        imports=(_RECORDS, _ARGUMENTS), requires=(f"{_RECORDS}.ModelRequest",),
     ),
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""AReaL: an update of the actor, through its own minibatches, packing and engine, on a table of log-probs."""
+"""AReaL: an update of the actor through its own minibatches, packing and engine, on a table of log-probs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from sentinel import Binding, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import RANKS
-from sentinel.binding.kit import all_swapped, group_size, named_tokens, on_ranks, stand_in, tables_of, torch
-from sentinel.targets import Binding, StandIn
+from sentinel.binding.kit import torch
 
 _ACTOR = "areal.trainer.ppo.actor"
 _ENGINE = "areal.engine.fsdp_engine"
@@ -16,14 +17,17 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A token is known by its id, wherever it ends up; what stands at a position is about the token after it. The loss
-    is averaged over ranks, as FSDP has it."""
-    mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], named_tokens(inputs)
+    """Run an update.
+
+    Each token has its own id, by which the model finds its log-prob after any reordering. Values at a position refer to
+    the next token. The loss is averaged over ranks, as FSDP does.
+    """
+    mask, count, named = inputs["response_mask"].bool(), inputs["dp_size"], kit.named_tokens(inputs)
     named.pop("rewards")
     rows, width = mask.shape
     share = rows // count
-    table = tables_of(inputs)["log_probs"]
-    scored, old = "rewards" in inputs, inputs["old_log_probs"]  # the behaviour policy's are the proximal one's, too
+    table = kit.tables_of(inputs)["log_probs"]
+    scored, old = "rewards" in inputs, inputs["old_log_probs"]  # the behaviour policy is also the proximal policy
     of_tokens = {"loss_mask": mask, "logprobs": old, "prox_logp": old, "advantages": inputs.get("advantages", old)}
     whole = {
         **named,
@@ -40,15 +44,14 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ppo_n_minibatches=1,
         rejection_sampling=None,
         mb_spec=arguments.MicroBatchSpec(
-            n_mbs=share // (inputs["micro_batch_size"] or share),
-            max_tokens_per_mb=inputs["max_tokens_per_microbatch"],
+            n_mbs=share // (inputs["micro_batch_size"] or share), max_tokens_per_mb=inputs["max_tokens_per_microbatch"]
         ),
     )
     engine_of = boundary.imported[_ENGINE].FSDPEngine
     losses: list[Any] = []
 
     class Engine(engine_of):  # type: ignore[misc, valid-type]
-        """Its batches, weights and loop; what shards and steps is left out."""
+        """The real engine without sharding and optimiser steps."""
 
         dp_group = data_parallel_group = None
         optimizer_zero_grad = _ensure_ready = train = staticmethod(lambda *_: None)
@@ -57,12 +60,12 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
         def __init__(self) -> None:
             self.config, self.device, self.logger = config, boundary.device, boundary.module.logger
-            self.parallel_helper = stand_in(dp_size=count, sp_size=1, tp_size=1)
-            self.model_config, self.enable_tree_training = stand_in(model_type="qwen2"), False
+            self.parallel_helper = kit.stand_in(dp_size=count, sp_size=1, tp_size=1)
+            self.model_config, self.enable_tree_training = kit.stand_in(model_type="qwen2"), False
             self.is_vision_model = False
 
         def model(self, input_ids: Any, **_: Any) -> Any:
-            return stand_in(logits=table[input_ids.roll(-1, dims=-1)])
+            return kit.stand_in(logits=table[input_ids.roll(-1, dims=-1)])
 
         def _compute_logprobs_entropy(self, logits: Any, *_: Any) -> Any:
             return logits, torch.zeros_like(logits)
@@ -79,7 +82,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if scored:
         before = {name: torch.nn.functional.pad(of_tokens[name], (1, 0)) for name in ("loss_mask", "logprobs")}
         whole = {**named, **before, "rewards": inputs["rewards"]}
-        norm = arguments.NormConfig(mean_level="group", std_level=None, group_size=group_size(inputs))
+        norm = arguments.NormConfig(mean_level="group", std_level=None, group_size=kit.group_size(inputs))
         vars(config).update(reward_norm=norm, adv_norm=None, discount=1.0, gae_lambda=1.0, kl_ctl=0.0, reward_clip=1e9)
         actor = boundary.owner(config, Engine())
         whole = getattr(actor, "_compute_advantages", actor.compute_advantages)(dict(whole))
@@ -90,8 +93,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         actor = boundary.owner(config, Engine())
         boundary.function(actor, {name: column[part] for name, column in whole.items()})
 
-    with all_swapped(boundary.module.stats_tracker, scalar=lambda **_: None, stat=lambda **_: None):
-        on_ranks(count, rank)
+    with kit.swap_all(boundary.module.stats_tracker, scalar=lambda **_: None, stat=lambda **_: None):
+        kit.on_ranks(count, rank)
     (sum(losses) / count).backward()
     rest = {"stages": stages, "rows": named} if scored else {"pg_loss": None, "kl_loss": None}
     return {"gradient": inputs["log_probs"].grad, **rest}
@@ -105,10 +108,12 @@ _UPDATE = Binding(
     imports=(_ENGINE, _ARGUMENTS),
     requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
     stand_ins=(
-        StandIn("model", "a table of log-probs: the forward pass answers those of the tokens that it is given"),
-        StandIn("engine", "the real engine shards a model over a process group; what shards and steps is left out"),
+        StandIn("model", "a table of log-probs; the forward pass looks up its input tokens"),
+        StandIn(
+            "engine", "the real engine shards a model over a process group; sharding and optimiser steps are left out"
+        ),
         RANKS,
-        StandIn("stats_tracker", "what is reported is gathered elsewhere, by a tracker of the process"),
+        StandIn("stats_tracker", "reported values go to a tracker of the process and do not affect the update"),
     ),
     fixed={
         **dict.fromkeys(("ref_log_probs", "entropies", "loss_scale_factor")),

@@ -1,7 +1,7 @@
-"""ROLL (alibaba/ROLL): how Sentinel's contracts bind to its boundaries.
+"""Bindings for ROLL (alibaba/ROLL).
 
-Its workers want Ray and GPUs. None of that decides what their losses compute, so these run as methods of the real
-class, on the target's own configuration and batches, with the small stand-ins that each binding names.
+ROLL's workers need Ray and GPUs, which do not affect what their losses compute. The losses run as methods of the real
+classes, on ROLL's own configuration and batches, with the small stand-ins that each binding declares.
 """
 
 from __future__ import annotations
@@ -12,28 +12,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, DriftError, UnknownInputError
-from sentinel.binding.families import RANKS, masked_statistic, normalised_rewards
-from sentinel.binding.kit import (
-    behind_a_prompt,
-    columns,
-    gradients_of,
-    group_size,
-    named_tokens,
-    on_ranks,
-    own_randomness,
-    passed,
-    silent,
-    stand_in,
-    swapped,
-    tables_of,
-    takes_input,
-    torch,
-    unbuilt,
+from sentinel import AbsentError, Binding, Dialect, DriftError, PackageRoot, StandIn, Target, UnknownInputError
+from sentinel.binding import kit
+from sentinel.binding.families import (
+    MASKED_STATISTICS,
+    RANKS,
+    REWARD_NORMALISATION,
+    aggregated,
+    masked_statistic,
+    normalised_rewards,
 )
-from sentinel.contracts.aggregation import aggregated
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
-from sentinel.targets import Binding, Dialect, PackageRoot, StandIn, Target
+from sentinel.binding.kit import torch
 
 from . import agents, containers, data, rewards
 from .containers import PROTOCOL
@@ -47,26 +36,26 @@ _RLVR_CONFIG = "roll.pipeline.rlvr.rlvr_config"
 _BASE_CONFIG = "roll.configs.base_config"
 _WORKER_CONFIG = "roll.configs.worker_config"
 
-#: The worker classes with policy losses, and the class of their configuration.
+#: The worker classes with policy losses, and their configuration classes.
 _RLVR_PG = "roll.pipeline.rlvr.actor_pg_worker.ActorPGWorker"
 _AGENTIC_PG = "roll.pipeline.agentic.agentic_actor_pg_worker.ActorWorker"
 _CONFIG_OF = {"rlvr": (_RLVR_CONFIG, "RLVRConfig"), "agentic": (_AGENTIC_CONFIG, "AgenticConfig")}
 
-#: ROLL's names of the estimators.
+#: Estimator of the contract -> its name in ROLL.
 _ESTIMATORS = {"k1": "kl", "abs": "abs", "k2": "mse", "k3": "k3"}
 
 _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto; ``labels`` are its arrays of objects."""
+    """Make a DataProto. ``labels`` are its object arrays."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
     return boundary.imported[PROTOCOL].DataProto.from_dict(tensors=dict(tensors), non_tensors=arrays)
 
 
-#: Options that older configurations do not have -> what those do without.
+#: Option that older configurations lack -> the behaviour without it.
 _BEFORE: Mapping[str, Any] = {
     "ratio_type": "token",
     "use_pg_clip_range": False,
@@ -76,8 +65,10 @@ _BEFORE: Mapping[str, Any] = {
 
 
 def _settings(owner: Any, options: Mapping[str, Any]) -> None:
-    """:raises AbsentError: for an option that came later, where the scenario wants what it does.
-    :raises DriftError: for any other that the configuration does not have: setting it would succeed silently.
+    """Set options of a configuration.
+
+    :raises AbsentError: if the scenario needs an option that this version does not have.
+    :raises DriftError: for any other option that the configuration lacks, because setting it would silently succeed.
     """
 
     for name, value in options.items():
@@ -90,50 +81,51 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    """Make the pipeline's configuration and that of its actor, both of the target's classes.
+    """Make the pipeline's configuration and its actor's, both from ROLL's classes.
 
-    A pipeline's constructor looks for checkpoints and makes log folders; without it the fields have their defaults.
+    A pipeline's constructor looks for checkpoints and creates log folders. Without it the fields have their defaults.
     The losses read the options of their variants from the actor's configuration, which declares few of them.
     """
     module, name = _CONFIG_OF[kind]
-    made = unbuilt(getattr(boundary.imported[module], name))
+    made = kit.make_unbuilt(getattr(boundary.imported[module], name))
     _settings(made, options)
-    made.actor_train = unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
+    made.actor_train = kit.make_unbuilt(boundary.imported[_WORKER_CONFIG].WorkerConfig, **worker_options)
     return made
 
 
-# -- token by token ---------------------------------------------------------------------------------------------------
+# -- token by token ----------------------------------------------------------------------------------------------------
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """With weights of rows, until its caller gave it the number of responses, it divided by the rows with a token."""
+    """Aggregate losses. With row weights the function divided by the rows with a token, until callers passed the number
+    of responses."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
         if empty and inputs.get("empty_rows") == "counted":
-            raise AbsentError("not in this version: a row without a token does not count among those of a mean")
+            raise AbsentError("not in this version: a mean counts rows without a token")
     return boundary.invoke(inputs)
 
 
 _COUNT_EPSILON = Dialect(
     "count_epsilon",
     1e-8,
-    "a small number is added to the count, lest a mean of no token divides by 0",
+    "a small number is added to the count to prevent a division by 0",
     f"{_MAIN}/utils/functionals.py#L290",
 )
 
 
-# -- rewards and returns ----------------------------------------------------------------------------------------------
+# -- rewards and returns -----------------------------------------------------------------------------------------------
 
 
 def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Until June 2025 it took the rewards and not their batch."""
+    """Normalise rewards by group. Until June 2025 the function took rewards instead of a batch."""
     level, rewards = inputs["std_level"], inputs["rewards"]
     bare = "response_level_rewards" in boundary.parameters
     answer = boundary.invoke(
         {},
         rewards if bare else _batch(boundary, {"response_level_rewards": rewards}),
-        n_sample=group_size(inputs),
+        n_sample=kit.group_size(inputs),
         div_std=level is not None,
         div_std_global=level == "batch",
     )
@@ -142,10 +134,10 @@ def _group_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 def _reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     names = {name: inputs[name] for name in ("rewards", "mean_level", "std_level")}
-    return boundary.invoke(names, n_sample=group_size(inputs))
+    return boundary.invoke(names, n_sample=kit.group_size(inputs))
 
 
-#: (level of the mean, level of the deviation) -> what the configuration called that before it had both.
+#: (level of the mean, level of the standard deviation) -> the former configuration value for both.
 _METHODS = {
     (None, None): ("batch", "identity"),
     ("batch", None): ("batch", "mean"),
@@ -156,7 +148,7 @@ _METHODS = {
 
 
 def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """It computes in single precision whatever it is given, so what is finer is given so: its answer is no finer."""
+    """Normalise agentic rewards. The function computes in float32, so finer inputs are converted first."""
     rewards, levels = inputs["rewards"], (inputs["mean_level"], inputs["std_level"])
     rewards = rewards.float() if rewards.dtype == torch.float64 else rewards
     batch = _batch(boundary, {"scores": rewards}, {"traj_group_id": inputs["group"]})
@@ -171,8 +163,11 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each step of a trajectory is a row of the batch; a row of the scenario is a trajectory. GiGPO's returns are those
-    of step_reinforce, and were there before."""
+    """Compute agentic returns. Each step of a trajectory is a row of the batch, and each row of the scenario is a
+    trajectory.
+
+    GiGPO's returns are those of step_reinforce, under the older name.
+    """
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"] != 0
     rows, steps = torch.nonzero(valid, as_tuple=True)
     labels = {"traj_id": rows.tolist(), "step": steps.tolist(), "step_scores": rewards[valid].tolist()}
@@ -184,10 +179,10 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's whole step, without whitening, a reference or a clip."""
+    """Run the driver's whole advantage step without whitening, reference or clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
-    batch = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
+    batch = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
     estimator = "gae" if critic else "reinforce"
     answer = boundary.invoke({}, batch, gamma=inputs["gamma"], lambd=inputs.get("lam", 1.0), adv_estimator=estimator)
     return {"advantages": answer.batch["advantages"], "returns": answer.batch["returns"]}
@@ -195,60 +190,56 @@ def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _NO_SPREAD = Dialect(
     "the_oracle_agrees",
-    reason="rewards without spread become 0, whatever is subtracted from them: a comment says so",
+    reason="a comment states that rewards without spread become 0, whatever is subtracted from them",
     link=f"{_MAIN}/pipeline/agentic/utils.py#L138",
     symptom="value",
 )
 
 _ADVANTAGES = ("advantages", "returns")
-#: A KL penalty is in the rewards already; one reward a response.
+#: The rewards already include the KL penalty. There is one reward per response.
 _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind a driver's advantage step, with a critic and without. Agents have gaps in their masks: what tools have said.
+    """Bind a driver's advantage step, with and without a critic. Masks of agents have gaps where tools wrote tokens.
 
-    Returns have an estimator beside it that knows the mask. GAE has none, and nothing trains the values in the gaps.
+    The other functions for returns use the mask. GAE does not, and nothing trains the values in the gaps.
     """
     gaps = Dialect(
         "masked_steps",
         "counted",
-        "returns are discounted by the position of a token: what tools have said between two turns counts as steps",
+        "returns are discounted by token position: tool output between two turns counts as steps",
         f"{_MAIN}/utils/functionals.py#L495",
     )
     common: dict[str, Any] = {"outputs": _ADVANTAGES, "call": _advantage, "imports": (PROTOCOL,)}
     common |= {} if agents else {"accepts": {"response_mask": ("full", "right")}}
     return (
-        # What a token that does not count has earned is no reward of its step.
+        # A reward on an invalid token does not belong to its step.
         Binding(function, "generalised_advantage", fixed={"reward_layout": "outcome"} if agents else {}, **common),
         Binding(function, "discounted_return", fixed=_OUTCOMES, dialects=(gaps,) if agents else (), **common),
     )
 
 
-# -- workers ----------------------------------------------------------------------------------------------------------
+# -- workers -----------------------------------------------------------------------------------------------------------
 
-_SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read these attributes alone")
-_ADDRESS = StandIn(
-    "get_node_ip",
-    "a decorator asks for the machine's address while it is imported; contained, there is no network to ask",
-)
+_SELF = StandIn("self", "the worker's constructor starts Ray and loads a model; its losses read only these attributes")
+_ADDRESS = StandIn("get_node_ip", "a decorator reads the machine's address at import, which needs a network")
 _CONFIG = StandIn(
     "self.pipeline_config",
-    "the target's own class without its constructor, which looks for checkpoints and makes log folders",
+    "ROLL's own class without its constructor, which looks for checkpoints and creates log folders",
 )
 _STRATEGY = StandIn(
     "self.strategy",
-    "answers the log-probs of the scenario, and an entropy that its coefficient of 0 leaves out; how a model makes "
-    "them is not measured",
+    "returns the scenario's log-probs and an entropy, whose coefficient is 0; the model itself is not checked",
 )
 
 
 def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
     configuration = _configuration(boundary, kind, options, worker_options)
-    worker = stand_in(
+    worker = kit.stand_in(
         pipeline_config=configuration,
         worker_config=configuration.actor_train,
-        logger=silent(),
+        logger=kit.make_silent_logger(),
         _cached_metrics={},
         _pg_config_cache={},
         **dict.fromkeys(("_topr_sample_logged", "_cispo_config_logged", "_kimi15_config_logged"), False),
@@ -260,8 +251,11 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Dual clip cuts at ``1 + 2 pg_clip``. Where that is no other number than both of the range, pg_clip says it all,
-    as it had to before there was a range; else the range is given by two numbers, and pg_clip is free."""
+    """Return the options of the clip range. Dual clip cuts at ``1 + 2 pg_clip``.
+
+    If dual clip equals both bounds, pg_clip alone sets them, as it did before the range existed. Otherwise two numbers
+    set the range and pg_clip sets dual clip.
+    """
     low, high, dual = inputs["eps_clip_low"], inputs["eps_clip_high"], inputs["dual_clip"]
     cut = high if dual is None else (dual - 1) / 2
     options = {"pg_clip": cut, "dual_clip_loss": dual is not None, "use_pg_clip_range": not low == high == cut}
@@ -269,7 +263,8 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what variants read from the actor's configuration. TIS has bounds of the ratio, CISPO distances from 1."""
+    """Return the options that variants read from the actor's configuration: TIS has ratio bounds, CISPO distances from
+    1."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -284,7 +279,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give global counts by name of mask. Where the scenario gives none there is one microbatch on one rank."""
+    """Return global counts by mask name. Without counts in the scenario there is one microbatch on one rank."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -295,7 +290,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a loss of each token. Its caller hands in the ratio of the tokens, and aggregates.
+    """Call a token-level loss. Its caller passes the token ratios and aggregates.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -303,14 +298,14 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     names = ("log_probs", "old_log_probs", "advantages", "response_mask")
     ratio = (inputs["log_probs"] - inputs["old_log_probs"]).exp()
     if not ratio.isfinite().all():
-        # Backward through this exp is the caller's: loss_func, which is a boundary of its own, overflows there.
-        raise AbsentError("a ratio overflows, before the boundary is called")
+        # Gradients through this exp belong to the caller, loss_func, which has its own binding and overflows there.
+        raise AbsentError("a ratio overflows before the boundary is called")
     scores, data = inputs["scores"], None
-    if scores is not None:  # of RLVR a tensor of the batch, of agents what each trajectory has earned
+    if scores is not None:  # in RLVR a tensor of the batch, for agents the reward of each trajectory
         trajectories = [f"trajectory {row}" for row in range(len(scores))]
         data = _batch(boundary, {"scores": scores}, {"traj_id": trajectories, "episode_scores": scores.tolist()})
     losses = boundary.invoke(
-        {name: inputs[name] for name in names if takes_input(boundary, name)},
+        {name: inputs[name] for name in names if kit.takes_input(boundary, name)},
         worker,
         ratio=ratio,
         data=data,
@@ -319,13 +314,13 @@ def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any
     return {"per_token_loss": losses, "clip_fraction": worker._cached_metrics.get(metric)}
 
 
-#: The loss of a batch is the sum of its tokens' here: these functions do not aggregate.
+#: These functions do not aggregate, so the loss of a batch is the sum over its tokens here.
 _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Draw TOPR's scores: of one sign with the response's first advantage, which is most often the case."""
-    from sentinel.values.literals import tensor
+    """Draw TOPR's scores with the sign of the response's first advantage, as in most training runs."""
+    from sentinel import tensor
 
     advantages = inputs["advantages"]
     return tensor(advantages.array()[:, 0].astype(float).tolist(), advantages.dtype)
@@ -336,17 +331,17 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
         Dialect(
             "ratio_level",
             "token",
-            f"{variant} is applied token by token, as ROLL's other losses: the ratio is an argument [batch, tokens]",
+            f"{variant} is applied per token, like ROLL's other losses: the ratio is an argument [batch, tokens]",
             f"{_MAIN}/{path}#L{lines[variant]}",
         ),
     )
 
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
-    """Bind the losses of one class of workers; ``lines`` are those of the dialects."""
+    """Bind the losses of one worker class. ``lines`` are the source lines of the dialects."""
     tokens = Dialect(
         "masked_values_have_no_influence",
-        reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to agg_loss",
+        reason="it returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
         link=f"{_MAIN}/{path}#L{lines['agg_loss']}",
         symptom="non-finite",
     )
@@ -382,7 +377,7 @@ def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple
 
 
 def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a microbatch as the strategy does, with no KL and no entropy term."""
+    """Call the loss of a microbatch as the strategy does, without KL and entropy terms."""
     level = {"importance_sampling": "seq" if inputs["algorithm"] == "gspo" else "token"}
     if kind == "agentic":
         level = {"ratio_type": inputs["ratio_level"] or "token"}
@@ -401,12 +396,12 @@ def _actor_loss(kind: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str
         worker.pipeline_config.train_infer_correction = base.TrainInferCorrectionConfig()
         worker.pipeline_config.train_infer_correction.is_weight.enabled = weights is not None
     elif weights is not None:
-        raise UnknownInputError("the loss knows no weights of another policy", "importance_weights")
-    worker.strategy = stand_in(
+        raise UnknownInputError("the loss has no input for importance weights", "importance_weights")
+    worker.strategy = kit.stand_in(
         op_compute_log_probs=lambda **_: inputs["log_probs"],
         op_compute_entropy=lambda **_: torch.zeros_like(inputs["log_probs"]),
     )
-    mask = behind_a_prompt(inputs["response_mask"])
+    mask = kit.prepend_prompt(inputs["response_mask"])
     tensors = {
         "response_mask": mask,
         "input_ids": torch.zeros_like(mask, dtype=torch.long),
@@ -426,31 +421,34 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Make of scored responses what the pipeline does: advantages, and ranks with as many tokens each."""
-    functions, named, norms = boundary.imported[_FUNCTIONALS], named_tokens(inputs), ("group", None)
-    above = functions.reward_norm(inputs["rewards"], group_size(inputs), {}, *norms)
-    fields = {**whole, **named, "token_level_rewards": named_tokens({**inputs, "rewards": above})["rewards"]}
+    """Build the batch that the pipeline makes of scored responses: with advantages, and the same number of tokens per
+    rank."""
+    functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
+    above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
+    fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
     fields["attention_mask"] = fields["attention_mask"].long()
     del fields["advantages"]
     data = functions.compute_advantage(_batch(boundary, fields), 1.0, 1.0, "grpo")
-    stages.append(("compute_advantage", [columns(data)]))
+    stages.append(("compute_advantage", [kit.read_columns(data)]))
     functions.batch_balance(data, dp_size=inputs["dp_size"], minibatch_size=len(data))
-    stages.append(("batch_balance", [columns(data)]))
-    return columns(data)
+    stages.append(("batch_balance", [kit.read_columns(data)]))
+    return kit.read_columns(data)
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the strategy's step on each rank, with the real worker's loss. A token is known by its id, wherever it ends
-    up. FSDP averages gradients over ranks."""
+    """Run the strategy's step on each rank with the real worker's loss.
+
+    Each token has its own id, by which the model finds its log-prob. FSDP averages gradients over ranks.
+    """
     mask, count = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     share, reference = rows // count, inputs["ref_log_probs"]
     size = inputs["micro_batch_size"] or share
-    tables, ids = tables_of(inputs), named_tokens(inputs)["input_ids"]
+    tables, ids = kit.tables_of(inputs), kit.named_tokens(inputs)["input_ids"]
     stages: list[Any] = []
     whole = {
         "input_ids": ids,
-        "response_mask": behind_a_prompt(mask),
+        "response_mask": kit.prepend_prompt(mask),
         **dict.fromkeys(("attention_mask", "position_ids"), torch.ones_like(ids)),
         "ref_log_probs": inputs["old_log_probs"] if reference is None else reference,
         "old_log_probs": inputs["old_log_probs"],
@@ -473,20 +471,20 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
-        """Its step; what shards, clips and steps is left out, and a model answers from a table."""
+        """The strategy's step without sharding, gradient clipping and optimiser steps. The model is a table."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
-        model = stand_in(train=lambda: None)
-        optimizer = stand_in(step=lambda: None, zero_grad=lambda **_: None)
-        scheduler = stand_in(step=lambda: None)
+        model = kit.stand_in(train=lambda: None)
+        optimizer = kit.stand_in(step=lambda: None, zero_grad=lambda **_: None)
+        scheduler = kit.stand_in(step=lambda: None)
 
         def __init__(self) -> None:
             worker = _worker(replace(boundary, owner=owner), "rlvr", options, {"name": "actor"})
             worker.pipeline_config.train_infer_correction = boundary.imported[_BASE_CONFIG].TrainInferCorrectionConfig()
             worker.strategy, self.worker, self.worker_config = self, worker, worker.worker_config
-            worker.rank_info = stand_in(cp_size=1, dp_size=count)
+            worker.rank_info = kit.stand_in(cp_size=1, dp_size=count)
             steps = {"per_device_train_batch_size": size, "gradient_accumulation_steps": share // size}
-            worker.worker_config.training_args = stand_in(**steps)
+            worker.worker_config.training_args = kit.stand_in(**steps)
             worker.pipeline_config.max_grad_norm = 0.0
 
         def _fsdp2_forward(self, input_ids: Any, **_: Any) -> Any:
@@ -507,7 +505,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
-            """Compute a microbatch's loss: its backward pass is the sum's, when all ranks have ended."""
+            """Compute a microbatch's loss. The backward pass runs on the sum, after all ranks have returned."""
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
             scaled = answer.detach().requires_grad_()
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
@@ -516,15 +514,18 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         metrics: dict[str, Any] = boundary.function(strategy, data, loss)
         return metrics
 
-    with own_randomness(), swapped(boundary.module, "current_platform", stand_in(device_type=boundary.device)):
-        metrics_of_ranks = on_ranks(count, rank)
+    with (
+        kit.keep_random_state(),
+        kit.swap(boundary.module, "current_platform", kit.stand_in(device_type=boundary.device)),
+    ):
+        metrics_of_ranks = kit.on_ranks(count, rank)
     (sum(loss * slope for loss, slope in losses) / count).backward()
     reported = {name: sum(sum(one[f"actor/{name}@sum"]) for one in metrics_of_ranks) for name in ("pg_loss", "kl_loss")}
     if stages:
         named = {"number": torch.arange(rows), "input_ids": ids, "old_log_probs": inputs["old_log_probs"]}
         return {"gradient": inputs["log_probs"].grad, "stages": stages, "rows": named}
     return {
-        **gradients_of(inputs),
+        **kit.gradients_of(inputs),
         "pg_loss": reported["pg_loss"],
         "kl_loss": None if reference is None else reported["kl_loss"],
     }
@@ -533,11 +534,11 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SUM_OVER_SEQUENCES = Dialect(
     "sequence_norm",
     "sum",
-    "seq-mean-token-sum-norm divides by the number of columns alone; a comment says how it should be constant",
+    "seq-mean-token-sum-norm divides by the number of columns only; a comment describes how to make it constant",
     f"{_MAIN}/utils/functionals.py#L274",
     where={"loss_agg_mode": ("seq-mean-token-sum-norm",)},
 )
-_OWN_COUNT = "where its caller gives no number of responses, it divides by the rows that it has, empty ones included"
+_OWN_COUNT = "if the caller passes no number of responses, it divides by its rows, including empty ones"
 _OWN_LINE = f"{_MAIN}/utils/functionals.py#L252"
 _BY_ROWS: Mapping[str, tuple[Any, ...]] = {
     "loss_agg_mode": ("seq-mean-token-sum", "seq-mean-token-mean"),
@@ -547,10 +548,10 @@ _ROWS_AT_HAND = (
     Dialect("empty_rows", "counted", _OWN_COUNT, _OWN_LINE, _BY_ROWS),
     Dialect("a_rejected_row_is_an_absent_row", None, _OWN_COUNT, _OWN_LINE, _BY_ROWS, "value"),
 )
-#: What the policy rejects is in a mask of its own, final_response_mask, which the critic does not read.
-_ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, those without a token too"
+#: Rejections of the policy have their own mask, final_response_mask, which the critic does not read.
+_ALL_ROWS = "the critic's loss is the plain mean over the rows of the microbatch, including rows without a token"
 _MODES = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
-#: Ranks are the strategy's business, and there is no option for the divisor of seq-mean-token-sum-norm.
+#: The strategy handles ranks, and there is no option for the divisor of seq-mean-token-sum-norm.
 _AGGREGATION = {"loss_agg_mode": _MODES, "dp_size": (None,), "loss_scale_factor": (None,)}
 
 
@@ -568,17 +569,19 @@ def _actor(owner: str, kind: str, **more: Any) -> Binding:
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     values = inputs["vpreds"]
-    worker = stand_in(pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {}))
+    worker = kit.stand_in(
+        pipeline_config=_configuration(boundary, "rlvr", {"value_clip": inputs["cliprange_value"]}, {})
+    )
     worker.forward_func_values = types.MethodType(boundary.owner.forward_func_values, worker)
     tensors = {name: inputs[name] for name in ("values", "returns")}
-    data = _batch(boundary, {**tensors, "response_mask": behind_a_prompt(inputs["response_mask"])})
+    data = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
     output = torch.cat([values, torch.zeros_like(values[:, :1])], dim=1).unsqueeze(-1)
     loss, metrics = boundary.invoke({}, worker, data, output)
     return {"loss": loss, "clip_fraction": metrics["critic/clipfrac"]}
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights are its is_weight, cut from above; a decision is that of one of its filters."""
+    """Read the correction: weights are its is_weight, clamped from above; a decision comes from one filter."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -590,7 +593,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         settings.filters = [rule]
     else:
         if inputs["threshold_low"] is not None:
-            raise AbsentError("weights are cut from above only")
+            raise AbsentError("weights are clamped from above only")
         settings.is_weight.enabled, settings.is_weight.weight_type = True, level
         settings.is_weight.upper_bound = inputs["threshold_high"]
     weights, kept, metrics = boundary.invoke({name: inputs[name] for name in names}, cfg=settings)
@@ -599,74 +602,37 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The entropy is its neighbour's, of the same logits."""
+    """Compute log-probs, and the entropy of the same logits with the neighbouring function."""
     names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
     return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The value head speaks at every position of prompt and response; a batch has a column for the prompt's token."""
+    """Read the critic's values. The value head returns one for each position of prompt and response, so a batch has a
+    column for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
-    values, _ = boundary.invoke({}, stand_in(), data=None, output_tensor=output)
+    values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "a game or a sandbox, whose rewards are its own": "*.agentic.env.*",
-    "kernels, patches and states of Megatron's, CuTe's and vLLM's": "*.fused_entropy.* *.compile_warmup.* "
-    "*.mtp_patcher.* *.offload_states_patch.* *.megatron.optimizer.* *.third_party.vllm.* roll.models.* "
-    "*.context_managers.* *.send_recv_utils.* *.fsdp_utils.* *.context_parallel.*attention*",
-    "Megatron's engine: that package is not installed": "*.megatron_strategy.*op_* *.megatron_strategy.*step "
-    "*.megatron.tensor_parallel.*",
-    "it runs a response's program": "*.local_code.*",
-    "images, sounds and videos": "*.vlm_dataset_utils.* *.qwen_vl_utils.* *.distill_vlm_pipeline.*",
-    "it asks workers of Ray and engines, step by step": "*Pipeline.run *Pipeline.val *Pipeline.__init__ "
-    "*Pipeline.save_metrics *.scheduler.router.* *.reward_scheduler.* *SamplingScheduler.__init__ *.RolloutScheduler.* "
-    "*.environment_worker.* *.agentic.proxy.* *.llm_proxy.* *.agent_runner.* *.SgLangStrategy.* "
-    "*.logits_transfer_group.*",
-    "rollouts that are kept and read again, and what is logged of them": "*.rollout_mock_mixin.* *.log_monitor.* "
-    "*.otel_receiver.* *.utils.tracking.* *.EnvActivityMonitor.* *.rlvr.utils.*",
-    "a package of its own loads the files": "*.datasets.dataset.* *.datasets.loader.*",
-    "which experts a router has chosen, for a replay in Megatron's layers": "*.router_replay_utils.*",
-    "it registers and looks up by name": "*.register_chat_template *.get_chat_template *.get_encode_function "
-    "*.GlobalDatasetManager.register",
-    "requests and their answers, between workers of Ray": "*.generate_scheduler.ItemsGroup.* *.RolloutContext.* "
-    "*.generate_scheduler.ReplayBuffer.*[bm][eoi][gmr]* *.DynamicSamplingScheduler.*get_*b* *.process_new_prompt "
-    "*.DynamicSamplingScheduler.get_next* *.InferWorker.generate *.ReplayBuffer.*commit* *.ReplayBuffer.g* "
-    "*.GroupQueue*.put *.GroupQueueManager.get_*",
-    "an agent or an environment that others bring, turn by turn": "*EnvManager.run_rollout_loop *.ProxyEnvManager.* "
-    "*EnvManager.make_decision *.VLTrajEnvManager.*form* *.VLTrajEnvManager.__init__ *.custom_vl_apply_chat_template "
-    "*.AgentNativeStepEnvManager.step",
-    "columns of a batch that lie with a worker of Ray": "*.RemoteBatch.cat *.RowRemoteBatch.* *.ColumnRemoteBatch.*",
-    "metrics of trajectories, or kept until they are logged": "*.Worker.get_metrics *._get_pg_metrics "
-    "*.get_traj_*_time *.compute_rollout_traj_metrics *.compute_train_data_metrics *.MetricsManager.__init__ "
-    "*.MetricsManager.add_metric *.MetricsManager.add_reduced* *.MetricsManager.add*domain* *.MetricsManager.clear* "
-    "*.MetricsManager.add_[at][li]*",
-    "logits on their way from a teacher's ranks to a student's": "*.LogitsCache.*[ft]*_logits "
-    "*.LogitsCache.get_slice_view *.LogitsCache.broadcast* *.StudentWorker.*broadcast_logits *_p2p_logits "
-    "*.logits_transfer",
-    "it makes a model, asks it for tokens, or keeps it": "*._prepare_fsdp2_model *[2f]InferStrategy.generate "
-    "*.do_checkpoint",
-}
 _UPDATE = Binding(
     f"{_FSDP}.FSDP2TrainStrategy.train_step",
     "policy_update",
     call=_update,
     imports=(PROTOCOL, _FUNCTIONALS, _RLVR_CONFIG, _WORKER_CONFIG, _BASE_CONFIG, _ACTOR_WORKER),
     requires=(f"{_FSDP}.FSDP2TrainStrategy._get_global_valid_samples",),
-    stand_ins=(
-        _SELF,
-        _CONFIG,
-        _STRATEGY,
-        _ADDRESS,
-        RANKS,
-    ),
+    stand_ins=(_SELF, _CONFIG, _STRATEGY, _ADDRESS, RANKS),
     fixed={"kl_estimator": "k3", "max_tokens_per_microbatch": None, "loss_scale_factor": None},
     accepts={"loss_agg_mode": _MODES},
     dialects=(_SUM_OVER_SEQUENCES,),
 )
+
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "roll.models.*", "*.third_party.vllm.*", "*.mtp_patcher.*", "*.offload_states_patch.*", "*.send_recv_utils.*",
+    "*.scheduler.router.*", "*.agentic.proxy.*", "*.log_monitor.*", "*.otel_receiver.*", "*.utils.tracking.*",
+)  # fmt: skip
 
 TARGET = Target(
     name="roll",
@@ -701,12 +667,12 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)},
             outputs=("kl",),
-            call=partial(passed, says={"kl_estimator": _ESTIMATORS}),
+            call=partial(kit.call_with, says={"kl_estimator": _ESTIMATORS}),
             dialects=(
                 Dialect(
                     "clamp",
                     10,
-                    "k3 is cut to [-10, 10], so that no token outweighs the others",
+                    "k3 is clamped to [-10, 10] so that no token outweighs the others",
                     f"{_MAIN}/utils/functionals.py#L202",
                     where={"kl_estimator": ("k3",)},
                 ),
@@ -717,7 +683,7 @@ TARGET = Target(
             "generalised_advantage",
             arguments={"lam": ("lambd",)},
             outputs=_ADVANTAGES,
-            call=partial(passed, takes=("token_level_rewards", "values", "gamma", "lam")),
+            call=partial(kit.call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
             accepts=_ONLY_FULL,
         ),
         Binding(
@@ -725,7 +691,7 @@ TARGET = Target(
             "discounted_return",
             constants={"lambd": 1.0},
             outputs=_ADVANTAGES,
-            call=partial(passed, takes=("token_level_rewards", "gamma")),
+            call=partial(kit.call_with, takes=("token_level_rewards", "gamma")),
             accepts=_ONLY_FULL,
             fixed={"kl": None, "kl_coef": 0.0},
         ),
@@ -741,7 +707,7 @@ TARGET = Target(
                 Dialect(
                     "credit",
                     "segment",
-                    "a turn is one step: all its tokens have the return of its last one, and turns are discounted",
+                    "a turn is one step: all its tokens have the return of its last token, and turns are discounted",
                     f"{_MAIN}/pipeline/agentic/utils.py#L396",
                 ),
             ),
@@ -766,7 +732,7 @@ TARGET = Target(
                 Dialect(
                     "epsilon_placement",
                     "floor",
-                    "the variance is kept from being smaller than eps, rather than moved by it",
+                    "the variance is clamped to at least eps instead of adding eps",
                     f"{_MAIN}/utils/functionals.py#L361",
                 ),
             ),
@@ -800,16 +766,19 @@ TARGET = Target(
                 Dialect(
                     "std_about",
                     "subtracted",
-                    "div_std_global is the deviation of the batch from the means of its groups",
+                    "div_std_global is the standard deviation over the batch about the group means",
                     f"{_MAIN}/utils/functionals.py#L1422",
                 ),
             ),
         ),
-        # Until reward_norm in August 2025.
+        # Before reward_norm, until August 2025.
         normalised_rewards(
             f"{_FUNCTIONALS}.batch_reward_norm",
             partial(
-                passed, leading=("rewards",), takes=("std_level",), says={"std_level": {None: False, "batch": True}}
+                kit.call_with,
+                leading=("rewards",),
+                takes=("std_level",),
+                says={"std_level": {None: False, "batch": True}},
             ),
             "std_level",
             arguments={"std_level": ("div_std",)},
@@ -885,7 +854,7 @@ TARGET = Target(
             call=_token_log_probs,
             fixed={"temperature": 1.0},
             accepts=_ONLY_FULL,
-            # Whatever the logits come in, they are widened to float32.
+            # Logits of any dtype are converted to float32.
             dtypes=("float32", "bfloat16", "float16"),
         ),
         Binding(
@@ -897,7 +866,7 @@ TARGET = Target(
                 Dialect(
                     "outside_the_mask",
                     "any",
-                    "it gives the value of every position; its callers mask",
+                    "it returns the value of every position; its callers apply the mask",
                     f"{_MAIN}/pipeline/base_worker.py#L690",
                 ),
             ),
@@ -915,34 +884,7 @@ TARGET = Target(
         *rewards.BINDINGS,
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
-    # Its wrappers of engines raise beside a version that they do not know.
+    # ROLL's engine wrappers raise for package versions that they do not know.
     ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
-    unbound={
-        **containers.UNBOUND,
-        **data.UNBOUND,
-        f"{_FUNCTIONALS}.response_level_masked_whiten": (
-            "nothing calls it, and it takes the variance of one number a row with the mask of the tokens, which "
-            "broadcasting refuses unless there are as many rows as tokens, or one"
-        ),
-        f"{_FUNCTIONALS}.get_pad_mask": "postprocess_generate, which is bound, makes its response mask with it",
-        f"{_FUNCTIONALS}.get_eos_mask": "nothing calls it",
-        f"{_FUNCTIONALS}.entropy_from_logits": "op_compute_entropy of the strategies, as an entropy of logits",
-        f"{_FUNCTIONALS}.compute_clip_fraction": "a metric of the losses, which are bound with their clip fractions",
-        f"{_FUNCTIONALS}.apply_kl_penalty": "compute_approx_kl, which is bound, times what a controller moves",
-        f"{_FUNCTIONALS}.reward_postprocess": "reward_norm and group_reward_norm, which are bound, and a clamp",
-        f"{_FUNCTIONALS}.log_seqlen_unbalance": "a metric of batch_balance, which is bound",
-        f"{_FUNCTIONALS}.concatenate_input_and_output": "one concatenation before postprocess_generate, which is bound",
-        f"{_FUNCTIONALS}.compute_ref_log_probs_with_routing": "it asks clusters of Ray",
-        f"{_FUNCTIONALS}.*": "devices, dictionaries, routing and metrics' averages",
-        f"{_AGENTIC}.compute_response_level_rewards": "sums of step rewards, under agentic_reward_norm, which is bound",
-        f"{_AGENTIC}.get_agentic_response_level_mask": (
-            "the one filter that it has an option for is to do: it returns the mask that it is given"
-        ),
-        f"{_AGENTIC}.*": "recordings of rollouts, and their grouping for display",
-        **rewards.UNBOUND,
-        "roll.datasets.collator.*": "images, sounds and videos before the collator, which is bound",
-        "roll.distributed.strategy.vllm_strategy.*": "answers of vLLM as tensors",
-        "roll.utils.train_infer_corrections.*": "it hands a batch to the corrections, which are bound",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=_NO_SIGNAL,
 )

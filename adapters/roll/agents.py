@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.families import rollout
-from sentinel.binding.kit import Named, all_swapped, bookkeeping, itself, silent, stand_in, torch, unbuilt
-from sentinel.contracts.table_engine import TableEngine
-from sentinel.targets import StandIn
+from sentinel import StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import TableEngine, rollout
+from sentinel.binding.kit import torch
 
 from .containers import PROTOCOL
 
@@ -17,8 +17,10 @@ _MANAGER = "roll.pipeline.agentic.env_manager.traj_env_manager.TrajEnvManager"
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one episode from its beginning to the queue. The prompt's message of the system is the
-    template's, and its first message of the user what the environment shows."""
+    """Run one episode from its beginning to the queue.
+
+    The template provides the system message, and the first user message is the environment's observation.
+    """
     engine = TableEngine(inputs)
     data, done = boundary.imported[PROTOCOL].DataProto, list[Any]()
     heard = [message["content"] for message in engine.messages if message["role"] == "user"]
@@ -37,19 +39,19 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         done.extend(each for each in arguments if hasattr(each, "batch"))
 
     def remote(answers: Any) -> Any:
-        return stand_in(remote=answers)
+        return kit.stand_in(remote=answers)
 
     episodes = iter((0,))
-    queue = stand_in(get_episode_id=remote(lambda *_: next(episodes, None)), put=remote(put))
+    queue = kit.stand_in(get_episode_id=remote(lambda *_: next(episodes, None)), put=remote(put))
     limits = {"max_new_tokens": 1000}
-    made = unbuilt(
+    made = kit.make_unbuilt(
         boundary.owner,
-        logger=silent(),
-        worker_config=stand_in(
-            generating_args=stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
+        logger=kit.make_silent_logger(),
+        worker_config=kit.stand_in(
+            generating_args=kit.stand_in(max_new_tokens=1000, to_dict=lambda: {**inputs["options"], **limits})
         ),
-        pipeline_config=stand_in(sequence_length=1000, skip_mock_system_prompt=False),
-        env_config=Named(env_id=0, group_id=0, tag="tag", group_seed=0, max_steps=9, max_tokens_per_step=1000),
+        pipeline_config=kit.stand_in(sequence_length=1000, skip_mock_system_prompt=False),
+        env_config=kit.Named(env_id=0, group_id=0, tag="tag", group_seed=0, max_steps=9, max_tokens_per_step=1000),
         tokenizer=engine.tokenizer,
         output_queue=queue,
         current_step=0,
@@ -57,18 +59,18 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         trace_meta=None,
         running=False,
         **dict.fromkeys(("thread_lock", "env_step_limiter"), contextlib.nullcontext()),
-        env=stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
+        env=kit.stand_in(reset=lambda **_: (heard.pop(0), {}), step=step),
         agent_system_template=engine.messages[0]["content"],
         agent_template="{observation}",
-        llm_proxy=stand_in(generate=generate),
+        llm_proxy=kit.stand_in(generate=generate),
     )
     stands = {
-        "ray": stand_in(get=itself),
-        "Timer": lambda **_: contextlib.nullcontext(bookkeeping(last=0.0)),
+        "ray": kit.stand_in(get=kit.return_first),
+        "Timer": lambda **_: contextlib.nullcontext(kit.bookkeeping(last=0.0)),
         "attach_trace_context": lambda *_: contextlib.nullcontext(),
-        "get_tracer": lambda *_: bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
+        "get_tracer": lambda *_: kit.bookkeeping(start_as_current_span=lambda *_, **__: contextlib.nullcontext()),
     }
-    with all_swapped(boundary.module, **stands):
+    with kit.swap_all(boundary.module, **stands):
         boundary.function(made, data(meta_info={"seed": 0}))
     batch = done[0].batch
     mask, there = batch["response_mask"][0].long().tolist(), int(batch["attention_mask"][0].sum())
@@ -78,7 +80,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": ids[:start],
         "response_ids": ids[start:],
         "loss_mask": mask[start:there],
-        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of what comes next
+        "log_probs": None if log_probs is None else log_probs[0, : there - 1],  # of the next observation
         "engine": engine,
     }
 
@@ -87,13 +89,13 @@ BINDINGS = (
     rollout(
         f"{_MANAGER}.run_rollout_loop",
         _followed,
-        StandIn("self", "the real manager's constructor makes an environment and a client of an engine"),
-        StandIn("env", "shows what the scenario says"),
+        StandIn("self", "the real manager's constructor creates an environment and an engine client"),
+        StandIn("env", "shows the scenario's text"),
         StandIn("ray", "the queue is here"),
-        StandIn("Timer", "measures how long a step takes, with a package that is not needed for anything else"),
+        StandIn("Timer", "measures how long a step takes; its package is not needed for anything else"),
         StandIn("get_tracer", "traces of an episode"),
         takes="turns",
-        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # an environment had the limits before
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # the environment had the limits before
         fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
     ),

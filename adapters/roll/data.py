@@ -1,4 +1,4 @@
-"""ROLL: what prepares and collects samples, and the glue that reads them out of its batches."""
+"""ROLL: functions that prepare and collect samples, and functions that read samples from batches."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.kit import passed, stand_in, swapped, torch
-from sentinel.contracts.conversations import chat
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import chat
+from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll"
 
-_TOKENIZER = StandIn("tokenizer", "a tokenizer is a download; this one gives a prompt the tokens that its letters are")
-_PROCESSOR = StandIn("processor", "as the tokenizer; of images it keeps their number, in pixel_values")
+_TOKENIZER = StandIn("tokenizer", "a tokenizer is a download; here each letter is a token")
+_PROCESSOR = StandIn("processor", "like the tokenizer; for images it stores their number in pixel_values")
 _TRANSFORMERS = StandIn(
     "pad_without_fast_tokenizer_warning, BatchFeature",
-    "of transformers, which is not installed: token ids and attention masks are padded on the right, and the features "
-    "of a processor are a dictionary, as they would be",
+    "from transformers, which is not installed: it pads token ids and attention masks on the right, and "
+    "processor features are a dictionary as in the original",
 )
 
 
 def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A batch of prompts and what an engine answered, one response a prompt. Rows come back moved to the left, so that
-    prompts begin in the first column; here they are moved back. Newer batches are no dataclass."""
+    """Make response masks for prompts and the engine's output, one response per prompt.
+
+    The function moves rows to the left, so that prompts begin in the first column. Here they are moved back. Newer
+    batches are not dataclasses.
+    """
     mask = inputs["prompt_mask"]
     prompts = {
         "input_ids": inputs["prompts"],
@@ -34,7 +38,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     output = torch.cat((inputs["prompts"], inputs["responses"]), dim=-1)
     batch = boundary.invoke(
         {},
-        prompts=stand_in(batch=prompts),
+        prompts=kit.stand_in(batch=prompts),
         output=output,
         num_return_sequences=1,
         sequence_length=output.shape[1],
@@ -46,7 +50,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Features(dict[str, Any]):
-    """What a processor returns, as far as a collator looks at it."""
+    """The attributes of a processor's result that a collator reads."""
 
     def __init__(self, data: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(data or {}, **more)
@@ -75,25 +79,25 @@ def _pad(_: Any, features: Mapping[str, list[list[int]]], **__: Any) -> dict[str
 
 
 def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate by the target's own class over tokens that are letters."""
+    """Collate with ROLL's own class. Each letter is a token."""
 
     class Processor:
-        image_processor = stand_in(patch_size=1)
+        image_processor = kit.stand_in(patch_size=1)
 
         def __call__(self, *args: Any, **options: Any) -> _Features:
             return _process(*args, **options)
 
-    tokenizer = stand_in(encode=lambda text, **_: _ids(text))
-    # Until August 2025 the answer was called "extracted" where nothing else was said.
+    tokenizer = kit.stand_in(encode=lambda text, **_: _ids(text))
+    # Until August 2025 the default answer key was "extracted".
     collator = boundary.owner(tokenizer=tokenizer, processor=Processor(), answer_key="ground_truth")
     if hasattr(collator, "image_load_sample_fn"):
-        # Newer collators load images themselves: (images, options of the processor). The scenario's are loaded already.
+        # Newer collators load images themselves: (images, processor options). The scenario's images are already loaded.
         collator.image_load_sample_fn = lambda images, *_, **__: (images, {})
     with (
-        swapped(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
-        swapped(boundary.module, "BatchFeature", _Features),
+        kit.swap(boundary.module, "pad_without_fast_tokenizer_warning", _pad),
+        kit.swap(boundary.module, "BatchFeature", _Features),
     ):
-        # With an image, which the batch holds as features of a model: how is not measured.
+        # For images the batch has model features, which are not checked.
         batch = boundary.function(
             collator, [{**sample, "image": ["image"], "image_flag": True} for sample in inputs["samples"]]
         )
@@ -111,7 +115,7 @@ _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Mask, as an environment does, the tokens of a chat, cut where a message begins."""
+    """Mask the tokens of a chat as an environment does. The chat is cut at the start of a message."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)
@@ -121,12 +125,6 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 _TURNS = "roll.pipeline.agentic.env_manager.token_mask_utils"
 
-UNBOUND = {
-    f"{_TURNS}.split_by_token": "token_ids_to_assistant_mask is bound on the parts that it makes",
-    f"{_TURNS}.messages_to_tokens_and_masks": "nothing calls it",
-    f"{_TURNS}.custom_apply_chat_template": "a prompt, as a template writes it; nothing of it is learned",
-    f"{_TURNS}.compute_conversation_end_token_id": "the tokens behind an answer, which open the next prompt",
-}
 
 BINDINGS = (
     Binding(
@@ -135,23 +133,29 @@ BINDINGS = (
         call=_trained_of_a_chat,
         requires=(f"{_TURNS}.split_by_token(messages)",),
         stand_ins=(_TOKENIZER,),
-        # An environment has no tools' turns, and writes its own message of the system.
+        # An environment has no tool turns and writes its own system message.
         fixed={"trains": "all", "max_tokens": None, "after_an_answer": (), "default_system": False},
     ),
     Binding(
         "roll.utils.functionals.postprocess_generate",
         "response_masks",
         call=_response_mask,
-        stand_ins=(StandIn("prompts", "a batch by its fields; the real container wants a backend that is not needed"),),
+        stand_ins=(
+            StandIn(
+                "prompts", "a batch with the given fields; the real container needs a backend that is not used here"
+            ),
+        ),
     ),
     Binding(
         "roll.utils.functionals.pad_to_length",
         "column_padding",
         outputs=("padded",),
-        call=partial(passed, leading=("values",), takes=("length", "pad_value")),
+        call=partial(kit.call_with, leading=("values",), takes=("length", "pad_value")),
         fixed={"side": "right"},
         dialects=(
-            Dialect("longer", "cut", "it makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"),
+            Dialect(
+                "longer", "cut", "the function makes rows of exactly that length", f"{MAIN}/utils/functionals.py#L457"
+            ),
         ),
     ),
     Binding(

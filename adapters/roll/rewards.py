@@ -1,13 +1,14 @@
-"""ROLL: where a reward lands, what of a batch is trained on, what an engine is asked for, and the KL coefficient."""
+"""ROLL: reward placement, filters, sampling requests and the KL coefficient."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward, sampling_request
-from sentinel.binding.kit import DRAWS, behind_a_prompt, coefficients, fields, group_size, stand_in, swapped, torch
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import torch
 
 from .containers import PROTOCOL
 from .data import MAIN
@@ -16,19 +17,21 @@ _FUNCTIONALS = "roll.utils.functionals"
 _CONTROLLERS = "roll.utils.kl_controller"
 _RULES = "roll.pipeline.rlvr.rewards"
 
-_CONFIG = StandIn("pipeline_config", "the options that the function reads; the real one looks for checkpoints")
+_CONFIG = StandIn(
+    "pipeline_config", "the options that the function reads; the real configuration looks for checkpoints"
+)
 _SAMPLING = StandIn(
-    "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code makes one"
+    "SamplingParams", "vLLM's record of sampling parameters, which is not installed; older code creates one"
 )
 
 
 def _batch(boundary: Any, mask: Any, **more: Any) -> Any:
-    """Make a batch of responses behind prompts of one token, with masks as the trainer holds them."""
+    """Make a batch of responses after one-token prompts, with masks as the trainer stores them."""
     there = torch.nn.functional.pad(mask != 0, (1, 0), value=True).long()
     tensors = {
         "attention_mask": there,
         "position_ids": (there.cumsum(-1) - 1).clamp(min=0) * there,
-        "response_mask": behind_a_prompt(mask),
+        "response_mask": kit.prepend_prompt(mask),
         "responses": torch.ones_like(mask, dtype=torch.long),
         **more,
     }
@@ -41,10 +44,10 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the penalty of a KL, of which no token has any."""
+    """Place rewards in the batch without a KL penalty: no token has any."""
     zeros = torch.zeros_like(inputs["response_mask"])
     more = {"response_level_rewards": inputs["rewards"], "old_log_probs": zeros, "ref_log_probs": zeros}
-    config = stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
+    config = kit.stand_in(kl_penalty="kl", add_token_level_kl=False, reward_clip=None)
     controller = boundary.imported[_CONTROLLERS].FixedKLController(0.5)
     data, _ = boundary.function(_batch(boundary, inputs["response_mask"], **more), config, controller)
     return {"token_level_rewards": data.batch["token_level_rewards"]}
@@ -53,19 +56,19 @@ def _landed_in_the_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 def _by_difficulty(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = _batch(boundary, torch.ones(len(inputs["group"]), 1), scores=inputs["rewards"])
     bounds = {"low_threshold": inputs["low"], "high_threshold": inputs["high"]}
-    answer = boundary.function(data, n_sample=group_size(inputs), **bounds)
+    answer = boundary.function(data, n_sample=kit.group_size(inputs), **bounds)
     return {"kept": answer.batch["difficulty_mask"]}
 
 
 def _masked(boundary: Any, mask: Any, scores: Any, **options: Any) -> Any:
-    """Compute the mask of the responses that training sees."""
+    """Compute the mask of the responses that training uses."""
     plain = {"max_len_mask": False, "difficulty_mask": False, "error_max_len_clip": False}
-    data, _ = boundary.function(_batch(boundary, mask, scores=scores), stand_in(**{**plain, **options}))
+    data, _ = boundary.function(_batch(boundary, mask, scores=scores), kit.stand_in(**{**plain, **options}))
     return data.batch["final_response_mask"]
 
 
 def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = stand_in(num_return_sequences=group_size(inputs))
+    arguments = kit.stand_in(num_return_sequences=kit.group_size(inputs))
     kept = _masked(
         boundary,
         torch.ones(len(inputs["group"]), 1),
@@ -73,7 +76,7 @@ def _difficult(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         difficulty_mask=True,
         difficulty_low_threshold=inputs["low"],
         difficulty_high_threshold=inputs["high"],
-        actor_infer=stand_in(generating_args=arguments),
+        actor_infer=kit.stand_in(generating_args=arguments),
     )
     return {"kept": kept[:, 0]}
 
@@ -83,13 +86,15 @@ def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"kept": _masked(boundary, mask, torch.zeros(len(mask)), max_len_mask=True)}
 
 
-#: Options of a rollout that are no field of the same name.
-_OPTIONS = fields("temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=DRAWS)
+#: Options of a rollout whose fields have other names.
+_OPTIONS = kit.fields(
+    "temperature top_p top_k max_new_tokens repetition_penalty", stop="stop_strings", greedy=kit.DRAWS
+)
 
 
 def _request(boundary: Any, config: Any) -> Mapping[str, Any]:
-    """The pipeline hands the configuration on as a mapping; the worker adds what ends a text."""
-    with swapped(boundary.module, "SamplingParams", dict):
+    """Build a request. The pipeline passes the configuration as a mapping, and the worker adds stop tokens."""
+    with kit.swap(boundary.module, "SamplingParams", dict):
         params = boundary.function({**config.to_dict(), "eos_token_id": []})
     return dict(params)
 
@@ -99,7 +104,7 @@ def _seen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The second of what a rule of multiple choices tells; what prices the wording too is asked for the loose price."""
+    """Read the second value of a multiple-choice rule. If the rule scores the wording, this is the lenient score."""
     scores = boundary.invoke({}, inputs["response"], inputs["ground_truth"], reward_type="loose")
     return {"score": scores[1]}
 
@@ -111,54 +116,30 @@ _LETTERS = {"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E")}
 _ENDS = {"response_mask": ("full", "right")}
 _GROUPS = {"group_layout": "equal"}
 _ALONE = Dialect(
-    "group_of_one", "kept", "with one response to each prompt there is no filter", f"{MAIN}/utils/functionals.py#L604"
+    "group_of_one", "kept", "with one response per prompt nothing is filtered", f"{MAIN}/utils/functionals.py#L604"
 )
 
 _REWARDS = (
     Binding(
-        f"{_FUNCTIONALS}.expand_to_token_level",
-        "token_reward",
-        call=_landed,
-        imports=(PROTOCOL,),
-        fixed={"score_as": None},
-        accepts=_ENDS,
+        f"{_FUNCTIONALS}.expand_to_token_level", "token_reward", call=_landed, imports=(PROTOCOL,),
+        fixed={"score_as": None}, accepts=_ENDS,
     ),
     Binding(
-        f"{_FUNCTIONALS}.compute_token_reward",
-        "token_reward",
-        call=_landed_in_the_batch,
-        imports=(PROTOCOL, _CONTROLLERS),
-        stand_ins=(_CONFIG,),
-        fixed={"score_as": None},
-        accepts=_ENDS,
+        f"{_FUNCTIONALS}.compute_token_reward", "token_reward", call=_landed_in_the_batch,
+        imports=(PROTOCOL, _CONTROLLERS), stand_ins=(_CONFIG,), fixed={"score_as": None}, accepts=_ENDS,
         twins=(f"{_FUNCTIONALS}.expand_to_token_level",),
     ),
     Binding(
-        f"{_FUNCTIONALS}.difficulty_mask",
-        "difficulty_filter",
-        call=_by_difficulty,
-        imports=(PROTOCOL,),
-        fixed=_GROUPS,
-        dtypes=("float32",),
-        dialects=(_ALONE,),
+        f"{_FUNCTIONALS}.difficulty_mask", "difficulty_filter", call=_by_difficulty, imports=(PROTOCOL,), fixed=_GROUPS,
+        dtypes=("float32",), dialects=(_ALONE,),
     ),
     Binding(
-        f"{_FUNCTIONALS}.get_sample_level_mask",
-        "difficulty_filter",
-        call=_difficult,
-        imports=(PROTOCOL,),
-        stand_ins=(_CONFIG,),
-        fixed=_GROUPS,
-        dtypes=("float32",),
-        dialects=(_ALONE,),
+        f"{_FUNCTIONALS}.get_sample_level_mask", "difficulty_filter", call=_difficult, imports=(PROTOCOL,),
+        stand_ins=(_CONFIG,), fixed=_GROUPS, dtypes=("float32",), dialects=(_ALONE,),
     ),
     Binding(
-        f"{_FUNCTIONALS}.get_sample_level_mask",
-        "overlong_filter",
-        call=_not_cut_off,
-        imports=(PROTOCOL,),
-        stand_ins=(_CONFIG,),
-        accepts=_ENDS,
+        f"{_FUNCTIONALS}.get_sample_level_mask", "overlong_filter", call=_not_cut_off, imports=(PROTOCOL,),
+        stand_ins=(_CONFIG,), accepts=_ENDS,
     ),
     *(
         rule_reward(f"{_RULES}.{name}", *_CHOICES, knows="choices", call=_chosen, accepts=_LETTERS)
@@ -169,16 +150,12 @@ _REWARDS = (
         )
     ),
     rule_reward(
-        f"{_RULES}.video_r1_reward_worker.accuracy_reward",
-        "<answer>{answer}</answer>",
-        "<think>6 times 7</think> <answer> {answer} </answer>",
-        knows=f"negative decimal spaces {_AS_NUMBERS}",
-        call=_seen,
-        accepts={"rule": ("numerical", "OCR", "regression")},
+        f"{_RULES}.video_r1_reward_worker.accuracy_reward", "<answer>{answer}</answer>",
+        "<think>6 times 7</think> <answer> {answer} </answer>", knows=f"negative decimal spaces {_AS_NUMBERS}",
+        call=_seen, accepts={"rule": ("numerical", "OCR", "regression")},
         dialects=(
             Dialect(
-                "the_oracle_agrees",
-                reason="what was read from a picture is compared word by word",
+                "the_oracle_agrees", reason="answers that were read from a picture are compared word by word",
                 link=f"{MAIN}/pipeline/rlvr/rewards/video_r1_reward_worker.py#L93",
                 where={"rule": ("OCR",), "notation": tuple(_AS_NUMBERS.split())},
             ),
@@ -186,32 +163,19 @@ _REWARDS = (
     ),
     sampling_request(
         "roll.distributed.strategy.vllm_strategy.create_sampling_params_for_vllm",
-        "roll.configs.generating_args.GeneratingArguments",
-        _request,
-        _OPTIONS,
-        _SAMPLING,
+        "roll.configs.generating_args.GeneratingArguments", _request, _OPTIONS, _SAMPLING,
     ),
-)
-
-UNBOUND = {
-    f"{_RULES}.code_sandbox_reward_worker.*": "it runs a response's program, here or at a service",
-    f"{_RULES}.detection_reward_worker.*": "COCO's average precision of boxes: a scale of its own",
-    f"{_RULES}.ifeval_rule_reward_worker.*": "the form of a text, by corpora of nltk, which is not installed",
-    f"{_RULES}.llm_judge_reward_worker.*": "it asks a model",
-    f"{_RULES}.math_rule_reward_worker.*": "it grades in a process of its own, by math-verify, which is not installed",
-    f"{_RULES}.remote_reward_system_worker.*": "it asks a service",
-    f"{_RULES}.*": "parts of the rules that are bound, and prices of repetition and length that one adds to its own",
-}
+)  # fmt: skip
 
 
 # -- the KL coefficient over the steps of a training -------------------------------------------------------------------
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Without a target it is fixed."""
+    """Read the coefficients. Without a target the coefficient is fixed."""
     target = inputs["target_kl"] if inputs["adaptive"] else None
     controller = boundary.function(init_kl_coef=inputs["initial"], target_kl=target, kl_horizon=inputs["horizon"])
-    return coefficients(controller, inputs)
+    return kit.read_coefficients(controller, inputs)
 
 
 _SCHEDULES = (Binding("roll.utils.kl_controller.get_kl_controller", "kl_coefficient", call=_coefficients),)

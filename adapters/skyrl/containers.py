@@ -1,4 +1,4 @@
-"""SkyRL: the batch of a training step: tensors, lists of tensors of different shapes, and what belongs to the whole."""
+"""SkyRL: the batch of a training step, with tensors, lists of tensors of different shapes, and batch-level values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import Container
-from sentinel.binding.kit import Surgery, cut, joined
-from sentinel.targets import Binding
 
 from .driver import FIELDS, OPTIONAL_FIELDS
 from .shared import BATCH, FORMER, training_batch
@@ -17,7 +17,7 @@ _TENSORS = f"{BATCH}.TensorBatch"
 _FORMERLY = f"{FORMER}.training_batch.TensorBatch"
 
 
-#: Fields are tensors; what has a shape of its own in each row (the patches of images) is a list of them.
+#: Fields are tensors. Values with another shape in each row, such as image patches, are lists of tensors.
 _FIELDS: Mapping[str, Any] = {
     "number": {"kind": "tensor", "dtype": "int64", "shape": []},
     "sequences": {"kind": "tensor", "dtype": "int64", "shape": [2]},
@@ -43,8 +43,8 @@ def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], Any]:
 _BATCH = Container(_batch, _read)
 
 
-def _surgery(name: str, kind: str, do: Surgery) -> tuple[Binding, Binding]:
-    """Bind today's method, and what it was before batches had lists of tensors."""
+def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
+    """Bind today's method, and its older form from before batches had lists of tensors."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
@@ -57,7 +57,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad by two rows. What a batch may carry, and how, is known of the iterator that makes padding microbatches."""
+    """Pad by two rows. The iterator that makes padding microbatches defines which fields a batch may have."""
     real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     padded = boundary.function(real, 2)
     made = {name: field[len(real) :] for name, field in padded.items() if field is not None}
@@ -65,8 +65,8 @@ def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 BINDINGS = (
-    *_surgery("chunk", "split", cut),
-    *_surgery("cat", "join", partial(joined, _batch)),
+    *_surgery("chunk", "split", kit.cut_parts),
+    *_surgery("cat", "join", partial(kit.join_parts, _batch)),
     *_surgery("slice", "shorten", _shortened),
     Binding(
         f"{BATCH}.pad_training_input_batch",
@@ -77,8 +77,3 @@ BINDINGS = (
         fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
 )
-
-UNBOUND: Mapping[str, str] = {
-    f"{_TENSORS}.{name}": "nothing calls it, and it takes fields of one dimension alone, which no batch consists of"
-    for name in ("repeat", "repeat_interleave")
-}

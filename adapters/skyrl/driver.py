@@ -1,13 +1,12 @@
-"""SkyRL: the driver, and what it hands to its workers: configuration, training input, padding, the KL coefficient."""
+"""SkyRL: the driver and what it passes to its workers: configuration, training input, padding, the KL coefficient."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError, DriftError
-from sentinel.binding.kit import coefficients, stand_in
-from sentinel.targets import Binding, StandIn
+from sentinel import AbsentError, Binding, DriftError, StandIn
+from sentinel.binding import kit
 
 from .shared import (
     BATCH,
@@ -29,7 +28,7 @@ def _layout(dtype: str, *shape: str, mask: bool = False) -> dict[str, Any]:
     return {"dtype": dtype, "shape": ["batch", *shape], **({"mask": True} if mask else {})}
 
 
-#: TrainingInput, the schema of a training batch: dtypes as the driver's preprocessing makes them.
+#: TrainingInput, the schema of a training batch, with the dtypes of the driver's preprocessing.
 FIELDS = {
     "sequences": _layout("int64", "length"),
     "attention_mask": _layout("int64", "length", mask=True),
@@ -39,7 +38,7 @@ FIELDS = {
     "returns": _layout("float32", "response"),
     "advantages": _layout("float32", "response"),
 }
-#: Without pictures: of these each row has any number, and padding needs none.
+#: Without image fields: each row has any number of images, and padding needs none.
 OPTIONAL_FIELDS = {
     "base_action_log_probs": _layout("float32", "response"),
     "values": _layout("float32", "response"),
@@ -53,18 +52,18 @@ def _padding_microbatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, A
 
     unknown = inputs["optional_fields"].keys() - boundary.imported[BATCH].TrainingInput.__annotations__.keys()
     if unknown:
-        raise DriftError(f"training batches have no {', '.join(sorted(unknown))} in this version")
+        raise DriftError(f"not in this version: training batches with {', '.join(sorted(unknown))}")
     batch = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     iterator = boundary.owner(batch, inputs["max_tokens_per_microbatch"])
     padding = boundary.invoke({}, iterator)
     return {"real_rows": next(iter(iterator)), "made_rows": padding, "loss_mask": padding["loss_mask"]}
 
 
-# -- the driver: configuration and training input ---------------------------------------------------------------------
+# -- the driver: configuration and training input ----------------------------------------------------------------------
 
 
 _CORRECTION = "trainer.algorithm.off_policy_correction"
-#: Configurations whose training step reads the rollouts' log-probs, after one that does not.
+#: A configuration whose training step ignores rollout log-probs, then configurations whose step reads them.
 _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
     {},
     {f"{_CORRECTION}.tis_ratio_type": "token"},
@@ -77,7 +76,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether the check accepts the configuration, and the watched options as it leaves them."""
+    """Return whether the check accepts the configuration, and the watched options after the check."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))
@@ -97,11 +96,11 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "trainer.policy_mini_batch_size": rows,
         "generator.n_samples_per_prompt": 1,
     }
-    trainer = stand_in(
+    trainer = kit.stand_in(
         cfg=configuration_of(boundary, {**sizes, **inputs["configuration"]}),
-        tokenizer=stand_in(pad_token_id=0),
+        tokenizer=kit.stand_in(pad_token_id=0),
         all_metrics={},
-        dispatch=stand_in(get_lcm_dp_size=lambda: 1),
+        dispatch=kit.stand_in(get_lcm_dp_size=lambda: 1),
         pad_batch=lambda batch: batch,
     )
     rollouts = {
@@ -113,7 +112,7 @@ def _convert(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
     batch, refusal = refused(lambda: boundary.invoke({}, trainer, rollouts, [str(row) for row in range(rows)]))
     if batch is not None and "rollout_logprobs" not in batch:
-        raise AbsentError("not in this version: a training batch has no log-probs of the rollouts")
+        raise AbsentError("not in this version: a training batch with rollout log-probs")
     return {"refusal": refusal, "rollout_log_probs": None if batch is None else batch["rollout_logprobs"]}
 
 
@@ -125,13 +124,7 @@ _DRIVER = (
         imports=(BATCH,),
         fixed={"layouts": FIELDS, "optional_layouts": OPTIONAL_FIELDS},
     ),
-    Binding(
-        "skyrl.train.utils.utils.validate_cfg",
-        "call",
-        call=_validate,
-        imports=CONFIGURED,
-        stand_ins=(GYM, RAY),
-    ),
+    Binding("skyrl.train.utils.utils.validate_cfg", "call", call=_validate, imports=CONFIGURED, stand_ins=(GYM, RAY)),
     Binding(
         "skyrl.train.trainer.RayPPOTrainer.convert_to_training_input",
         "training_input",
@@ -141,10 +134,10 @@ _DRIVER = (
             GYM,
             StandIn(
                 "self",
-                "the real trainer starts Ray; the step reads cfg, tokenizer, all_metrics and dispatch alone, or "
-                "pad_batch, which adds no row on one rank",
+                "the real trainer starts Ray; the step reads only cfg, tokenizer, all_metrics and dispatch, "
+                "or pad_batch, which adds no row on one rank",
             ),
-            StandIn("tokenizer", "the step reads its pad_token_id alone"),
+            StandIn("tokenizer", "the step reads only its pad_token_id"),
             StandIn("dispatch", "one data-parallel rank, so no row is added to make the batch divisible"),
         ),
         accepts={"needing": _NEED_LOG_PROBS},
@@ -165,7 +158,7 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "kl_loss_coef": inputs["initial"],
     }
     controller = boundary.function(algorithm_of(boundary, options))
-    return coefficients(controller, inputs)
+    return kit.read_coefficients(controller, inputs)
 
 
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)

@@ -1,4 +1,4 @@
-"""SkyRL: policy losses, the critic's loss, and what they report."""
+"""SkyRL: policy losses, the critic's loss and their metrics."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import policy_loss
-from sentinel.binding.kit import taken, torch
-from sentinel.contracts.aggregation import aggregated
-from sentinel.targets import Binding, Dialect
+from sentinel import AbsentError, Binding, Dialect
+from sentinel.binding import kit
+from sentinel.binding.families import aggregated, policy_loss
+from sentinel.binding.kit import torch
 
 from .shared import AS_SUMS, CODE, CONFIG, PPO, algorithm_of, is_averaged_inside, ppo_line
 
-#: Its policy losses are sums over tokens; advantages come to them scaled by the loss reduction.
+#: SkyRL's policy losses are sums over tokens. The caller scales advantages for the loss reduction.
 SUMMED = aggregated("token-sum")
 _CLIP = {"eps_clip_low": "eps_clip_low", "eps_clip_high": "eps_clip_high"}
 
 _SAFE_EXP = f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191"
 SAFELY = (
-    Dialect("log_ratio_clamp", 20.0, "safe_exp_delta cuts a log-ratio to [-20, 20] against overflow", _SAFE_EXP),
-    Dialect("ratio_precision", "float32", "safe_exp_delta takes every exponential in single precision", _SAFE_EXP),
+    Dialect("log_ratio_clamp", 20.0, "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow", _SAFE_EXP),
+    Dialect("ratio_precision", "float32", "safe_exp_delta computes every exponential in single precision", _SAFE_EXP),
 )
 
 
@@ -33,24 +32,29 @@ def _policy_loss(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """:param knobs: canonical input -> option of the algorithm's configuration.
-    :param settings: further options, from the canonical inputs.
-    :param behaviour: the ratio is relative to the rollout's log-probs, so the old ones are handed in as those; the
-    loss has the others as an argument too, for off-policy correction, which is off.
+    """Call a policy loss.
+
+    :param knobs: contract input -> option of the algorithm's configuration.
+    :param settings: further options, computed from the contract inputs.
+    :param behaviour: the ratio is relative to the rollout's log-probs, so the old log-probs are passed as those. The
+        loss has another argument for the rollout's log-probs, for off-policy correction, which is off.
     """
     options = {option: inputs[name] for name, option in knobs.items() if inputs[name] is not None}
-    names = taken(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
+    names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
     rollout = {"rollout_logprobs": inputs["old_log_probs"]} if behaviour else {}
-    # Some have added up when the others still averaged; heads of pull requests have each in either way.
+    # Some losses changed from averages to sums earlier than others. Heads of pull requests have each loss in either
+    # form.
     reads = inspect.unwrap(boundary.function).__code__.co_names
     averaged = is_averaged_inside(boundary.module) and "loss_reduction" in reads
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
         log_ratio = inputs["log_probs"] - inputs["old_log_probs"]
         if (log_ratio[inputs["response_mask"] != 0].abs() > 20).any():
-            raise AbsentError("not in this version: a log-ratio beyond 20 is cut")
+            raise AbsentError("not in this version: a log-ratio beyond 20 is clamped")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
-    clipped = metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics  # once there was no other
+    clipped = (
+        metrics.get("clip_ratio") if isinstance(metrics, Mapping) else metrics
+    )  # the only argument in older versions
     return {"loss": loss * len(inputs["log_probs"]) if averaged else loss, "clip_fraction": clipped}
 
 
@@ -59,8 +63,10 @@ def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """By default no token of a small batch has a covariance in range, and the loss is PPO's; and all that the bounds
-    name are no matter of chance."""
+    """Set Clip-Cov's bounds so that they include every token, and no random choice is left.
+
+    With the defaults no token of a small batch has a covariance in range, and the loss is PPO's.
+    """
     return {"clip_cov.clip_ratio": 1.0, "clip_cov.clip_cov_lb": 0.05, "clip_cov.clip_cov_ub": 100.0}
 
 
@@ -77,8 +83,10 @@ def _policy(
     behaviour: bool = False,
     fixed: Mapping[str, Any] = {},
 ) -> Binding:
-    """:param knobs, settings, behaviour: as in :func:`_policy_loss`.
-    :param fixed: what the oracle is told of those options.
+    """Bind a policy loss.
+
+    :param knobs, settings, behaviour: as in :func:`_policy_loss`.
+    :param fixed: the values of these options in the oracle.
     """
     call = partial(_policy_loss, dict(knobs), settings, behaviour)
     path, summed = f"{PPO}.{function}", "token-sum"
@@ -97,15 +105,15 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With bounds that cut nothing but the smallest ratios: what is reported is taken before the cut."""
+    """Call with bounds that clamp only the smallest ratios: metrics are computed before clamping."""
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
-    names = taken(inputs, "log_probs", "old_log_probs", "response_mask")
+    names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
     return {name: metrics[f"cispo/{name}"] for name in ("ratio_max", "ratio_min")}
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What one environment may write to is a list in its extras."""
+    """Make samples of one prompt. The extras have a list to which the environment may write."""
     arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [
         {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}
@@ -136,7 +144,7 @@ CALLS = (
         call=_cispo_ratios,
         imports=(CONFIG,),
         requires=("skyrl.train.config.CISPOConfig.cispo_anchor",),
-        dtypes=("float32",),  # safe_exp_delta takes every exponential in single precision
+        dtypes=("float32",),  # safe_exp_delta computes every exponential in single precision
         dialects=SAFELY[:1],
     ),
     Binding("skyrl.train.generators.utils.prepare_generator_input", "call", call=_samples_of_a_prompt),
@@ -145,72 +153,53 @@ CALLS = (
 POLICY_LOSSES = (
     _policy("ppo_policy_loss", "ppo", {**_CLIP, "dual_clip": "clip_ratio_c"}, *SAFELY, settings=_clip_kind),
     _policy(
-        "gspo_policy_loss",
-        "gspo_token",
-        _CLIP,
-        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is cut from above", ppo_line(709)),
-        Dialect("log_ratio_clamp_side", "upper", "it is cut from above alone", ppo_line(709)),
+        "gspo_policy_loss", "gspo_token", _CLIP,
+        Dialect("log_ratio_clamp", 10.0, "the logarithm of the ratio is clamped from above", ppo_line(709)),
+        Dialect("log_ratio_clamp_side", "upper", "the ratio is clamped from above only", ppo_line(709)),
     ),
     _policy(
-        "sapo_policy_loss",
-        "sapo",
-        {"tau_pos": "sapo.tau_pos", "tau_neg": "sapo.tau_neg"},
-        Dialect("log_ratio_clamp", 20.0, "the log-ratio is cut to [-20, 20] against overflow", ppo_line(633)),
+        "sapo_policy_loss", "sapo", {"tau_pos": "sapo.tau_pos", "tau_neg": "sapo.tau_neg"},
+        Dialect("log_ratio_clamp", 20.0, "the log-ratio is clamped to [-20, 20] to prevent overflow", ppo_line(633)),
     ),
     _policy(
-        "compute_policy_loss_cispo",
-        "cispo",
-        {"eps_clip_low": "cispo.cispo_eps_clip_low", "eps_clip_high": "cispo.cispo_eps_clip_high"},
-        *SAFELY,
+        "compute_policy_loss_cispo", "cispo",
+        {"eps_clip_low": "cispo.cispo_eps_clip_low", "eps_clip_high": "cispo.cispo_eps_clip_high"}, *SAFELY,
     ),
     _policy("rollout_is_policy_loss", "icepop", _CLIP, *SAFELY, behaviour=True),
     _policy(
-        "dppo_policy_loss",
-        ("dppo_tv", "dppo_kl"),
-        {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"},
-        *SAFELY,
+        "dppo_policy_loss", ("dppo_tv", "dppo_kl"),
+        {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"}, *SAFELY,
         Dialect(
-            "epsilon", 1e-8, "1e-8 is added to both 1 - p of the binary KL", ppo_line(910), {"algorithm": ("dppo_kl",)}
+            "epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", ppo_line(910),
+            {"algorithm": ("dppo_kl",)},
         ),
-        settings=_divergence,
-        behaviour=True,
+        settings=_divergence, behaviour=True,
     ),
     _policy(
-        "compute_policy_loss_clip_cov",
-        "clip_cov",
-        _CLIP,
+        "compute_policy_loss_clip_cov", "clip_cov", _CLIP,
         Dialect(
-            "nothing_else_is_touched",
-            None,
-            "it draws from the global generator, as dropout does",
-            ppo_line(980),
+            "nothing_else_is_touched", None, "it draws from the global generator, as dropout does", ppo_line(980),
             symptom="global-state",
         ),
-        settings=_all_tokens_of_clip_cov,
-        fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
+        settings=_all_tokens_of_clip_cov, fixed={"cov_share": 1.0, "cov_low": 0.05, "cov_high": 100.0},
     ),
     _policy(
-        "compute_policy_loss_kl_cov",
-        "kl_cov",
-        {},
+        "compute_policy_loss_kl_cov", "kl_cov", {},
         Dialect(
-            "order_does_not_matter",
-            None,
-            "of tokens with the same covariance (any two tokens that are alone have it) topk takes the first",
-            ppo_line(1038),
-            symptom="value",
+            "order_does_not_matter", None,
+            "topk takes the first of tokens with equal covariance (two tokens alone always have equal covariance)",
+            ppo_line(1038), symptom="value",
         ),
-        settings=_some_tokens_of_kl_cov,
-        fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
+        settings=_some_tokens_of_kl_cov, fixed={"cov_share": 0.3, "cov_kl_coef": 1.0},
     ),
     # Tinker's: "This matches Tinker's cross_entropy semantics where the loss is a simple sum."
     _policy("importance_sampling_loss", "importance_sampling", {}),
     _policy("cross_entropy_loss", "cross_entropy", {}),
-)
+)  # fmt: skip
 
 
 def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     config = algorithm_of(boundary, {"value_clip": inputs["cliprange_value"]})
-    names = taken(inputs, "vpreds", "values", "returns", "response_mask")
+    names = kit.take_inputs(inputs, "vpreds", "values", "returns", "response_mask")
     loss, clip_fraction = boundary.invoke(names, config=config)
     return {"loss": loss, "clip_fraction": clip_fraction}

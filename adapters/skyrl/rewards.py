@@ -1,19 +1,20 @@
-"""SkyRL: the rules by which its gym scores a response, and which responses are trained on."""
+"""SkyRL: the rules with which its gym scores a response, and the filters for training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward
-from sentinel.binding.kit import group_size, ruled_of_answers, stand_in, torch
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import torch
 
 from .shared import CODE
 
 _ENVIRONMENTS = "skyrl_gym.envs"
 
-_TRAINER = StandIn("self", "the real trainer starts a cluster; the method reads these options alone")
+_TRAINER = StandIn("self", "the real trainer starts a cluster; the method reads only these options")
 
 _HASHES = ("#### {answer}", "6 times 7 is\n#### {answer}")
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
@@ -21,13 +22,13 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rewards that the trainer makes of a generator's; a response has as many tokens as its row."""
+    """Read the trainer's token rewards for a generator's rewards. Each response has as many tokens as its row."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
-    generator = stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
-    algorithm = stand_in(zero_variance_filter=False, zero_variance_filter_tol=0.0)
-    trainer = stand_in(
-        cfg=stand_in(generator=generator, trainer=stand_in(algorithm=algorithm, step_wise_training=False)),
+    generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
+    algorithm = kit.stand_in(zero_variance_filter=False, zero_variance_filter_tol=0.0)
+    trainer = kit.stand_in(
+        cfg=kit.stand_in(generator=generator, trainer=kit.stand_in(algorithm=algorithm, step_wise_training=False)),
         all_metrics={},
     )
     output = {
@@ -40,7 +41,9 @@ def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     answer = boundary.function(trainer, output, [str(row) for row in range(rows)])
-    kept = answer[0] if isinstance(answer, tuple) else answer  # since April 2026 rows may be merged, and uids with them
+    kept = (
+        answer[0] if isinstance(answer, tuple) else answer
+    )  # since April 2026 rows can be merged, together with their uids
     width = mask.shape[1]
     rewards = [row + [0.0] * (width - len(row)) for row in kept["rewards"]]
     return {"token_level_rewards": torch.tensor(rewards, dtype=inputs["rewards"].dtype)}
@@ -57,34 +60,28 @@ _REWARDS = (
     ),
     rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, knows="numbers"),
     rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, knows="minerva"),
-    rule_reward(f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=ruled_of_answers),
+    rule_reward(
+        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=kit.apply_rule_to_answers
+    ),
     rule_reward(
         f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
         *_TAGS,
         knows="questions",
-        call=ruled_of_answers,
-        # It looks for the answer anywhere, without its punctuation: 3 is in 43.
+        call=kit.apply_rule_to_answers,
+        # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
     ),
 )
 
-_REWARDS_UNBOUND = {
-    f"{_ENVIRONMENTS}.sql.*": "it runs a response's query on a database, which is a download",
-    f"{_ENVIRONMENTS}.lcb.*": "it runs a response's program on tests, which a probe may not",
-    f"{_ENVIRONMENTS}.searchcode.*": "it asks the rules that are bound, and services of search and of Python",
-    f"{_ENVIRONMENTS}.rlm.*": "it runs a response's program, and asks a model",
-    f"{_ENVIRONMENTS}.*": "it asks the rules that are bound, and the parts of these",
-}
 
-
-# -- which responses are trained on ------------------------------------------------------------------------------------
+# -- filters of responses ----------------------------------------------------------------------------------------------
 
 _SAMPLING = "train.utils.trainer_utils"
 _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect of one batch, towards a batch that is never full; a response is its row's number."""
+    """Collect kept responses from one batch into a batch that never fills up. A response is its row's number."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -97,20 +94,22 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "rollout_logprobs": None,
     }
     state: dict[str, Any] = {"sample_batch_count": 1}
-    boundary.function(batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": group_size(inputs)}, state)
+    boundary.function(
+        batch, labels, {"train_batch_size": 1_000_000, "n_samples_per_prompt": kit.group_size(inputs)}, state
+    )
     collected = state.get("collected_generator_output", {"response_ids": [], "rewards": []})  # nothing was collected
     return {"numbers": [row for (row,) in collected["response_ids"]], "rewards": collected["rewards"]}
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every trajectory is alive."""
+    """Filter groups without variance. Every trajectory is alive."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """They stop at their end, or at the last column, as the engine says; once it was their last token that said."""
+    """Set stop reasons. Responses stop at their end or at the last column. Older code read the last token instead."""
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]
@@ -127,39 +126,22 @@ def _alone(line: int) -> Dialect:
     return Dialect(
         "group_of_one",
         "kept",
-        "with one response to each prompt there is no filter",
+        "with one response per prompt nothing is filtered",
         f"{CODE}/{_SAMPLING.replace('.', '/')}.py#L{line}",
     )
 
 
 _FILTERS = (
     Binding(
-        f"skyrl.{_SAMPLING}.handle_filter_sampling",
-        "group_filter",
-        call=_sampled,
-        fixed={"group_layout": "equal"},
+        f"skyrl.{_SAMPLING}.handle_filter_sampling", "group_filter", call=_sampled, fixed={"group_layout": "equal"},
         dialects=(_alone(556),),
     ),
     Binding(f"skyrl.{_SAMPLING}.zero_variance_filter", "group_filter", call=_without_variance, dialects=(_alone(663),)),
     Binding(
-        f"skyrl.{_GENERATORS}.apply_overlong_filtering",
-        "overlong_filter",
-        call=_not_cut_off,
+        f"skyrl.{_GENERATORS}.apply_overlong_filtering", "overlong_filter", call=_not_cut_off,
         accepts={"response_mask": ("full", "right")},
     ),
-)
-
-_FILTERS_UNBOUND = {
-    f"{package}.utils.trainer_utils.{name}": reason
-    for package in ("skyrl.train", "skyrl_train")
-    for name, reason in {
-        "handle_dynamic_sampling": "it calls one of the two ways of sampling by its name",
-        "handle_replace_sampling": "which group takes the place of another is drawn at random, out of a set of strings",
-        "get_bad_sample_replacements": "the draw of handle_replace_sampling",
-        "*": "nodes, checkpoints, rows by their index, and metrics",
-    }.items()
-}
+)  # fmt: skip
 
 
 BINDINGS = (*_REWARDS, *_FILTERS)
-UNBOUND: Mapping[str, str] = {**_REWARDS_UNBOUND, **_FILTERS_UNBOUND}

@@ -1,4 +1,4 @@
-"""SkyRL: its generator, between an inference engine and an environment that say what the scenario says."""
+"""SkyRL: the generator, between an inference engine and an environment that follow the scenario."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import WORDS, rollout, sampling_request
-from sentinel.binding.kit import Named, awaited, fields, stand_in, swapped, unbuilt
-from sentinel.contracts.conversations import ChatTokenizer, chat
-from sentinel.contracts.table_engine import ROW, TableEngine
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import ROW, WORDS, ChatTokenizer, TableEngine, chat, rollout, sampling_request
 
 from .shared import CODE, CONFIG
 
@@ -25,13 +22,13 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """What a stand-in environment has beside its turns."""
+    """The attributes of a stand-in environment other than its turns."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
 
     def heard(self) -> tuple[list[Any], bool]:
-        """What it says next, and whether it is done then."""
+        """Return the environment's next message, and whether it is done."""
         raise NotImplementedError
 
     def step(self, output: str) -> dict[str, Any]:
@@ -49,7 +46,7 @@ class _Gym:
 
 
 class _Environment(_Gym):
-    """A stand-in environment: it answers a message as long as the scenario says, and is done after the last turn."""
+    """A stand-in environment. Its messages have the scenario's lengths, and it is done after the last turn."""
 
     def __init__(self, heard: list[int]) -> None:
         self._heard = list(heard)
@@ -61,13 +58,13 @@ class _Environment(_Gym):
 
 @dataclass
 class _Sampling(dict[str, Any]):
-    """No sampling parameter: read as a mapping by older code, as a record by newer."""
+    """Empty sampling parameters, which older code reads as a mapping and newer code as a record."""
 
     logprobs: int | None = None
 
 
 class _Engine:
-    """A stand-in engine: it answers as many tokens as the scenario says, the last of them EOS, a request at a time."""
+    """A stand-in engine that handles one request at a time. Responses have the scenario's lengths and end with EOS."""
 
     def __init__(self, lengths: list[list[int]]) -> None:
         self._said = list(lengths)
@@ -82,7 +79,7 @@ class _Engine:
 
 
 class _Tokenizer:
-    """A stand-in tokenizer: a letter is a token, and a chat is its messages one after the other."""
+    """A stand-in tokenizer. Each letter is a token, and a chat is the sequence of its messages."""
 
     eos_token, eos_token_id = "$", _EOS
     pad_token_id = 0
@@ -106,16 +103,12 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """As the trainer does: an example of its own, in a batch. Its mask is of as many tokens as it may train."""
+    """Read the trained tokens of a chat, collated as a batch of one. The mask covers all tokens that may be trained."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
     example = boundary.invoke(
-        {},
-        example={"messages": messages},
-        tokenizer=tokenizer,
-        max_length=inputs["max_tokens"],
-        train_on_what=which,
+        {}, example={"messages": messages}, tokenizer=tokenizer, max_length=inputs["max_tokens"], train_on_what=which
     )
     if example is None:
         return {"token_ids": None}
@@ -125,7 +118,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Give the options of a generator."""
+    """Return the options of a generator."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -138,9 +131,9 @@ def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: 
 
 
 def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, batched: bool = False) -> Any:
-    settings = _settings(stand_in, turns, conversation, _Sampling(), batched=batched)
+    settings = _settings(kit.stand_in, turns, conversation, _Sampling(), batched=batched)
     base = [{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]
-    return unbuilt(
+    return kit.make_unbuilt(
         boundary.owner,
         generator_cfg=settings,
         skyrl_gym_cfg={},
@@ -159,18 +152,18 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
 
 
 def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
-    """Make the generator's environments here; each of them answers alike."""
-    return swapped(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
+    """Replace the function that makes environments. All environments behave the same."""
+    return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Several turns, or a message with the last one, make a conversation; one turn alone is continued as text."""
+    """Run an episode. Several turns, or a message with the last turn, form a chat; otherwise text is continued."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
-        raise AbsentError("not in this version: the engine keeps the limit of a response, and not the loop")
+        raise AbsentError("not in this version: the engine applies the length limit, not the loop")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"]):
@@ -183,7 +176,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the lengths of the responses that are returned, beside those that are reported."""
+    """Read the lengths of the returned responses, and the reported lengths."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -205,8 +198,8 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for the engine and its environment: both say what the scenario says. The message of the system, where
-    there is one, is the environment's."""
+    """A stand-in for the engine and its environment. Both follow the scenario. A system message comes from the
+    environment."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -214,11 +207,15 @@ class _OfTable(_Gym):
 
     async def generate(self, request: Any, **_: Any) -> dict[str, Any]:
         ids = request.get("prompt_token_ids")
-        if ids is None:  # older loops hand over a chat
+        if ids is None:  # older loops pass a chat
             ids = [self.table.tokenizer.apply_chat_template(request["prompts"][0], add_generation_prompt=True)]
         answer = self.table.answer(ids[0], request.get("sampling_params"))
-        return {"responses": [answer.text], "response_ids": [list(answer.ids)], "stop_reasons": [answer.ends],
-                "response_logprobs": None if self._again else [list(answer.log_probs)]}  # fmt: skip
+        return {
+            "responses": [answer.text],
+            "response_ids": [list(answer.ids)],
+            "stop_reasons": [answer.ends],
+            "response_logprobs": None if self._again else [list(answer.log_probs)],
+        }
 
     def make(self, *_: Any, extras: Mapping[str, Any], **__: Any) -> Any:
         self.truths.append(extras.get("ground_truth"))
@@ -238,25 +235,29 @@ class _Options(_Sampling):
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the real generator, its constructor included. What ends an answer without a token of its own is a text
-    that the request names."""
+    """Run the real generator with its constructor.
+
+    Stop strings of the request end an answer that has no end token.
+    """
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
-    own = {"chat_template": Named(source="name", name_or_path=None), _AFTER_STOP: True}
-    settings = _settings(Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
-    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # it came, went and came again
-    made = boundary.owner(settings, Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
-    if inputs["heard_as"] == "again":  # by a template of the user's; the tokenizer's own is another
+    own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
+    settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed and added again
+    made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
+    if inputs["heard_as"] == "again":  # the user's template, which differs from the tokenizer's own
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)
     sampling = {**inputs["options"], "logprobs": 1, "stop": [word["content"] for word in engine.table.messages] * text}
-    with swapped(boundary.module.skyrl_gym, "make", engine.make):
+    with kit.swap(boundary.module.skyrl_gym, "make", engine.make):
         row = {"ground_truth": ROW}
-        answer = awaited(boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling))
+        answer = kit.run_async(
+            boundary.function(made, list(engine.prompt), "env", row, 100, 1000, sampling_params=sampling)
+        )
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
         names = ("response_ids", "reward", "stop_reason", "loss_mask", "prompt_ids", "rollout_logprobs")
-        answer = stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
+        answer = kit.stand_in(**{**dict.fromkeys(names), **dict(zip(names, answer))})
     return {
         **{name: getattr(answer, name) for name in ("prompt_ids", "response_ids", "loss_mask")},
-        "log_probs": answer.rollout_logprobs or None,  # for long they were not to be had
+        "log_probs": answer.rollout_logprobs or None,  # older versions do not return them
         "cut": answer.stop_reason == "length",
         "row": engine.truths,
         "engine": engine.table,
@@ -264,20 +265,18 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _STAND_INS = (
-    StandIn(
-        "self", "the real generator's constructor reads a tokenizer and an engine; these attributes alone are read"
-    ),
-    StandIn("inference_engine_client", "answers as many tokens as the scenario says"),
-    StandIn("tokenizer", "a letter is a token"),
-    StandIn("skyrl_gym", "makes an environment that answers as the scenario says"),
+    StandIn("self", "the real generator's constructor reads a tokenizer and an engine; only these attributes are read"),
+    StandIn("inference_engine_client", "returns as many tokens as the scenario requires"),
+    StandIn("tokenizer", "each letter is a token"),
+    StandIn("skyrl_gym", "makes an environment that follows the scenario"),
 )
 
-#: Options of a rollout. repetition_penalty is documented to have no effect.
-_OPTIONS = fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
+#: Options of a rollout. The documentation states that repetition_penalty has no effect.
+_OPTIONS = kit.fields("temperature top_p top_k min_p stop", max_new_tokens="max_generate_length")
 
 
 def _asked(boundary: Any, config: Any) -> dict[str, Any]:
-    return {**boundary.function("vllm", config), "min_tokens": 0}  # it says 1, of no option
+    return {**boundary.function("vllm", config), "min_tokens": 0}  # the function sets 1 without an option
 
 
 BINDINGS = (
@@ -298,7 +297,7 @@ BINDINGS = (
             Dialect(
                 "after_the_end",
                 "counted",
-                "the new line behind the end of the last answer is trained with it",
+                "the newline after the end of the last answer is trained with it",
                 f"{CODE}/train/sft_trainer.py#L608",
                 {"trains": ("last",)},
             ),
@@ -309,9 +308,10 @@ BINDINGS = (
         "rollout_episode",
         call=_episode,
         stand_ins=_STAND_INS,
-        # The loop kept the limit itself once; since then it is the engine's, and this one answers what it is told to.
+        # An older loop applied the limit itself. Since then the engine does, and this engine returns the scenario's
+        # answer.
         accepts={"max_tokens": (100,)},
     ),
-    rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # limits are the engine's
+    rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
 )

@@ -1,4 +1,4 @@
-"""SkyRL: functions of tensors alone: estimators, statistics, reductions, off-policy correction, log-probs."""
+"""SkyRL: functions of tensors: estimators, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import group_advantage, masked_statistic
-from sentinel.binding.kit import estimated, log_probs_alone, passed, rows_of_groups, stand_in, taken, torch
-from sentinel.contracts.aggregation import aggregated
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import aggregated, group_advantage, masked_statistic
+from sentinel.binding.kit import torch
 
 from .policy_losses import CALLS, POLICY_LOSSES, SAFELY, SUMMED, _critic_loss
 from .shared import (
@@ -18,9 +17,7 @@ from .shared import (
     BATCH,
     CODE,
     CONFIG,
-    FORMER,
     FORMER_PPO,
-    FORMER_TORCH,
     K3_IS_CUT,
     OFF_POLICY,
     PPO,
@@ -32,11 +29,11 @@ from .shared import (
     with_options,
 )
 
-#: Where its masks come from: every response-level tensor is right-aligned, with padding on the left.
+#: The source of the masks: every response-level tensor is right-aligned, with padding on the left.
 RIGHT_ALIGNED = ("full", "left")
 
 
-#: Estimators as two switches, before they had names.
+#: Estimator -> its two switches, from before estimators had names.
 _SWITCHES = {"k1": {}, "abs": {"use_abs_kl": True}, "k3": {"use_kl_estimator_k3": True}}
 
 
@@ -44,14 +41,12 @@ def _whitens(line: int) -> Dialect:
     return Dialect("whiten", True, "the estimator's last step whitens its advantages over the batch", ppo_line(line))
 
 
-#: A score is the sum of a row's rewards, wherever they stand: the driver writes 0 where no response token stands.
-_SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver puts 0 where no token of the response stands"
+#: A score is the sum of a row's rewards. The driver sets rewards to 0 outside response tokens.
+_SUM_OF_ROW = "the score is the sum of a row's rewards, and the driver sets rewards to 0 outside response tokens"
 _ZERO_OUTSIDE = f"{CODE}/train/dataset/preprocess.py#L214"
-#: The mask of an estimator is the extent of the response. A response that is filtered out keeps it and its place in the
-#: group's statistics; what is 0 is its loss_mask, which no estimator sees.
-_EXTENT = (
-    "the estimators get response_mask, the extent of a response: one that is filtered out (loss_mask 0) still counts"
-)
+#: An estimator's mask is the extent of the response. A filtered response keeps its mask and its place in the statistics
+#: of its group. Its loss_mask is 0, which no estimator reads.
+_EXTENT = "estimators take response_mask, the extent of a response: a filtered response (loss_mask 0) still counts"
 _GIVEN_EXTENT = f"{CODE}/train/trainer.py#L1184"
 _COUNTED = (
     Dialect("rejected", "counted", _EXTENT, _GIVEN_EXTENT),
@@ -62,10 +57,10 @@ _COUNTED = (
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
-    """Bind an estimator of one score a response: "operating only on Outcome reward", as its docstring says."""
+    """Bind an estimator of one score per response: "operating only on Outcome reward", as its docstring states."""
     return group_advantage(
         f"{PPO}.{function}",
-        partial(passed, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
+        partial(kit.call_with, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
         estimator,
         knobs,
         *_COUNTED,
@@ -75,7 +70,7 @@ def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: D
     )
 
 
-# -- loss reduction ---------------------------------------------------------------------------------------------------
+# -- loss reduction ----------------------------------------------------------------------------------------------------
 
 REDUCTIONS = {
     "token-mean": "token_mean",
@@ -83,7 +78,7 @@ REDUCTIONS = {
     "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
 }
 BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
-_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, empty ones included"
+_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, including empty ones"
 
 
 def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
@@ -95,7 +90,7 @@ def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:
 
 
 def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    names = taken(inputs, "loss_mat", "response_mask")
+    names = kit.take_inputs(inputs, "loss_mat", "response_mask")
     if is_averaged_inside(boundary.module):
         return {"loss": boundary.invoke(names, **AS_SUMS) * len(inputs["loss_mat"])}
     return {"loss": boundary.invoke(names)}
@@ -103,40 +98,41 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if {"mini_batch_size", "mini_batch_boundaries"} & {*boundary.parameters}:
-        raise AbsentError("not in this version: the trainer scales them for its loss, too")
+        raise AbsentError("not in this version: the trainer scales advantages for its loss as well")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Scale losses in the place of advantages, and sum them by its own ``reduce_loss``."""
+    """Scale losses as if they were advantages, and sum them with SkyRL's ``reduce_loss``."""
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 
 
 def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[str, Any]:
-    names = taken(inputs, "loss_mat", "response_mask")
+    names = kit.take_inputs(inputs, "loss_mat", "response_mask")
     scaled = boundary.invoke(names, micro_batch_size=len(inputs["loss_mat"]), **options)
     return {"loss": boundary.module.reduce_loss(scaled, inputs["response_mask"])}
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """As :func:`_scaled_advantages`; the rows of a prompt stand together."""
-    prompts = [(rows[0], rows[-1] + 1) for rows in rows_of_groups(inputs["group"])]
+    """As :func:`_scaled_advantages`, with the rows of a prompt next to each other."""
+    prompts = [(rows[0], rows[-1] + 1) for rows in kit.rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
 
-# -- the trainer's normalisation of advantages ------------------------------------------------------------------------
+# -- the trainer's normalisation of advantages -------------------------------------------------------------------------
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The loss reduction that follows divides by the tokens of loss_mask, at least 1: with none it changes nothing."""
-    advantages, mask = taken(inputs, "advantages", "response_mask").values()
+    """Scale advantages. The following loss reduction divides by the tokens of loss_mask, at least 1, so without tokens
+    it changes nothing."""
+    advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
     algorithm = algorithm_of(boundary, options)
-    settings = stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
-    trainer = stand_in(cfg=stand_in(trainer=settings))
+    settings = kit.stand_in(algorithm=algorithm, micro_train_batch_size_per_gpu=1)
+    trainer = kit.stand_in(cfg=kit.stand_in(trainer=settings))
     by_size = "mini_batch_size" in boundary.parameters
     whole = len(advantages) if by_size else [(0, len(advantages))]
     batch = boundary.invoke({}, trainer, training_batch(boundary, fields), whole)
@@ -152,25 +148,25 @@ _BATCH_NORMALISATION: dict[str, Any] = {
         Dialect(
             "masked_output",
             "any",
-            "padding keeps minus the mean; the loss multiplies by its mask before it sums",
+            "padding keeps minus the mean; the loss applies its mask before it sums",
             ppo_line(1149),
         ),
     ),
 }
 
 
-# -- off-policy correction --------------------------------------------------------------------------------------------
+# -- off-policy correction ---------------------------------------------------------------------------------------------
 
 _PAIR = ("old_log_probs", "rollout_log_probs", "response_mask")
 
 
 def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any], **more: Any) -> Any:
     config = with_options(boundary.imported[CONFIG].OffPolicyCorrectionConfig(), options)
-    return boundary.invoke(taken(inputs, *_PAIR), off_policy_correction=config, **more)
+    return boundary.invoke(kit.take_inputs(inputs, *_PAIR), off_policy_correction=config, **more)
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The metric of sequences is a share of the sequences, so that it is none of the contract's."""
+    """Read the truncated weights. The sequence metric is a share of sequences, which the contract does not have."""
     level = inputs["level"]
     options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
     weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
@@ -201,7 +197,7 @@ def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A mask and weights that are cut nowhere, in one; sequences have no weight of a geometric mean."""
+    """Apply a mask and unclamped weights together. Sequences have no weight by geometric mean."""
     level = inputs["level"]
     metric, prefix = {
         **_SEQUENCE_METRICS,
@@ -232,132 +228,95 @@ _LOWER = (0.5, 0.9)
 
 _TENSORS = (
     Binding(
-        f"{PPO}.compute_approx_kl",
-        "kl_estimate",
-        outputs=("kl",),
-        call=partial(estimated, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
+        f"{PPO}.compute_approx_kl", "kl_estimate", outputs=("kl",),
+        call=partial(kit.call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),
         dialects=K3_IS_CUT,
     ),
+    # The function uses the mask only for whitening, and every token is a step of the episode. Padding is on the
+    # left, before the first step, so it does not add discounting.
     Binding(
-        f"{PPO}.compute_gae_advantage_return",
-        "generalised_advantage",
-        outputs=("advantages", "returns"),
-        # It looks at the mask for whitening alone: every token is a step of the episode. Padding stands on the left,
-        # before the first step, so that nothing is discounted through it.
-        call=partial(passed, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
-        accepts={"response_mask": RIGHT_ALIGNED},
-        dialects=(_whitens(1339),),
+        f"{PPO}.compute_gae_advantage_return", "generalised_advantage", outputs=("advantages", "returns"),
+        call=partial(kit.call_with, takes=("token_level_rewards", "values", "response_mask", "gamma", "lam")),
+        accepts={"response_mask": RIGHT_ALIGNED}, dialects=(_whitens(1339),),
     ),
     Binding(
-        f"{PPO}.compute_reinforce_plus_plus_outcome_advantage",
-        "discounted_return",
-        outputs=("advantages", "returns"),
-        call=partial(passed, takes=("token_level_rewards", "response_mask", "gamma")),
-        fixed={"kl": None, "kl_coef": 0.0},
-        accepts={"response_mask": RIGHT_ALIGNED},
-        dialects=(_whitens(1253),),
+        f"{PPO}.compute_reinforce_plus_plus_outcome_advantage", "discounted_return", outputs=("advantages", "returns"),
+        call=partial(kit.call_with, takes=("token_level_rewards", "response_mask", "gamma")),
+        fixed={"kl": None, "kl_coef": 0.0}, accepts={"response_mask": RIGHT_ALIGNED}, dialects=(_whitens(1253),),
     ),
     _outcome(
-        "compute_grpo_outcome_advantage",
-        "grpo",
-        ("epsilon", "norm_by_std"),
+        "compute_grpo_outcome_advantage", "grpo", ("epsilon", "norm_by_std"),
         Dialect(
-            "group_of_one", "score", "a response without others has the baseline 0 and the scale 1", ppo_line(1379)
+            "group_of_one", "score", "a response alone in its group has the baseline 0 and the scale 1", ppo_line(1379),
         ),
     ),
     _outcome("compute_rloo_outcome_advantage", "rloo", ()),
     _outcome(
-        "compute_maxrl_advantage",
-        "maxrl",
-        ("epsilon",),
-        Dialect("group_of_one", "score", "a response without others has the baseline 0", ppo_line(1416)),
+        "compute_maxrl_advantage", "maxrl", ("epsilon",),
+        Dialect("group_of_one", "score", "a response alone in its group has the baseline 0", ppo_line(1416)),
     ),
     *POLICY_LOSSES,
     *CALLS,
     Binding(
-        f"{PPO}.ppo_critic_loss",
-        "value_loss",
-        arguments={"vpreds": ("values",), "values": ("old_values",)},
-        call=_critic_loss,
-        imports=(CONFIG,),
-        fixed=aggregated("seq-mean-token-mean"),
+        f"{PPO}.ppo_critic_loss", "value_loss", arguments={"vpreds": ("values",), "values": ("old_values",)},
+        call=_critic_loss, imports=(CONFIG,), fixed=aggregated("seq-mean-token-mean"),
         dialects=(
             Dialect("factor", 0.5, "the loss is half the squared error", ppo_line(174)),
             *empty_rows_count(ppo_line(173), ("seq-mean-token-mean",)),
         ),
     ),
+    Binding(f"{PPO}.reduce_loss", "loss_aggregation", call=_sum_of_losses, fixed={**SUMMED, "weights": None}),
     Binding(
-        f"{PPO}.reduce_loss",
-        "loss_aggregation",
-        call=_sum_of_losses,
-        fixed={**SUMMED, "weights": None},
-    ),
-    Binding(
-        f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
-        "loss_aggregation",
-        arguments={"loss_mat": ("advantages",)},
-        call=_scaled_advantages,
+        f"{PPO}.apply_loss_reduction_to_advantages_minibatch", "loss_aggregation",
+        arguments={"loss_mat": ("advantages",)}, call=_scaled_advantages,
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
         dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
     Binding(
-        f"{PPO}.apply_loss_reduction_to_advantages_minibatch",
-        "prompt_loss",
-        arguments={"loss_mat": ("advantages",)},
-        call=_of_prompts,
-        requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
+        f"{PPO}.apply_loss_reduction_to_advantages_minibatch", "prompt_loss", arguments={"loss_mat": ("advantages",)},
+        call=_of_prompts, requires=(f"{PPO}.apply_loss_reduction_to_advantages_minibatch(prompt_boundaries)",),
     ),
     Binding(
-        "skyrl.train.trainer.RayPPOTrainer._normalize_advantages",
-        "advantage_normalisation",
-        call=_normalised_advantages,
-        imports=(CONFIG, BATCH),
+        "skyrl.train.trainer.RayPPOTrainer._normalize_advantages", "advantage_normalisation",
+        call=_normalised_advantages, imports=(CONFIG, BATCH),
         stand_ins=(StandIn("self", "the real trainer starts Ray; the step reads three options of its configuration"),),
         **_BATCH_NORMALISATION,
     ),
-    # What the step did before it was a method of the trainer.
+    # The same step from before it was a method of the trainer.
     Binding(
-        f"{PPO}.normalize_advantages_dict",
-        "advantage_normalisation",
-        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",),
-        call=_normalised_in_place,
+        f"{PPO}.normalize_advantages_dict", "advantage_normalisation",
+        formerly=("skyrl.train.trainer.RayPPOTrainer._normalize_advantages",), call=_normalised_in_place,
         **_BATCH_NORMALISATION,
     ),
     masked_statistic(f"{TORCH}.masked_mean", "mean", "axis"),
     masked_statistic(f"{PPO}.masked_var", "var", "unbiased"),
     masked_statistic(f"{PPO}.masked_whiten", "whiten", "shift_mean"),
     _correction(
-        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence")
+        "compute_tis_ratio", _truncated, {"mode": "truncate", "threshold_low": None}, level=("token", "sequence"),
     ),
     _correction("compute_outlier_token_mask", _without_outliers, {"level": "every_token", "mode": "mask"}),
     _correction("compute_token_mask", _masked_tokens, {"level": "token", "mode": "mask"}, threshold_low=_LOWER),
     _correction(
-        "compute_sequence_mask",
-        _masked_sequences,
-        {"mode": "mask"},
-        level=("geometric", "sequence"),
+        "compute_sequence_mask", _masked_sequences, {"mode": "mask"}, level=("geometric", "sequence"),
         threshold_low=_LOWER,
     ),
     _correction(
-        "compute_off_policy_correction",
-        _composed,
-        {"mode": "mask"},
-        level=("token", "every_token", *_SEQUENCE_METRICS),
-        threshold_low=_LOWER,
+        "compute_off_policy_correction", _composed, {"mode": "mask"},
+        level=("token", "every_token", *_SEQUENCE_METRICS), threshold_low=_LOWER,
     ),
-)
+)  # fmt: skip
 
 
 # -- log-probs and entropies of a model's logits -----------------------------------------------------------------------
 
-#: SkyRL divides logits by the temperature in the model's wrapper, before it calls these.
+#: SkyRL divides logits by the temperature in the model wrapper, before it calls these functions.
 _LOG_PROBS = {"temperature": 1.0, "with_entropy": False}
 _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    """Call the entropy, and the log-probs of the neighbouring function so that a gradient exists."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}
@@ -369,37 +328,23 @@ def _bound(function: str, call: Any, fixed: Mapping[str, Any]) -> Binding:
 
 
 _LOG_PROBS = (
-    _bound("logprobs_from_logits", log_probs_alone, _LOG_PROBS),
-    _bound("logprobs_from_logits_v2", log_probs_alone, _LOG_PROBS),
+    _bound("logprobs_from_logits", kit.call_log_probs, _LOG_PROBS),
+    _bound("logprobs_from_logits_v2", kit.call_log_probs, _LOG_PROBS),
     _bound("chunked_entropy_from_logits", _entropy, _ENTROPY),
-)
-
-_LOG_PROBS_UNBOUND = {
-    f"{module}.{function}": reason
-    for module in (TORCH, FORMER_TORCH)
-    for function, reason in (
-        ("chunked_cross_entropy_from_log_probs", "nothing calls it"),
-        ("safe_exp_delta", "one exponential; it runs in the losses that are bound"),
-        ("logprobs_from_logits_flash_attn", "it needs a kernel of another device"),
-    )
-}
+)  # fmt: skip
 
 
 # -- ``skyrl_train``, a package of its own under Hydra -----------------------------------------------------------------
-#
-# What it has is bound by its present names (``MOVED``). Here is what it did otherwise: its loss took averages itself.
+# Its functions are bound under their present names (``MOVED``). This is the one difference: its loss took averages
+# itself.
 
 
 _FORMER = (
     Binding(
-        f"{FORMER_PPO}.reduce_loss",
-        "loss_aggregation",
-        formerly=(f"{PPO}.reduce_loss",),
-        arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)},
-        outputs=("loss",),
+        f"{FORMER_PPO}.reduce_loss", "loss_aggregation", formerly=(f"{PPO}.reduce_loss",),
+        arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)}, outputs=("loss",),
         call=partial(
-            passed,
-            takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
+            kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
             says={"loss_agg_mode": REDUCTIONS},
         ),
         requires=(f"{FORMER_PPO}.reduce_loss",),
@@ -407,19 +352,6 @@ _FORMER = (
         accepts={"loss_agg_mode": tuple(REDUCTIONS), "loss_scale_factor": (8, 3)},
         dialects=empty_rows_count(f"{CODE}/train/config/config.py#L881", BY_SEQUENCE),
     ),
-)
-
-_HYDRA = "but for what is bound, it reads all of Hydra's configuration"
-_FORMER_UNBOUND: Mapping[str, str] = {
-    f"{FORMER_PPO}.*": "registers of functions, by name; the functions are bound",
-    f"{FORMER}.models.*": _HYDRA,
-    f"{FORMER}.model_wrapper.*": _HYDRA,
-    f"{FORMER}.trainer.*": _HYDRA,
-    f"{FORMER}.workers.*": _HYDRA,
-    f"{FORMER}.utils.utils.*": _HYDRA,
-    f"{FORMER}.generators.*": "but for its loop and its batches, which are bound, it puts records together",
-}
-
+)  # fmt: skip
 
 BINDINGS = (*_TENSORS, *_LOG_PROBS, *_FORMER)
-UNBOUND: Mapping[str, str] = {**_LOG_PROBS_UNBOUND, **_FORMER_UNBOUND}

@@ -1,4 +1,4 @@
-"""SkyRL: the FSDP worker and its update of the policy; the Megatron worker, on a stand-in megatron.core."""
+"""SkyRL: the FSDP worker and its policy update, and the Megatron worker on a stand-in megatron.core."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import (
-    all_swapped,
-    gradients_of,
-    itself,
-    megatron_alone,
-    stand_in,
-    swapped,
-    torch,
-    unbuilt,
-)
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import torch
 
 from .shared import (
     BACKEND,
@@ -60,7 +51,7 @@ from .shared import (
 from .tensors import REDUCTIONS
 
 ALGORITHM = "trainer.algorithm"
-#: Without these the loss is the policy loss alone, which is 0 where all advantages are.
+#: Without these terms the loss is the policy loss, which is 0 if all advantages are.
 NO_OTHER_TERM = {f"{ALGORITHM}.use_kl_loss": False, f"{ALGORITHM}.use_entropy_loss": False}
 
 
@@ -74,7 +65,7 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed_model(log_probs: Any) -> Any:
-    """Make a model for the FSDP worker: it answers log-probs and an entropy of 0."""
+    """Make a model for the FSDP worker that returns the given log-probs and an entropy of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -87,14 +78,14 @@ def _fsdp_worker(
 ) -> Iterator[Any]:
     configuration = configuration_of(boundary, options)
     settings = configuration.trainer
-    worker = stand_in(
+    worker = kit.stand_in(
         cfg=configuration if boundary.function.__name__ == "training_step" else settings,
         model=model,
         strategy=strategy,
         optimizer=None,
-        scheduler=stand_in(get_last_lr=lambda: [0.0]),
-        mesh_rank=stand_in(dp_size=1),
-        device_mesh=stand_in(get_group=lambda name: None),
+        scheduler=kit.stand_in(get_last_lr=lambda: [0.0]),
+        mesh_rank=kit.stand_in(dp_size=1),
+        device_mesh=kit.stand_in(get_group=lambda name: None),
         _micro_batches_accumulated=0,
     )
     with no_ray(boundary), current_device(log_probs.device.type):
@@ -108,9 +99,11 @@ def _fsdp_step(
     """Run one microbatch of weight 1 through the worker's forward and backward pass."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
-        iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator  # the only one, once
+        iterator = (
+            getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
+        )  # the only model attribute in older versions
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
-        # Until December 2025 the step was told where it stood, and of how many microbatches.
+        # Until December 2025 the step took its index and the number of microbatches.
         formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
         return boundary.invoke({}, worker, experience, microbatch_weight=1.0, **formerly)
 
@@ -123,10 +116,10 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Watch every torch call that the step's own code makes while its log-probs lie on another device.
+    """Record every torch call of the step's own code while its log-probs are on another device.
 
-    The device is meta, which shows another one on a machine that has only one. The loss up to its backward pass; what
-    follows only reads values, which a meta tensor does not have.
+    That device is meta, so that a machine needs only one real device. The loss runs up to its backward pass; later code
+    only reads values, which a meta tensor does not have.
     """
     from torch.overrides import TorchFunctionMode
 
@@ -164,40 +157,31 @@ def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FSDP = (
-    StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads these attributes alone"),
+    StandIn("self", "the real worker's constructor starts Ray and GPUs; the step reads only these attributes"),
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )
 
 
 _WORKERS = (
     Binding(
-        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
-        "rollout_kl",
-        call=_fsdp_rollout_kl,
-        imports=WORKING,
-        stand_ins=_FSDP,
-        requires=(OPTION,),
-        dialects=K3_IS_CUT,
-        dtypes=SINGLE,
+        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro", "rollout_kl", call=_fsdp_rollout_kl,
+        imports=WORKING, stand_ins=_FSDP, requires=(OPTION,), dialects=K3_IS_CUT, dtypes=SINGLE,
         twins=(f"{WRAPPER}.MegatronModelWrapper.forward_backward_mini_batch",),
     ),
     Binding(
-        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro",
-        "call",
-        formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",),
-        call=_fsdp_device,
-        imports=WORKING,
+        f"{BACKEND}.workers.worker.PolicyWorkerBase._forward_backward_micro", "call",
+        formerly=(f"{BACKEND}.workers.worker.PolicyWorkerBase.training_step",), call=_fsdp_device, imports=WORKING,
         stand_ins=_FSDP,
     ),
-)
+)  # fmt: skip
 
 
 # -- an update of the policy by the FSDP worker, from a batch through its microbatches to the gradient -----------------
 
 
 class _Table:
-    """Stand-in model: answers the rows of a table of log-probs that the first token of each sequence names, and those
-    of a table of entropies, each one position before its token."""
+    """A stand-in model: looks up a table of log-probs by the first token of each sequence, and a table of entropies,
+    each at one position before its token."""
 
     def __init__(self, log_probs: Any, entropies: Any) -> None:
         self._log_probs, self._entropies = log_probs, entropies
@@ -229,7 +213,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by what the loss is averaged over: in the driver itself, while #1296 was written."""
+    """Divide advantages by the loss denominator, as the driver itself did while #1296 was developed."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -237,16 +221,21 @@ def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any])
             fields["advantages"], mask, reduction, micro_batch_size=len(mask), max_seq_len=length
         )
     options = {f"{ALGORITHM}.loss_reduction": reduction, f"{ALGORITHM}.max_seq_len": length}
-    driver = stand_in(cfg=configuration_of(boundary, options))
+    driver = kit.stand_in(cfg=configuration_of(boundary, options))
     trainer = importlib.import_module("skyrl.train.trainer").RayPPOTrainer
     return trainer.normalize_minibatch_advantages(driver, training_batch(boundary, fields))["advantages"]
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run all microbatches of a step on one rank. The driver has divided advantages by what the loss is averaged over,
-    so that the worker adds up (``apply_loss_reduction_to_advantages_minibatch``)."""
+    """Run all microbatches of a step on one rank.
+
+    The driver has divided advantages by the loss denominator, so the worker adds up
+    (``apply_loss_reduction_to_advantages_minibatch``).
+    """
     if is_averaged_inside(boundary.imported[PPO]):
-        raise AbsentError("not in this version: the worker averages over each microbatch, and optim_step over them all")
+        raise AbsentError(
+            "not in this version: the worker averages over each microbatch, and optim_step over all of them"
+        )
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     count, tokens = log_probs.shape
     fields = batch_fields(
@@ -263,72 +252,61 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
-        raise AbsentError("not in this version: a microbatch has a number of rows, and none of tokens")
+        raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
     model = _Table(log_probs, inputs["entropies"])
     with _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
-    # Newer workers return a record of metrics and outputs, older ones put the outputs among the metrics.
+    # Newer workers return a record of metrics and outputs. Older workers include the outputs in the metrics.
     metrics = getattr(answer, "metrics", answer)
     outputs = getattr(answer, "loss_fn_outputs", None) or metrics.get("loss_fn_outputs")
     rows = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
     rows = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows]
     names = {"pg_loss": "policy_loss", "kl_loss": "policy_kl", "entropy": "policy_entropy"}
     reported = {ours: metrics.get(theirs) for ours, theirs in names.items()}
-    return {**gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
+    return {**kit.gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
 
 
 _UPDATES = (
     Binding(
-        f"{BACKEND}.workers.worker.PolicyWorkerBase.forward_backward",
-        "policy_update",
-        call=_update,
-        imports=WORKING,
-        stand_ins=_FSDP,
-        fixed={"dp_size": 1},
+        f"{BACKEND}.workers.worker.PolicyWorkerBase.forward_backward", "policy_update", call=_update, imports=WORKING,
+        stand_ins=_FSDP, fixed={"dp_size": 1},
         accepts={
-            "response_mask": ("full", "left"),
-            "kl_estimator": ("k1", "k2", "k3"),
-            "loss_agg_mode": tuple(REDUCTIONS),
+            "response_mask": ("full", "left"), "kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": tuple(REDUCTIONS),
             "loss_scale_factor": (8, 3),
         },
         dtypes=("float32",),
         dialects=(
             Dialect(
-                "empty_rows",
-                "counted",
-                "sequence means are averaged over the batch, whose size is its number of rows, empty ones included",
+                "empty_rows", "counted",
+                "sequence means are averaged over the batch, whose size is its number of rows, including empty ones",
                 f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
             ),
             Dialect(
-                "kl_agg_mode",
-                "seq-mean-token-mean",
-                "the KL is the mean over sequences of the mean of their tokens, however the policy's loss is reduced",
+                "kl_agg_mode", "seq-mean-token-mean",
+                "the KL is the mean over sequences of the mean over tokens, for every reduction of the policy loss",
                 f"{CODE}/backends/skyrl_train/workers/worker.py#L1077",
             ),
             Dialect(
-                "entropy_agg_mode",
-                "token-mean",
-                "the entropy is the mean over tokens, however the policy's loss is reduced",
+                "entropy_agg_mode", "token-mean",
+                "the entropy is the mean over tokens, for every reduction of the policy loss",
                 f"{CODE}/backends/skyrl_train/workers/worker.py#L1062",
             ),
-            Dialect("kl_clamp", 10.0, "k3 is cut to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
+            Dialect("kl_clamp", 10.0, "k3 is clamped to [-10, 10]", ppo_line(118), {"kl_estimator": ("k3",)}),
             Dialect(
-                "log_ratio_clamp",
-                20.0,
-                "safe_exp_delta cuts a log-ratio to [-20, 20] against overflow",
+                "log_ratio_clamp", 20.0, "safe_exp_delta clamps a log-ratio to [-20, 20] to prevent overflow",
                 f"{CODE}/backends/skyrl_train/utils/torch_utils.py#L191",
             ),
         ),
     ),
-)
+)  # fmt: skip
 
 
 # -- the Megatron worker, on a stand-in megatron.core ------------------------------------------------------------------
 
 
 class _Router:
-    """Stand-in RouterReplay: what one router is told to do, whose routes it holds, and of how many tokens."""
+    """A stand-in RouterReplay: records the action of a router, the routes it holds, and for how many tokens."""
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
     schedule: _Schedule
@@ -360,7 +338,7 @@ class _Router:
 
 
 class _Schedule:
-    """Stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
+    """A stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
 
     def __init__(self) -> None:
         self.microbatch = -1
@@ -379,26 +357,26 @@ class _Schedule:
 
 
 def _megatron_core() -> dict[str, Any]:
-    """Make the modules of megatron.core that SkyRL imports inside functions, with what it takes from them."""
-    state, inside = megatron_alone(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
-    action = stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
+    """Make the modules of megatron.core that SkyRL imports inside functions, with the names that it uses."""
+    state, inside = kit.make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
+    action = kit.stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
-        "megatron": stand_in(core=stand_in(parallel_state=state)),
+        "megatron": kit.stand_in(core=kit.stand_in(parallel_state=state)),
         "megatron.core.parallel_state": state,
-        f"{inside}.moe.router_replay": stand_in(RouterReplay=_Router, RouterReplayAction=action),
-        f"{inside}.transformer_block": stand_in(get_num_layers_to_build=lambda config, **_: config.num_layers),
-        f"{inside}.transformer_layer": stand_in(get_transformer_layer_offset=lambda config, **_: 0),
+        f"{inside}.moe.router_replay": kit.stand_in(RouterReplay=_Router, RouterReplayAction=action),
+        f"{inside}.transformer_block": kit.stand_in(get_num_layers_to_build=lambda config, **_: config.num_layers),
+        f"{inside}.transformer_layer": kit.stand_in(get_transformer_layer_offset=lambda config, **_: 0),
     }
 
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
-    """Make a model for the Megatron worker: ``logits(input_ids)`` is what it computes."""
+    """Make a model for the Megatron worker; ``logits(input_ids)`` computes its output."""
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
     replay = {"moe_enable_routing_replay": layers > 0, "num_layers": layers}
     absent = dict.fromkeys(("fp8", "mtp_num_layers", "num_moe_experts"))
-    model.config = stand_in(sequence_parallel=False, **replay, **absent)
+    model.config = kit.stand_in(sequence_parallel=False, **replay, **absent)
     return model
 
 
@@ -406,9 +384,9 @@ def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
 def _megatron_worker(
     boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
 ) -> Iterator[Any]:
-    """Make the target's worker around its own model wrapper, on a stand-in megatron.core.
+    """Make SkyRL's worker with its own model wrapper, on a stand-in megatron.core.
 
-    :param layers: mixture-of-experts layers whose routes are replayed.
+    :param layers: the number of mixture-of-experts layers whose routes are replayed.
     """
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -421,17 +399,20 @@ def _megatron_worker(
     utils, workers = boundary.imported[MEGATRON_UTILS], boundary.imported[MEGATRON_WORKER]
     users = (boundary.module, workers, utils, boundary.imported[MEGATRON_MODELS])
     settings = configuration_of(boundary, {"trainer.remove_microbatch_padding": False, **options}).trainer
-    unwrapped = {"get_attr_wrapped_model": lambda model, name, **_: getattr(model, name), "unwrap_model": itself}
+    unwrapped = {
+        "get_attr_wrapped_model": lambda model, name, **_: getattr(model, name),
+        "unwrap_model": kit.return_first,
+    }
     scheduled = {"finalize_model_grads": lambda *_, **__: None, "get_forward_backward_func": lambda: schedule}
     with contextlib.ExitStack() as alone:
         for module in users:
-            alone.enter_context(swapped(module, "mpu", core["megatron.core.parallel_state"]))
-        for swaps in (all_swapped(utils, **unwrapped), all_swapped(boundary.module, **scheduled), no_ray(boundary)):
+            alone.enter_context(kit.swap(module, "mpu", core["megatron.core.parallel_state"]))
+        for swaps in (kit.swap_all(utils, **unwrapped), kit.swap_all(boundary.module, **scheduled), no_ray(boundary)):
             alone.enter_context(swaps)
         alone.enter_context(current_device(boundary.device))
         model = _megatron_model(logits, layers)
         policy_loss = boundary.imported[PPO].PolicyLossRegistry.get(settings.algorithm.policy_loss_type)
-        yield unbuilt(
+        yield kit.make_unbuilt(
             workers.MegatronPolicyWorkerBase,
             cfg=settings,
             actor_module=[model],
@@ -444,15 +425,16 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make logits over two tokens whose log-softmax at token 0, the id of every token, is the scenario's log-prob."""
+    """Run the rollout KL on logits over two tokens whose log-softmax at token 0, the id of every token, is the
+    scenario's log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
-        raise AbsentError("no logits over two tokens have a log-prob that is not below 0")
+        raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
     equal = (log_probs == inputs["rollout_log_probs"]) & (inputs["response_mask"] != 0)
     if inputs["kl_estimator"] == "abs" and equal.any():
-        raise AbsentError("a log-softmax is a rounding off, and where both are equal |d| has no gradient to compare")
+        raise AbsentError("a log-softmax has rounding errors, and |d| has no defined gradient if both are equal")
     rows = log_probs.shape[0]
-    exact = log_probs.double()  # near 0 the other token's probability is lost in fewer bits
+    exact = log_probs.double()  # near 0 the other token's probability loses precision in fewer bits
     pair = torch.stack([exact, torch.log(-torch.expm1(exact))], -1).to(log_probs.dtype)
     logits = torch.cat([pair, torch.zeros(rows, 1, 2, device=pair.device)], 1)
     by_rows = {"trainer.max_tokens_per_microbatch": 0, "trainer.micro_train_batch_size_per_gpu": rows}
@@ -461,12 +443,12 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
     with _megatron_worker(boundary, options, schedule, lambda sequences: logits) as worker:
         output = worker.forward_backward(training_batch(boundary, fields))
     (loss,) = schedule.losses
-    # A microbatch without a token that counts is taken for a padding one, whose metrics are left out.
+    # A microbatch without a valid token is treated as padding, and its metrics are left out.
     return {"rollout_kl": output.metrics.get("rollout_kl"), "loss": loss.detach()}
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over microbatches of the target's own iterator; only it knows what a padding microbatch carries."""
+    """Run a step over microbatches of SkyRL's own iterator, which defines the fields of padding microbatches."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []
@@ -499,17 +481,14 @@ _MEGATRON = (
         "schedule", "get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other"
     ),
     StandIn("get_attr_wrapped_model, unwrap_model", "the model is not wrapped, so its attributes are its own"),
-    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one"),
+    StandIn("finalize_model_grads", "nothing: it reduces gradients over ranks, and there is one rank"),
     StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )
 _REPLAY = (
+    StandIn("RouterReplay", "records the action and the routes of each router; megatron-core keeps the same state"),
     StandIn(
-        "RouterReplay",
-        "records for each router the action and the routes it is given; megatron-core keeps the same state",
-    ),
-    StandIn(
-        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank holds every layer, from 0"
+        "get_num_layers_to_build, get_transformer_layer_offset", "without a pipeline a rank has every layer, from 0"
     ),
     RANKS,
     *_MEGATRON,

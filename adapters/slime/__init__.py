@@ -1,7 +1,7 @@
-"""slime (THUDM/slime): how Sentinel's contracts bind to its boundaries.
+"""Bindings for slime (THUDM/slime).
 
-It holds a batch as lists of one-dimensional samples, and asks Megatron for ranks. A scenario's rows are the samples,
-their masks the loss masks; one process stands in for Megatron's ranks.
+slime stores a batch as lists of one-dimensional samples and queries Megatron for ranks. A scenario's rows are the
+samples, and their masks are the loss masks. One process stands in for Megatron's ranks.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect, PackageRoot, Target
+from sentinel.binding import kit
 from sentinel.binding.families import MPU, normalised_rewards, policy_loss
-from sentinel.binding.kit import passed, stand_in, takes_input, torch
-from sentinel.targets import Binding, Dialect, PackageRoot, Target
+from sentinel.binding.kit import torch
 
 from . import balancing, log_probs, rewards, rollouts, steps
 from .shared import (
@@ -37,7 +37,7 @@ from .shared import (
     valid_samples,
 )
 
-# -- KL and policy losses ---------------------------------------------------------------------------------------------
+# -- KL and policy losses ----------------------------------------------------------------------------------------------
 
 
 def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -45,10 +45,10 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """slime takes lists of one-dimensional samples and returns one concatenated mask.
+    """Convert rows to slime's lists of one-dimensional samples, and its one concatenated mask back.
 
-    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, the shape of the returned mask
-    under context parallelism; without context parallelism the two are the same.
+    #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which has the shape of the
+    returned mask under context parallelism. Without context parallelism both are the same.
     """
     shape = inputs["log_probs"].shape
     samples = as_samples(inputs, "log_probs", "old_log_probs", "advantages", "response_mask")
@@ -60,21 +60,21 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call losses of tokens; their caller hands in ``old - new`` as the KL, and reduces.
+    """Call token losses. Their caller passes ``old - new`` as the KL and reduces.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
     names = ("log_probs", "old_log_probs", "advantages", "eps_clip_low", "eps_clip_high", "dual_clip")
-    arguments = {name: inputs[name] for name in names if takes_input(boundary, name)}
+    arguments = {name: inputs[name] for name in names if kit.takes_input(boundary, name)}
     answer = boundary.invoke(arguments, ppo_kl=inputs["old_log_probs"] - inputs["log_probs"])
     return {"per_token_loss": answer[0], "clip_fraction": answer[1]}
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the KL of the sequences, as the policy loss takes it.
+    """Compute the KL of sequences as the policy loss takes it.
 
-    The loss knows no mask. That an advantage is not finite on a masked token is no matter of the KL, which is what is
-    looked at here: the caller's reducer has to do with it, and is bound.
+    The loss has no mask, so a non-finite advantage on a masked token is handled by the caller's reducer, which has a
+    binding of its own. This binding checks the KL.
     """
     shape = inputs["log_probs"].shape
     advantages = torch.where(inputs["response_mask"] != 0, inputs["advantages"], 0.0)
@@ -93,11 +93,11 @@ _ALGORITHMS = {"ppo": "grpo", "gspo": "gspo", "cispo": "cispo"}
 def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = _ALGORITHMS[inputs["algorithm"]]
     if algorithm == "cispo" and not hasattr(boundary.module, "compute_cispo_loss"):
-        raise AbsentError("not in this version: the arguments know no cispo")
+        raise AbsentError("not in this version: cispo")
     weights, masks = inputs["importance_weights"], list(inputs["response_mask"])
     options: dict[str, Any] = {"advantage_estimator": algorithm}
     more = {}
-    if weights is not None:  # those of a rollout's log-probs, cut nowhere
+    if weights is not None:  # weights of the rollout's log-probs, without bounds
         options |= {"use_tis": True, "tis_clip_low": 0.0, "tis_clip": float("inf"), "custom_tis_function_path": None}
         options["calculate_per_token_loss"] = inputs["loss_agg_mode"] == "token-sum"
         more["rollout_log_probs"] = list(inputs["old_log_probs"] - weights.log())
@@ -109,10 +109,12 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The value of a token stands where the token before it is read."""
+    """Call the value loss. The value of a token is at the position of the token before it."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
-    args = stand_in(value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd")
+    args = kit.stand_in(
+        value_clip=inputs["cliprange_value"], allgather_cp=False, rollout_temperature=1.0, qkv_format="thd"
+    )
     batch = {
         "unconcat_tokens": list(torch.zeros(rows, tokens + 1, dtype=torch.long)),
         **as_samples(inputs, "values", "returns"),
@@ -124,13 +126,13 @@ def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": _of_sequences(loss, inputs)}
 
 
-# -- reducers ---------------------------------------------------------------------------------------------------------
+# -- reducers ----------------------------------------------------------------------------------------------------------
 
 _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Make slime's own reducer: the sum over the samples of their means, or of all tokens."""
+    """Build slime's own reducer: the sum over samples of their means, or over all tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -164,32 +166,33 @@ _AGGREGATION = {
     **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor"), (None,)),
 }
 
-#: Of functions that return tokens, and leave it to the caller which of them count.
+#: For functions that return token values and leave the mask to the caller.
 _TOKENS = Dialect(
     "masked_values_have_no_influence",
-    reason="it returns the loss of each token; what a NaN or an infinity on a masked one becomes is up to its reducer",
+    reason="it returns token-level losses; its reducer handles a NaN or infinity on a masked token",
     link=f"{MAIN}/backends/megatron_utils/loss.py#L1105",
     symptom="non-finite",
 )
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """The loss of a batch is the sum of its tokens' here: these functions do not aggregate."""
+    """Reduce to the sum over tokens, because these functions do not aggregate."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
 
-# -- importance weights -----------------------------------------------------------------------------------------------
+# -- importance weights ------------------------------------------------------------------------------------------------
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A policy loss of 1 a token comes back as the weights. The lower bound is 0 unless given, as in its options.
+    """Read the weights as the result of a policy loss of 1 per token. The lower bound is 0 unless given, as in slime's
+    options.
 
-    The log-probs that it is given carry no gradient: those of the rollout batch, or detached ones.
+    The log-probs have no gradient: they come from the rollout batch, or are detached.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
     """
     shape, low = inputs["old_log_probs"].shape, inputs["threshold_low"]
-    args = stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
+    args = kit.stand_in(tis_clip_low=0.0 if low is None else low, tis_clip=inputs["threshold_high"])
     constant = {**inputs, "old_log_probs": inputs["old_log_probs"].detach()}
     samples = as_samples(constant, "old_log_probs", "rollout_log_probs", "response_mask")
     weights, _, metrics = boundary.invoke(
@@ -210,11 +213,11 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
     )
 
 
-# -- returns and rewards ----------------------------------------------------------------------------------------------
+# -- returns and rewards -----------------------------------------------------------------------------------------------
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call on samples, which the function pads itself."""
+    """Call GAE with samples, which the function pads itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -235,12 +238,12 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """One reward a sample: the one that stands on a token that counts."""
+    """Call with one reward per sample: the reward on a valid token."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
     columns["response_mask"] = list(inputs["response_mask"])
-    taken = {name: value for name, value in columns.items() if takes_input(boundary, name)}
+    taken = {name: value for name, value in columns.items() if kit.takes_input(boundary, name)}
     with one_rank():
         returns = boundary.invoke(taken, rewards.sum(-1), **full_lengths(inputs))
     return {"returns": torch.stack(list(returns))}
@@ -257,7 +260,7 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples in the order of their groups; a group has as many as were asked for, or fewer.
+    """Make samples in the order of their groups. A group has as many samples as requested, or fewer.
 
     A group of one is not scaled: slime's arguments turn that off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981
@@ -265,7 +268,7 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     labels = list(inputs["group"])
     groups = list(dict.fromkeys(labels))
     most = max(map(labels.count, groups))
-    args = stand_in(
+    args = kit.stand_in(
         advantage_estimator="grpo",
         rewards_normalization=True,
         grpo_std_normalization=inputs["std_level"] == "group" and most > 1,
@@ -275,12 +278,12 @@ def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
     )
     sample = boundary.imported[TYPES].Sample
     numbered = enumerate(zip(labels, inputs["rewards"].tolist()))
-    grouped = "group_index" in sample.__dataclass_fields__  # before, samples had an order alone
+    grouped = "group_index" in sample.__dataclass_fields__  # older samples had only their order
     samples = [
         sample(index=n, reward=reward, **({"group_index": groups.index(label)} if grouped else {}))
         for n, (label, reward) in numbered
     ]
-    _, rewards = boundary.invoke({}, stand_in(args=args, custom_reward_post_process_func=None), samples)
+    _, rewards = boundary.invoke({}, kit.stand_in(args=args, custom_reward_post_process_func=None), samples)
     return {"normalised": torch.tensor(rewards, dtype=torch.float32)}
 
 
@@ -289,37 +292,20 @@ def _advantages(function: str, twin: str) -> Binding:
         f"{PPO}.{function}",
         "generalised_advantage",
         arguments={"token_level_rewards": ("rewards",)},
-        # So that scenarios of a few tokens cross the border between chunks.
+        # Small chunks, so that scenarios of a few tokens cross a chunk border.
         constants={"chunk_size": 2},
         outputs=("advantages", "returns"),
-        call=partial(passed, takes=("token_level_rewards", "values", "gamma", "lam")),
+        call=partial(kit.call_with, takes=("token_level_rewards", "values", "gamma", "lam")),
         accepts={"response_mask": ("full",)},
         twins=(f"{PPO}.{twin}",),
     )
 
 
-#: What carries no training signal, or runs on what is not there: reason -> paths.
-_ASIDE = {
-    "kernels and layers of a model": "*.megatron_utils.alignment.* *.megatron_patch.* *plugins.models.*.*ward *.glm5.* "
-    "*vision_embeddings *.model_provider.* *able_forward_pre_hook",
-    "it hands weights to engines, or to a disk": "*.update_weight.* *.hf_checkpoint_saver.* *.hf_to_megatron.* "
-    "*.disk_delta.* *.update_from_disk",
-    "what is logged, timed and kept to be looked at": "*.observability.*trace* *.logging_utils.* *.train_data_utils.* "
-    "*.observability.*debug* *.observability.*perf* *.observability.*sglang* *.ci_utils.* *._wrap_* *.health_monitor.* "
-    "*.rollout_metrics.log_* *.train_metric_utils.log_rollout_data",
-    "a server, and what it and a client say to each other": "*.rollout_buffer.* *.agent.adapters.*_render_stream "
-    "*.BaseAdapter.* *.call_sglang_generate *.sglang_streaming_rollout.* *.sleep_rollout.* *.forge_load.* "
-    "*.actor_group.*",
-    "which experts a router has chosen, for a replay in Megatron's layers": "*.RoutingReplay.p* "
-    "*.RoutingReplay.record *.RoutingReplay.assert* *.RoutingReplay.clear_all_f* *._compute_topk_for_current_router "
-    "*.get_routing_replay_compute_topk *.fill_routing_replay *.validate_rollout_routed_experts_for_replay",
-    "a server of log-probs on Megatron's ranks; that package is not installed": "*.TeacherLogpRayActor.* "
-    "*.server.logprob_utils._[gp]* *._merge_allgather_cp_tensors *.server.logprob_utils.get_label* "
-    "*.megatron_server.SampleManager.[gs]*_*",
-    "a step of Megatron's engine, which is not installed; its losses are bound": "*.MegatronTrainRayActor.* "
-    "*.megatron_utils.model.forward_only *.get_optimizer_param_scheduler",
-    "images and videos": "*._extract_images_from_messages *.build_packed_mrope_position_ids",
-}
+#: Code that carries no training signal: see Target.no_signal.
+_NO_SIGNAL = (
+    "*.megatron_patch.*", "*.model_provider.*", "*.update_weight.*", "*.hf_checkpoint_saver.*", "*.hf_to_megatron.*",
+    "*.observability.*", "*.logging_utils.*", "*.health_monitor.*", "*.rollout_buffer.*", "*.actor_group.*",
+)  # fmt: skip
 
 TARGET = Target(
     name="slime",
@@ -335,7 +321,7 @@ TARGET = Target(
     roots=(PackageRoot("slime"), PackageRoot("slime_plugins")),
     defaults=("slime.utils.arguments.get_slime_extra_args_provider",),
     moved={"slime.backends.megatron_utils": ("slime.backends.training_utils",)},  # for a week of January 2026
-    # Its boundaries are decorated with torch.compile, whose machinery torch imports on first use.
+    # The boundaries are decorated with torch.compile, whose machinery torch imports on first use.
     preload=("torch._dynamo",),
     bindings=(
         Binding(
@@ -357,7 +343,7 @@ TARGET = Target(
                 Dialect(
                     "clamp",
                     10,
-                    "low_var_kl is k3, cut to [-10, 10] for numerical stability; k3 is not cut",
+                    "low_var_kl is k3, clamped to [-10, 10] for numerical stability; k3 is not clamped",
                     f"{MAIN}/utils/ppo_utils.py#L49",
                     where={"kl_estimator": ("low_var_kl",)},
                 ),
@@ -402,7 +388,7 @@ TARGET = Target(
             for function, mode in (("sum_of_sample_mean", _MEANS), ("sum_of_token", "token-sum"))
         ),
         _weights(f"{LOSS}.vanilla_tis_function", "truncate"),
-        # The FSDP backend's own, until that went in 2026.
+        # From the FSDP backend, which was removed in 2026.
         _weights(f"{PPO}.vanilla_tis_function", "truncate", requires=(f"{PPO}.vanilla_tis_function",)),
         _weights(f"{LOSS}.icepop_function", "mask"),
         _advantages("vanilla_gae", "chunked_gae"),
@@ -412,10 +398,10 @@ TARGET = Target(
             "generalised_advantage",
             call=_batched_gae,
             stand_ins=(MPU,),
-            # A sample is its response alone, so what does not count is padding.
+            # A sample is only its response, so invalid tokens are padding.
             accepts={"response_mask": ("full", "right")},
         ),
-        # It was beside the one for batches until that was left alone in 2026.
+        # Next to the batched function until that remained alone in 2026.
         Binding(
             f"{PPO}.get_advantages_and_returns",
             "generalised_advantage",
@@ -443,7 +429,7 @@ TARGET = Target(
                 Dialect(
                     "credit",
                     "response",
-                    "REINFORCE++-baseline: the response's reward at each token, less the token's KL",
+                    "REINFORCE++-baseline: the response's reward at each token, minus the token's KL",
                     f"{MAIN}/utils/ppo_utils.py#L470",
                 ),
             ),
@@ -454,7 +440,7 @@ TARGET = Target(
                 Dialect(
                     "masked_steps",
                     "counted",
-                    "returns are discounted by the position of a token; a token that does not count has no KL penalty",
+                    "returns are discounted by token position; an invalid token has no KL penalty",
                     f"{MAIN}/utils/ppo_utils.py#L430",
                 ),
             ),
@@ -475,42 +461,5 @@ TARGET = Target(
         *steps.BINDINGS,
         *balancing.BINDINGS,
     ),
-    unbound={
-        **balancing.UNBOUND,
-        f"{CP}.*": "slices and gathers of context-parallel ranks, which the losses that are bound are made of",
-        f"{LOSS}.apply_opd_kl_to_advantages": "a difference of log-probs, times a coefficient, beside the advantages",
-        f"{LOSS}.sft_loss_function": "loss_function, which is bound, is measured with it",
-        f"{LOSS}.*": "recording of log-probs, and options of the engine",
-        "slime.ray.buffer.*": "it hands out samples in their order",
-        "slime.utils.mask_utils.*": "parts of the three masks of a chat that are bound, or what asks one of them",
-        "slime.rollout.agent_rollout.*": "it asks a service for trajectories",
-        "slime.rollout.sglang_example.*": "it asks an engine of SGLang",
-        "slime.rollout.sglang_rollout.*": "it asks an engine of SGLang",
-        "slime.ray.rollout.*": "it starts servers, and averages metrics for display",
-        "slime.rollout._fanout_test_helpers.compact_generate": "a generation function for tests",
-        "slime.rollout._fanout_test_helpers.grpo_normalize_by_group_index": "a recipe calls it without an adapter",
-        "slime.utils.types.Sample.from_dict": "a recipe calls it without an adapter",
-        "slime.rollout.fully_async_rollout.generate_rollout_fully_async": "_generate_rollout_async, bound, in a loop",
-        "slime.rollout.rm_hub.ifbench.*": "it asks the data set's own package, which is not installed",
-        "slime.rollout.rm_hub.remote_rm": "it asks a service",
-        "slime.rollout.rm_hub.*": "parts of the graders that are bound, or many of them at once",
-        "slime.rollout.filter_hub.base_types.*": "it hands on what a filter says, which is bound",
-        f"{PPO}.compute_log_probs": "a kernel of Megatron-LM, which is not installed",
-        f"{PPO}.compute_entropy_from_logits": (
-            "beside that kernel, over the ranks of a process group; now one with log-probs, which are bound"
-        ),
-        "slime.backends.fsdp_utils.actor.gather_log_probs_packed": (
-            "get_logprob_and_entropy_with_cp, which is bound, asks it"
-        ),
-        "slime.backends.fsdp_utils.actor.selective_log_softmax_raw": (
-            "get_logprob_and_entropy_with_cp, which is bound, asks it"
-        ),
-        "slime.backends.fsdp_utils.actor.*": "sharding of a model, and its optimizer's devices",
-        "slime.backends.megatron_utils.data.process_rollout_data": (
-            "until July 2025 rewards were normalised in it, between a buffer of Ray's and Megatron's ranks; today's "
-            "_post_process_rewards is bound"
-        ),
-        f"{PPO}.chunked_discounted_returns": "vanilla_gae and chunked_gae, which it is the parts of, are bound",
-        **{path: reason for reason, paths in _ASIDE.items() for path in paths.split()},
-    },
+    no_signal=_NO_SIGNAL,
 )

@@ -1,12 +1,12 @@
-"""slime: sequences that are dealt out to ranks and microbatches."""
+"""slime: the distribution of sequences to ranks and microbatches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sentinel.binding import kit
 from sentinel.binding.families import balanced_partition, microbatch_packing
-from sentinel.binding.kit import lengths_of, stand_in
 
 from .shared import ARGS
 
@@ -14,11 +14,11 @@ _BALANCING, _GROUP = "slime.utils.seqlen_balancing", "microbatch_group_size_per_
 
 
 def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_batch_size: int | None) -> dict[str, Any]:
-    """Give what is dealt out to data-parallel ranks and their microbatches in one step, one sample a rollout."""
+    """Return the assignment to data-parallel ranks and microbatches of one step, with one sample per rollout."""
     dynamic = {"use_dynamic_batch_size": budget is not None, "max_tokens_per_gpu": budget}
     unbalanced = dict.fromkeys(("balance_data", "balance_by_flops"), False)
     return {
-        "args": stand_in(**dynamic, **unbalanced, micro_batch_size=micro_batch_size),
+        "args": kit.stand_in(**dynamic, **unbalanced, micro_batch_size=micro_batch_size),
         "train_parallel_config": {"dp_size": ranks, "cp_size": 1, "vpp_size": 1, _GROUP: 1},
         "total_lengths": lengths,
         "global_batch_size": len(lengths),
@@ -27,9 +27,12 @@ def schedule_of(lengths: Sequence[int], ranks: int, budget: int | None, micro_ba
 
 
 def _schedule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Schedule the microbatches of a step: on two ranks where there are as many samples for each. What it says of a
-    rank's microbatches must be places among that rank's samples, and their number the same on each rank."""
-    lengths = lengths_of(inputs)
+    """Schedule the microbatches of a step on two ranks if the samples divide evenly.
+
+    The declared microbatches of a rank must be positions among its samples, and each rank must have the same number of
+    them.
+    """
+    lengths = kit.lengths_of(inputs)
     ranks = 1 if len(lengths) % 2 else 2
     cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": None}
     partitions, microbatches, counts, _ = boundary.invoke({}, **schedule_of(lengths, ranks, **cutting))
@@ -50,8 +53,3 @@ BINDINGS = (
         stand_ins=(ARGS,),
     ),
 )
-
-UNBOUND: Mapping[str, str] = {
-    f"{_BALANCING}.*": "parts of build_dp_schedule, which is bound",
-    "slime.utils.dp_schedule.*": "parts of build_dp_schedule, which is bound",
-}

@@ -1,8 +1,8 @@
 """slime: log-probs and values of response tokens, from the outputs of a packed batch.
 
 slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has the outputs that predict
-response tokens; the samples made from it have a prompt of one token before these, and one more output, after the last
-token, that predicts nothing.
+response tokens. Samples made from it have a one-token prompt, and one more output after the last token, which predicts
+nothing.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import all_swapped, itself, lengths_of, stand_in, swapped, taken, torch
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import torch
 
 from .shared import ARGS, LOSS, PPO, as_rows, joined, one_rank, shards, valid_counts
 
@@ -23,49 +23,49 @@ _FIX = "https://github.com/THUDM/slime/blob/2a3969205ce37785b0a9f428a3c3ab1ea642
 _FSDP = "slime.backends.fsdp_utils.actor"
 
 
-_ACTOR = StandIn("self", "the real actor wants GPUs and a cluster; the method reads these attributes alone")
-_MODELS = StandIn("model, ref_model", "answer the logits of the scenario; how a model makes them is not measured")
+_ACTOR = StandIn("self", "the real actor needs GPUs and a cluster; the method reads only these attributes")
+_MODELS = StandIn("model, ref_model", "returns the scenario's logits; the model's own computation is not checked")
 _FIRST = StandIn(
     "torch.distributed.get_rank, barrier, get_gloo_group, tqdm",
-    "one process has the rank 0 and waits for nobody, and a progress bar shows progress alone",
+    "one process has rank 0 and no barrier, and a progress bar only shows progress",
 )
-_ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which holds the whole vocabulary")
+_ALONE = StandIn("tp_group", "there is one tensor-parallel rank, which has the whole vocabulary")
 _RANKS = StandIn(
     "torch.distributed.nn.functional.all_gather",
-    "one process plays the ranks one after the other, and hands each what the others have sent",
+    "one process simulates the ranks in turn and passes each rank what the others sent",
 )
 
-#: A sample is its response alone, so what does not count is padding.
+#: A sample is only its response, so invalid tokens are padding.
 _LENGTHS = {"response_mask": ("full", "right")}
 _SINGLE = ("float32",)
 _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Pack the outputs of all positions ``[1, T, ...]``: of each sample those of its response, and the one after it."""
+    """Pack the outputs of all positions ``[1, T, ...]``: for each sample the outputs of its response and one more."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
-    """Join prompt and response of each sample; the prompt is the token 0."""
+    """Join prompt and response of each sample. The prompt is the token 0."""
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
 def _after(logits: Any) -> Any:
-    """Make logits after the last token: those of the first one, turned round, so that reading them shows."""
+    """Make logits after the last token: the first token's logits, reversed, so that using them changes the result."""
     return -logits[:, 0].detach()
 
 
 def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
-    """Ask as :func:`_of_ranks`, of logits and their tokens."""
-    tokens = _tokens(inputs, lengths_of(inputs, "response_mask"))
+    """Call :func:`_of_ranks` with logits and their tokens."""
+    tokens = _tokens(inputs, kit.lengths_of(inputs, "response_mask"))
     return _of_ranks(inputs, inputs["logits"], _after(inputs["logits"]), tokens, ask)
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """Put together what ``ask(packed, batch)`` gives of each sample on its context-parallel ranks."""
-    ranks, lengths = inputs.get("context_parallel_size", 1), lengths_of(inputs, "response_mask")
+    """Join what ``ask(packed, batch)`` returns for each sample on its context-parallel ranks."""
+    ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
     for rank in range(ranks):
@@ -81,7 +81,7 @@ def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[
 
 
 def _args(inputs: Mapping[str, Any]) -> Any:
-    return stand_in(
+    return kit.stand_in(
         rollout_temperature=inputs["temperature"],
         log_probs_chunk_size=-1,
         allgather_cp=False,
@@ -91,7 +91,7 @@ def _args(inputs: Mapping[str, Any]) -> Any:
 
 
 def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It hands out the logits and tokens of each response; the distribution is taken here, as its callers do."""
+    """Read the logits and tokens of each response, and compute log-probs from them as the function's callers do."""
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(("logits", "tokens"), zip(*boundary.invoke({}, packed, args=_args(inputs), **batch))))
@@ -104,10 +104,13 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_kernel(module: Any) -> None:
-    """:raises AbsentError: until June 2026 the log-prob itself was Megatron-LM's fused kernel, and not slime's code;
-    get_responses, which hands it its logits and tokens, is bound."""
+    """Check that this version computes log-probs itself.
+
+    :raises AbsentError: until June 2026 Megatron-LM's fused kernel computed them. get_responses, which passes logits
+        and tokens to the kernel, has a binding.
+    """
     if hasattr(module, "compute_log_probs"):
-        raise AbsentError(f"not in this version: {module.__name__} asks a kernel of Megatron-LM for log-probs")
+        raise AbsentError(f"not in this version: {module.__name__} calls a kernel of Megatron-LM for log-probs")
 
 
 def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +126,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call on tokens one below the other, without samples, and logits that the temperature has been applied to."""
+    """Call with flattened tokens, without samples, and with logits after the temperature."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -132,7 +135,7 @@ def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in lengths_of(inputs, "response_mask")]
+    tokens = [torch.zeros(n + 1, dtype=torch.long) for n in kit.lengths_of(inputs, "response_mask")]
 
     def ask(packed: Any, batch: Mapping[str, Any]) -> Any:
         answer = boundary.invoke({}, packed.unsqueeze(-1), args=_args({"temperature": 0.5}), **batch)
@@ -143,8 +146,8 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Every rank has its chunk of the packed sequence, padded until the ranks divide it. The answer of rank 0."""
-    lengths, ranks = lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
+    """Return the result of rank 0. Each rank has one chunk of the padded packed sequence."""
+    lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
     surplus = -len(tokens) % ranks
@@ -155,8 +158,8 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     def rank(number: int, all_gather: Any) -> Any:
         own = {"logits": logits.chunk(ranks)[number], "model_input_ids": tokens.chunk(ranks)[number].unsqueeze(0)}
         where = {"cp_rank": number, "cp_size": ranks, "cp_group": None, "allow_compile": False}
-        with swapped(torch.distributed.nn.functional, "all_gather", all_gather):
-            return boundary.invoke(taken(inputs, "temperature"), target_tokens=tokens, **own, **where)
+        with kit.swap(torch.distributed.nn.functional, "all_gather", all_gather):
+            return boundary.invoke(kit.take_inputs(inputs, "temperature"), target_tokens=tokens, **own, **where)
 
     def recorded(part: Any, group: Any = None) -> list[Any]:
         sent.append(part)
@@ -169,108 +172,81 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _model(logits: Any) -> Any:
-    """Make a model that answers these logits ``[1, T, V]``, on the one device that there is."""
+    """Make a model that returns these logits ``[1, T, V]`` on the only device."""
     model: Any = torch.nn.Module()
-    model.forward = lambda **_: stand_in(logits=logits)
+    model.forward = lambda **_: kit.stand_in(logits=logits)
     model.cuda = lambda: model
     return model
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the reference's log-probs. The policy answers the logits turned round, so that asking it shows."""
-    lengths = lengths_of(inputs, "response_mask")
+    """Compute the reference's log-probs. The policy returns reversed logits, so that using it changes the result."""
+    lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
     batch = {"tokens": tokens, "position_ids": torch.arange(len(tokens))}
-    actor = stand_in(
+    actor = kit.stand_in(
         model=_model(-logits),
         ref_model=_model(logits),
-        args=stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
-        prof=stand_in(iterate_train_log_probs=iter),
-        fsdp_cpu_offload=True,  # models stay where they are
+        args=kit.stand_in(rollout_temperature=inputs["temperature"], true_on_policy_mode=True),
+        prof=kit.stand_in(iterate_train_log_probs=iter),
+        fsdp_cpu_offload=True,  # models stay on their device
         cp_rank=0,
         cp_size=1,
         cp_group=None,
     )
     actor._get_model_inputs_args = boundary.owner._get_model_inputs_args.__get__(actor)
-    ranks = all_swapped(torch.distributed, get_rank=partial(itself, 0), barrier=partial(itself, None))
-    with ranks, all_swapped(boundary.module, tqdm=itself, get_gloo_group=partial(itself, None)):
+    ranks = kit.swap_all(
+        torch.distributed, get_rank=partial(kit.return_first, 0), barrier=partial(kit.return_first, None)
+    )
+    with ranks, kit.swap_all(boundary.module, tqdm=kit.return_first, get_gloo_group=partial(kit.return_first, None)):
         boundary.function(actor, "ref", [batch], store_prefix="ref_")
     return {"log_probs": _responses_of(batch["ref_log_probs"], lengths, inputs)}
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Read responses among the answers for all tokens but the first; the token after a response is the next prompt."""
+    """Read responses from results for all tokens but the first. The token after a response is the next prompt."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 
 
 BINDINGS = (
     Binding(
-        f"{LOSS}.get_responses",
-        "token_log_probs",
-        call=_responses,
-        stand_ins=(ARGS, MPU),
-        fixed={"with_entropy": True},
-        accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)},
-        dtypes=_SINGLE,
-        twins=(f"{LOSS}.get_log_probs_and_entropy",),
+        f"{LOSS}.get_responses", "token_log_probs", call=_responses, stand_ins=(ARGS, MPU),
+        fixed={"with_entropy": True}, accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)},
+        dtypes=_SINGLE, twins=(f"{LOSS}.get_log_probs_and_entropy",),
     ),
     Binding(
-        f"{LOSS}.get_log_probs_and_entropy",
-        "token_log_probs",
-        call=_log_probs_and_entropy,
-        imports=(PPO,),
-        stand_ins=(ARGS, MPU),
-        accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)},
-        dtypes=_SINGLE,
+        f"{LOSS}.get_log_probs_and_entropy", "token_log_probs", call=_log_probs_and_entropy, imports=(PPO,),
+        stand_ins=(ARGS, MPU), accepts={**_LENGTHS, **_RANKED, "temperature": (1.0, 0.5, 2.0, 0.0)}, dtypes=_SINGLE,
         twins=(f"{LOSS}.get_responses",),
     ),
+    # Small chunks, so that scenarios of a few tokens cross a chunk border.
     Binding(
-        f"{PPO}.calculate_log_probs_and_entropy",
-        "token_log_probs",
-        formerly=(f"{LOSS}.calculate_log_probs_and_entropy",),
-        # So that scenarios of a few tokens cross the border between chunks.
-        constants={"chunk_size": 2},
-        call=_flat,
-        stand_ins=(_ALONE,),
-        fixed={"temperature": 1.0},
-        accepts={"response_mask": ("full",)},
+        f"{PPO}.calculate_log_probs_and_entropy", "token_log_probs",
+        formerly=(f"{LOSS}.calculate_log_probs_and_entropy",), constants={"chunk_size": 2}, call=_flat,
+        stand_ins=(_ALONE,), fixed={"temperature": 1.0}, accepts={"response_mask": ("full",)},
     ),
     Binding(
-        f"{LOSS}.get_values",
-        "critic_values",
-        call=_values,
-        stand_ins=(ARGS, MPU),
-        accepts={**_LENGTHS, **_RANKED},
+        f"{LOSS}.get_values", "critic_values", call=_values, stand_ins=(ARGS, MPU), accepts={**_LENGTHS, **_RANKED},
         dtypes=_SINGLE,
     ),
     Binding(
-        f"{_FSDP}.get_logprob_and_entropy_with_cp",
-        "token_log_probs",
-        call=_context_parallel,
-        stand_ins=(_RANKS,),
-        requires=(_FSDP,),
-        fixed={"with_entropy": True},
-        accepts={**_LENGTHS, "context_parallel_size": (1, 2)},
+        f"{_FSDP}.get_logprob_and_entropy_with_cp", "token_log_probs", call=_context_parallel, stand_ins=(_RANKS,),
+        requires=(_FSDP,), fixed={"with_entropy": True}, accepts={**_LENGTHS, "context_parallel_size": (1, 2)},
         dialects=(
             Dialect(
-                "entropy_of",
-                "model",
-                "the temperature goes to the log-probs alone; the entropy is of the logits as they are",
+                "entropy_of", "model",
+                "the temperature applies only to log-probs; the entropy uses the original logits",
                 f"{_FIX}/backends/fsdp_utils/actor.py#L1017",
             ),
         ),
     ),
+    # In older versions there was one model, whose parameters were exchanged on its GPU.
     Binding(
-        f"{_FSDP}.FSDPTrainRayActor.compute_log_prob",
-        "token_log_probs",
-        formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",),
-        call=_reference,
-        stand_ins=(_ACTOR, _MODELS, _FIRST),
-        # Before, there was one model, whose parameters were exchanged on its GPU.
-        requires=(f"{_FSDP}.FSDPTrainRayActor._get_model_inputs_args",),
-        fixed={"with_entropy": False},
-        accepts=_LENGTHS,
+        f"{_FSDP}.FSDPTrainRayActor.compute_log_prob", "token_log_probs",
+        formerly=(f"{_FSDP}.FSDPTrainRayActor._compute_log_prob",), call=_reference,
+        stand_ins=(_ACTOR, _MODELS, _FIRST), requires=(f"{_FSDP}.FSDPTrainRayActor._get_model_inputs_args",),
+        fixed={"with_entropy": False}, accepts=_LENGTHS,
     ),
-)
+)  # fmt: skip

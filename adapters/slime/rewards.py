@@ -1,4 +1,4 @@
-"""slime: rule-based rewards, and which groups of samples are trained on."""
+"""slime: rule-based rewards and filters of groups."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from sentinel import Binding
+from sentinel.binding import kit
 from sentinel.binding.families import rule_reward
-from sentinel.binding.kit import rows_of_groups, stand_in
-from sentinel.targets import Binding
 
 from .shared import ARGS, TYPES
 
@@ -16,14 +16,14 @@ _HUB = "slime.rollout.rm_hub"
 
 
 def _rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the trainer's entry, by the name of the rule."""
+    """Call the trainer's entry with the name of the rule."""
     sample = boundary.imported[TYPES].Sample(response=inputs["response"], label=inputs["ground_truth"])
-    args = stand_in(custom_rm_path=None, rm_type=inputs["rule"])
+    args = kit.stand_in(custom_rm_path=None, rm_type=inputs["rule"])
     return {"score": asyncio.run(boundary.invoke({}, args, sample))}
 
 
 def _chosen(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A question's choices are named by letters; or their texts are told, and which of them is right."""
+    """Score a multiple-choice question. The choices are letters, or texts with the right letter."""
     letters, truth = "ABCDE", inputs["ground_truth"]
     if inputs["rule"] != "texts":
         return {"score": boundary.function(inputs["response"], truth)}
@@ -39,7 +39,7 @@ _REWARDS = (
         call=_rule,
         imports=(TYPES,),
         stand_ins=(ARGS,),
-        # Rules of one dataset each want the wording of that dataset.
+        # Rules of one dataset require the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
     rule_reward(f"{_HUB}.math_utils.grade_answer_verl", knows="expressions"),
@@ -63,18 +63,18 @@ _REWARDS = (
 )
 
 
-# -- which groups of samples are trained on ----------------------------------------------------------------------------
+# -- filters of groups -------------------------------------------------------------------------------------------------
 
 _FILTERS = "slime.rollout.filter_hub.dynamic_sampling_filters"
 
 
 def _kept(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rows of groups that the filter keeps; it is asked for one group at a time, and once gave a tensor."""
+    """Read the rows of groups that the filter keeps. It takes one group at a time, and formerly returned a tensor."""
     rewards = inputs["rewards"].tolist()
     sample = boundary.imported[TYPES].Sample
     numbers = []
-    for rows in rows_of_groups(inputs["group"]):
-        answer = boundary.function(stand_in(reward_key=None), [sample(reward=rewards[row]) for row in rows])
+    for rows in kit.rows_of_groups(inputs["group"]):
+        answer = boundary.function(kit.stand_in(reward_key=None), [sample(reward=rewards[row]) for row in rows])
         numbers += rows if getattr(answer, "keep", answer) else []
     numbers.sort()
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}

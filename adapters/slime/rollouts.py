@@ -1,4 +1,4 @@
-"""slime: what collects samples from rollouts."""
+"""slime: functions that collect samples from rollouts."""
 
 from __future__ import annotations
 
@@ -11,24 +11,20 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.families import BASE64, WORDS, rollout, sampling_request
-from sentinel.binding.kit import (
-    EngineRequest,
-    all_swapped,
-    awaited,
-    engine_request,
-    itself,
-    kept,
-    of_parser,
-    stand_in,
-    swapped,
-    with_base64,
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import (
+    BASE64,
+    ROW,
+    SAMPLING_REQUEST,
+    WORDS,
+    TableEngine,
+    chat,
+    experts_beside,
+    in_sglangs_words,
+    rollout,
+    sampling_request,
 )
-from sentinel.contracts.conversations import chat
-from sentinel.contracts.rollouts import SAMPLING_REQUEST
-from sentinel.contracts.table_engine import ROW, TableEngine, experts_beside, in_sglangs_words
-from sentinel.targets import Binding, Dialect, StandIn
 
 from .shared import ARGS, MAIN, TYPES
 
@@ -36,16 +32,16 @@ _DISTILLATION = "slime.rollout.on_policy_distillation"
 _ASYNC = "slime.rollout.fully_async_rollout"
 _ROLLOUTS, _GENERATOR = "slime.rollout.sglang_rollout", "slime.rollout.components.sample_generator"
 
-_MANAGER = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
+_MANAGER = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
 _SESSION = StandIn(
-    "aiohttp.ClientSession", "there is no teacher; the session keeps the request, which is what is observed"
+    "aiohttp.ClientSession", "the teacher is replaced by a session that stores the request, which is what is observed"
 )
-_ROLLOUT = StandIn("call_rollout_fn", "there is no engine; it answers so many samples as the scenario says")
-_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; its queue is full already")
+_ROLLOUT = StandIn("call_rollout_fn", "stands in for SGLang; returns as many samples as the scenario requires")
+_WORKER = StandIn("worker", "the real class without its constructor, which starts an engine; its queue is already full")
 
 
 class _Session:
-    """An HTTP session, and its own answer, that sends nothing and gives a request's payload back."""
+    """An HTTP session and response that sends nothing and returns the request's payload."""
 
     def __init__(self, **_: Any) -> None:
         self._payload: Any = None
@@ -68,23 +64,30 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sampling parameters of the request that the teacher gets; it samples nothing."""
-    args = stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
+    """Read the sampling parameters of the request to the teacher, which samples nothing."""
+    args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
-    with swapped(boundary.module, "aiohttp", stand_in(ClientSession=_Session)):
+    with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
         request = asyncio.run(boundary.function(args, sample))
     return {"request": request["sampling_params"], "configured": {}}
 
 
-_BESIDE = {"sglang_server_concurrency": 1, "sglang_dp_size": 1, "sglang_router_ip": "", "sglang_router_port": 0,
-           "sglang_router_policy": None, "rollout_max_response_len": 100, "rollout_num_gpus": 1,
-           "rollout_num_gpus_per_engine": 1}  # fmt: skip
+_BESIDE = {
+    "sglang_server_concurrency": 1,
+    "sglang_dp_size": 1,
+    "sglang_router_ip": "",
+    "sglang_router_port": 0,
+    "sglang_router_policy": None,
+    "rollout_max_response_len": 100,
+    "rollout_num_gpus": 1,
+    "rollout_num_gpus_per_engine": 1,
+}
 _OPTIONS = {name: f"rollout_{name}" for name in ("temperature", "top_p", "top_k", "stop", "stop_token_ids")}
 _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
 class _OneToken:
-    """A tokenizer to which every text is the same token; it was called until it was asked to encode."""
+    """A tokenizer to which every text is the same token. Older code calls it directly, newer code calls ``encode``."""
 
     def encode(self, *_: Any, **__: Any) -> list[int]:
         return [5]
@@ -95,43 +98,50 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: a group is a record, which counts the tokens that are left")
+        raise AbsentError("not in this version: a group is a record that counts its remaining tokens")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Give what the module of rollouts makes its state of: a tokenizer, in both ways in which it has been loaded."""
+    """Replace what the rollout module builds its state from: a tokenizer, which has been loaded in two ways."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
-    tokenizers = stand_in(from_pretrained=partial(itself, tokenizer))  # until December 2025
-    return {**{name: partial(itself, answer) for name, answer in answers.items()}, "AutoTokenizer": tokenizers}
+    tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
+    return {
+        **{name: partial(kit.return_first, answer) for name, answer in answers.items()},
+        "AutoTokenizer": tokenizers,
+    }
 
 
 def _asked(boundary: Any, args: Any) -> Any:
-    """Of the state that all requests share, and the function that makes one."""
+    """Read the request from the state that all requests share and the function that makes one."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
-    left_out = "custom_params"  # what a top_p asks to be told of changes no sample
+    left_out = "custom_params"  # returning the top-p distribution changes no sample
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
-        raise EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
+        raise kit.EngineRequest({name: value for name, value in payload["sampling_params"].items() if name != left_out})
 
     tokenizer, sample = _OneToken(), boundary.imported[TYPES].Sample(prompt="a", tokens=[5])
-    with all_swapped(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(itself, [5])):
+    with kit.swap_all(module, **_alone(tokenizer), post=post, _prepare_prompt_ids=partial(kit.return_first, [5])):
         if "tokenizer" in boundary.parameters:  # for a day in August 2025
-            return engine_request(boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args)))
+            return kit.engine_request(
+                boundary.function(args, tokenizer, sample, rollouts.compute_sampling_params(args))
+            )
         type(module.GenerateState)._instances.clear()
-        return engine_request(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
+        return kit.engine_request(boundary.function(args, sample, module.GenerateState(args).sampling_params.copy()))
 
 
 @contextlib.contextmanager
 def _without_engines_options(arguments: Any) -> Iterator[None]:
-    own = stand_in(add_cli_args=itself)
-    with swapped(sys.modules.get(_SGLANG), "ServerArgs", own), swapped(arguments, "RouterArgs", own):
+    own = kit.stand_in(add_cli_args=kit.return_first)
+    with kit.swap(sys.modules.get(_SGLANG), "ServerArgs", own), kit.swap(arguments, "RouterArgs", own):
         yield
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a group of one sample, again as long as it is interrupted, with the parameters that all
-    samples share. An engine says nothing of where the last token goes."""
+    """Run a group of one sample, again after each interruption, with shared sampling parameters.
+
+    SGLang's response has no field for the last token's destination.
+    """
     module, made = boundary.module, boundary.imported[TYPES].Sample
     _refuse_groups(module)
     engine, labels = TableEngine(inputs), list[Any]()
@@ -140,13 +150,13 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
     arguments = boundary.imported[_ARGUMENTS]
     with _without_engines_options(arguments):
-        args = of_parser(arguments.get_slime_extra_args_provider(), **_BESIDE)(
+        args = kit.parser_options(arguments.get_slime_extra_args_provider(), **_BESIDE)(
             **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
         )
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: an engine is sent a text")
+            raise AbsentError("not in this version: an engine receives text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:
@@ -155,12 +165,16 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     row = made(prompt=engine.tokenizer.written(engine.prompt, add_generation_prompt=True), label=ROW)
     shared = {**inputs["options"], "max_new_tokens": room}
-    of_generator = swapped(sys.modules.get(_GENERATOR), "post", post)
-    with all_swapped(module, **_alone(engine.tokenizer), post=post, async_rm=graded), with_base64(module), of_generator:
+    of_generator = kit.swap(sys.modules.get(_GENERATOR), "post", post)
+    with (
+        kit.swap_all(module, **_alone(engine.tokenizer), post=post, async_rm=graded),
+        kit.with_base64(module),
+        of_generator,
+    ):
         getattr(type(module.GenerateState), "_instances", {}).clear()
         state = (module.GenerateState(args),) if "state" in boundary.parameters else ()  # for a day in August 2025
         for _ in range(1 + sum(map(len, inputs["pieces"]))):
-            (row,) = awaited(boundary.function(*state, args, [row], shared))
+            (row,) = kit.run_async(boundary.function(*state, args, [row], shared))
             if row.status is not made.Status.ABORTED:
                 break
     count = row.response_length
@@ -168,8 +182,8 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_ids": row.tokens[: len(row.tokens) - count],
         "response_ids": row.tokens[len(row.tokens) - count :],
         "loss_mask": row.loss_mask or [1] * count,
-        "log_probs": kept(row, "rollout_log_probs"),
-        "experts": experts_beside(kept(row, "rollout_routed_experts")),
+        "log_probs": kit.read_list(row, "rollout_log_probs"),
+        "experts": experts_beside(kit.read_list(row, "rollout_routed_experts")),
         "cut": row.status is made.Status.TRUNCATED,
         "row": labels,
         "counts": [row.prefix_cache_info.cached_tokens] if hasattr(row, "prefix_cache_info") else None,
@@ -178,7 +192,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """It leaves them in the samples. The engine says nothing of the first token, which nothing predicts."""
+    """Read the log-probs that the function stores in the samples. The engine returns none for the first token."""
     arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
@@ -186,50 +200,50 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
         )
         for row, length in zip(arguments["values"], arguments["response_lengths"])
     ]
-    boundary.function(stand_in(reward_key=None), samples)
+    boundary.function(kit.stand_in(reward_key=None), samples)
     return {"returned": [sample.teacher_log_probs for sample in samples]}
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the samples that are kept, which should fill whole batches, and read the batch size that was chosen."""
+    """Count the kept samples, which should fill whole batches, and read the batch size that was chosen."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
     sample = boundary.imported[TYPES].Sample
-    answer = stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
-    args = stand_in(
+    answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
+    args = kit.stand_in(
         load_debug_rollout_data=None,
         disable_rollout_trim_samples=False,
         debug_rollout_only=False,
         use_dynamic_global_batch_size=arguments["dynamic"],
         global_batch_size=arguments["global_batch_size"],
     )
-    manager = stand_in(args=args, train_parallel_config={"dp_size": arguments["dp_size"]})
+    manager = kit.stand_in(args=args, train_parallel_config={"dp_size": arguments["dp_size"]})
     manager.rollout_id, manager.data_source = 0, None
     manager.generate_rollout = lambda *_, **__: answer.samples
     manager._dynamic_global_batch_size = arguments["global_batch_size"]
     if arguments["dynamic"]:
         size = getattr(boundary.owner, "_compute_dynamic_global_batch_size", None)
         if size is None:
-            raise AbsentError("not in this version: there is no dynamic batch size")
+            raise AbsentError("not in this version: a dynamic batch size")
         manager._compute_dynamic_global_batch_size = size.__get__(manager)
     if hasattr(boundary.module, "call_rollout_fn"):
-        with swapped(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
+        with kit.swap(boundary.module, "call_rollout_fn", lambda *_, **__: answer):
             data, _ = boundary.function(manager, 0)
-    else:  # until October 2025 the manager asked the function itself, and gave the samples alone
+    else:  # until October 2025 the manager called the function itself and passed only the samples
         data = boundary.function(manager)
     return {"returned": {"kept": len(data), "global_batch_size": manager._dynamic_global_batch_size}}
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """So many groups have been completed; one rollout takes what it needs. By the index of their only sample."""
+    """Collect a rollout from finished groups, by the index of their only sample."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()
     for n in range(inputs["completed"]):
         worker.output_queue.put((n, [sample(index=n)]))
-    args = stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
-    with swapped(boundary.module, "_get_global_worker", lambda *_: worker):
+    args = kit.stand_in(rollout_global_dataset=True, rollout_batch_size=inputs["needed"])
+    with kit.swap(boundary.module, "_get_global_worker", lambda *_: worker):
         groups = asyncio.run(boundary.function(args, 0, None))
     left = []
     with contextlib.suppress(queue.Empty):
@@ -253,7 +267,7 @@ _REQUEST = sampling_request(
     f"{_ARGUMENTS}.get_slime_extra_args_provider",
     _asked,
     _OPTIONS,
-    StandIn("post", "there is no engine; the request is kept, which is what is observed"),
+    StandIn("post", "stands in for SGLang; stores the request, which is what is observed"),
     imports=(TYPES, _ROLLOUTS),
     parsed=True,
     beside=_BESIDE,
@@ -270,65 +284,41 @@ def _requested(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 BINDINGS = (
     replace(_REQUEST, call=_requested),
     rollout(
-        f"{_ROLLOUTS}.generate_and_rm_group",
-        _followed,
-        BASE64,
-        StandIn("async_rm", "grades alike, and keeps the label that it is given"),
-        takes="max_tokens interrupted routed",
-        formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
+        f"{_ROLLOUTS}.generate_and_rm_group", _followed, BASE64,
+        StandIn("async_rm", "gives every response the same grade and stores the label that it receives"),
+        takes="max_tokens interrupted routed", formerly=("slime.rollout.sglang_example.generate_and_rm_group",),
         imports=(TYPES, _ARGUMENTS),
     ),
+    # Qwen3's templates add no system message.
     *(
         Binding(
-            f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",
-            "trained_tokens",
-            call=_trained_of_a_chat,
-            requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",),
-            stand_ins=(WORDS,),
+            f"{_MASKS}.gen_multi_turn_loss_mask_{kind}", "trained_tokens", call=_trained_of_a_chat,
+            requires=(f"{_MASKS}.gen_multi_turn_loss_mask_{kind}",), stand_ins=(WORDS,),
             fixed={"trains": "all", "max_tokens": None, **without},
             dialects=(
                 Dialect(
-                    "after_the_end",
-                    "counted",
-                    "the new line behind an answer's end is trained with it",
+                    "after_the_end", "counted", "the newline after the end of an answer is trained with it",
                     f"{MAIN}/utils/mask_utils.py#L{line}",
                 ),
             ),
         )
-        # The templates of Qwen3 begin with no message of their own.
         for kind, line, without in (
-            ("qwen", 68, {}),
-            ("qwen3", 121, {"default_system": False}),
-            ("qwen3_5", 173, {"default_system": False}),
+            ("qwen", 68, {}), ("qwen3", 121, {"default_system": False}), ("qwen3_5", 173, {"default_system": False}),
         )
     ),
     Binding(
-        f"{_DISTILLATION}.reward_func",
-        "sampling_request",
-        call=_request,
-        imports=(TYPES,),
-        stand_ins=(ARGS, _SESSION),
+        f"{_DISTILLATION}.reward_func", "sampling_request", call=_request, imports=(TYPES,), stand_ins=(ARGS, _SESSION),
         fixed=SAMPLING_REQUEST.lacking("temperature"),
     ),
     Binding(
-        f"{_DISTILLATION}.post_process_rewards",
-        "call",
-        call=_teacher_log_probs,
-        imports=(TYPES,),
-        stand_ins=(ARGS,),
+        f"{_DISTILLATION}.post_process_rewards", "call", call=_teacher_log_probs, imports=(TYPES,), stand_ins=(ARGS,),
     ),
     Binding(
-        "slime.ray.rollout.RolloutManager._get_rollout_data",
-        "call",
-        call=_rollout_data,
-        imports=(TYPES,),
+        "slime.ray.rollout.RolloutManager._get_rollout_data", "call", call=_rollout_data, imports=(TYPES,),
         stand_ins=(_MANAGER, ARGS, _ROLLOUT),
     ),
     Binding(
-        f"{_ASYNC}._generate_rollout_async",
-        "rollout_collection",
-        call=_fully_async,
-        imports=(TYPES,),
+        f"{_ASYNC}._generate_rollout_async", "rollout_collection", call=_fully_async, imports=(TYPES,),
         stand_ins=(ARGS, _WORKER),
     ),
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What slime's bindings share: one process for Megatron's ranks, samples from a batch, and the stand-ins' reasons."""
+"""Shared by slime's bindings: one process for Megatron's ranks, samples from a batch, and the reasons of stand-ins."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.kit import lengths_of, megatron_alone, stand_in, swapped, torch
-from sentinel.targets import StandIn
+from sentinel import AbsentError, StandIn
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 MAIN = "https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime"
 PPO = "slime.utils.ppo_utils"
@@ -17,29 +17,29 @@ LOSS = "slime.backends.megatron_utils.loss"
 CP = "slime.backends.megatron_utils.cp_utils"
 TYPES = "slime.utils.types"
 
-ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads these fields alone")
-SELF = StandIn("self", "the real manager starts a cluster; the method reads these attributes alone")
+ARGS = StandIn("args", "the trainer's command-line namespace, of which the boundary reads only these fields")
+SELF = StandIn("self", "the real manager starts a cluster; the method reads only these attributes")
 LOG_PROBS = StandIn(
-    "get_log_probs_and_entropy", "answers the log-probs of the scenario; how logits make them is not measured"
+    "get_log_probs_and_entropy", "returns the scenario's log-probs; how logits lead to them is not checked"
 )
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
-    """Give what stood after the arguments for a week of January 2026: one process, as :func:`one_rank` has it."""
+    """Return the extra argument of one week of January 2026: the parallel state as in :func:`one_rank`."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
-    return (stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
+    return (kit.stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
 
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Put Megatron's ``mpu`` where slime looks for it: in modules that hold it, and where functions import it from.
+    """Replace Megatron's ``mpu`` in modules that hold it and in the places from which functions import it.
 
-    :param context_parallel_rank: None for the rank that torch says; the data-parallel group is then that rank alone.
-    :param sizes: of an axis that is to have another size than 1, such as ``context_parallel=2``.
+    :param context_parallel_rank: None for torch's rank. The data-parallel group is then that rank alone.
+    :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}
-    mpu = megatron_alone(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
+    mpu = kit.make_single_rank_mpu(**ranks, get_context_parallel_rank=context_parallel_rank or 0)
     if context_parallel_rank is None:
         mpu.get_context_parallel_rank = lambda: torch.distributed.get_rank()
         mpu.get_data_parallel_group = _data_parallel_group
@@ -47,7 +47,7 @@ def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[No
     before = [module.mpu for module in users]
     core = sys.modules.get("megatron.core")
     try:
-        sys.modules["megatron.core"] = stand_in(mpu=mpu)
+        sys.modules["megatron.core"] = kit.stand_in(mpu=mpu)
         for module in users:
             module.mpu = mpu  # type: ignore[attr-defined]
         yield
@@ -65,16 +65,16 @@ def _data_parallel_group(with_context_parallel: bool = False, *_: Any, **__: Any
 
 
 class Answer(dict[str, Any]):
-    """The answer of ``get_log_probs_and_entropy``: older revisions look into it, newer ones unpack (None, answer)."""
+    """The result of ``get_log_probs_and_entropy``: older revisions index it, newer ones unpack (None, result)."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((None, dict(self)))
 
 
 def kl_name(compute_approx_kl: Any, estimator: str) -> str:
-    """Give a revision's name of an estimator: k1 was "kl" once, and k3 was there with its clamp alone.
+    """Return a revision's name of an estimator. k1 was once called "kl", and k3 existed only with its clamp.
 
-    :raises AbsentError: where the revision has no such estimator.
+    :raises AbsentError: if the revision has no such estimator.
     """
     for name in (estimator, *_FORMER_NAMES.get(estimator, ())):
         try:
@@ -82,7 +82,7 @@ def kl_name(compute_approx_kl: Any, estimator: str) -> str:
         except ValueError:
             continue
         return name
-    raise AbsentError(f"not in this version: there is no estimator {estimator}")
+    raise AbsentError(f"not in this version: the estimator {estimator}")
 
 
 _FORMER_NAMES = {"k1": ("kl",)}
@@ -93,18 +93,18 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Cut samples of the lengths that the mask says."""
-    return {name: [row[:n] for row, n in zip(inputs[name], lengths_of(inputs, "response_mask"))] for name in names}
+    """Cut samples to the lengths of the mask."""
+    return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Give the lengths of these samples, with one token of a prompt."""
-    lengths = lengths_of(inputs, "response_mask")
+    """Return the lengths of these samples plus one prompt token."""
+    lengths = kit.lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
 
 def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
-    """What the policy loss reads of the command line."""
+    """Return the command-line options that the policy loss reads."""
     off = ("use_rollout_logprobs", "use_opsm", "get_mismatch_metrics", "use_tis", "use_unbiased_kl")
     usual: dict[str, Any] = {
         **dict.fromkeys(off, False),
@@ -114,13 +114,13 @@ def policy_args(inputs: Mapping[str, Any], **options: Any) -> Any:
         "eps_clip_c": inputs["dual_clip"],
         "rollout_top_p": 1.0,
         "custom_pg_loss_reducer_function_path": None,
-        "loss_aggregation": "sample_mean",  # of #2090, which was not merged
+        "loss_aggregation": "sample_mean",  # from #2090, which was not merged
     }
-    return stand_in(**{**usual, **options})
+    return kit.stand_in(**{**usual, **options})
 
 
 def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
-    """Make samples of the rows of a policy loss, whole."""
+    """Make whole samples from the rows of a policy loss."""
     names = {"advantages": inputs["advantages"], "log_probs": inputs["old_log_probs"], "loss_masks": mask}
     return {**{name: list(rows) for name, rows in names.items()}, "unconcat_tokens": None, **full_lengths(inputs)}
 
@@ -128,33 +128,35 @@ def policy_batch(inputs: Mapping[str, Any], mask: Any) -> dict[str, Any]:
 def policy_microbatch(
     boundary: Any, inputs: Mapping[str, Any], reducer: Any, more: Mapping[str, Any], **options: Any
 ) -> Any:
-    """Call the policy loss of a microbatch, with no entropy term and nothing off-policy.
+    """Call the policy loss of a microbatch, without entropy term and off-policy correction.
 
     :param more: further fields of the batch.
     """
     args = policy_args(inputs, **{"entropy_coef": 0.0, "use_kl_loss": False, **options})
     log_probs, batch = list(inputs["log_probs"]), {**policy_batch(inputs, inputs["response_mask"]), **more}
     answer = Answer(log_probs=log_probs, entropy=[torch.zeros_like(row) for row in log_probs])
-    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         return boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), reducer)
 
 
 def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
-    """Deal out the tokens of each response to context-parallel ranks: of twice as many chunks as there are ranks, the
-    first has the first and the last, the next those beside them, and so on. A token is where it is predicted, and a
-    prompt is one token."""
+    """Deal the tokens of each response to context-parallel ranks.
+
+    There are twice as many chunks as ranks: the first rank has the first and the last chunk, the second rank their
+    neighbours, and so on. A token belongs to the position that predicts it, and a prompt is one token.
+    """
     sizes = [-(-(n + 1) // (2 * ranks)) for n in lengths]
     owners = [[min(t // size, 2 * ranks - 1 - t // size) for t in range(n)] for size, n in zip(sizes, lengths)]
     return [[[t for t, owner in enumerate(row) if owner == rank] for row in owners] for rank in range(ranks)]
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Join samples of the part that each rank has of each."""
+    """Join samples from each rank's part."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
         whole = [len(part) for part in row] == [len(part) for part in own_places]
-        # A rank that answers for other tokens than it has has answered for none.
+        # A rank that returns tokens other than its own has returned none.
         samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
     return samples
 
@@ -164,16 +166,16 @@ def _nothing(like: Any, count: int) -> Any:
 
 
 def as_rows(samples: list[Any], width: int) -> Any:
-    """Pad samples to rows ``[batch, tokens]``, with zeros behind them."""
+    """Pad samples to rows ``[batch, tokens]`` with zeros on the right."""
     return torch.stack([torch.nn.functional.pad(row, (0, width - len(row))) for row in samples])
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Give the lengths of whole samples, with one token of a prompt."""
+    """Return the lengths of whole samples, with one prompt token."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Sum the masks of rollouts of one sample each; in 0.3.0 they were called groups."""
+    """Sum the masks of rollouts of one sample each. In 0.3.0 rollouts were called groups."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

@@ -1,4 +1,4 @@
-"""slime: whole steps of the trainer: advantages of a rollout, and the loss of a step as Megatron sees it."""
+"""slime: whole steps of the trainer: the advantages of a rollout, and the loss of a step as Megatron computes it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, Dialect
+from sentinel.binding import kit
 from sentinel.binding.families import MPU
-from sentinel.binding.kit import gradients_of, itself, on_ranks, stand_in, swapped, torch
-from sentinel.targets import Binding, Dialect
+from sentinel.binding.kit import torch
 
 from .balancing import schedule_of
 from .shared import (
@@ -37,8 +37,8 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Supervised: the loss of a token is its log-prob's negative, and nothing else is in it."""
-    return stand_in(
+    """Return supervised options: the loss of a token is its negative log-prob, without further terms."""
+    return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
         global_batch_size=global_batch_size,
@@ -53,9 +53,9 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Call a microbatch with these losses of its tokens: (loss, what Megatron divides by)."""
+    """Run a microbatch with these token losses and return (loss, Megatron's denominator)."""
     answer = Answer(log_probs=[-row for row in losses])
-    with swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
             {},
             args,
@@ -68,7 +68,7 @@ def _microbatch(
 
 
 def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one microbatch on one rank. Megatron divides by the tokens that it is told, or by the number of microbatches.
+    """Run one microbatch on one rank. Megatron divides by the declared tokens, or by the number of microbatches.
 
     https://github.com/NVIDIA/Megatron-LM/blob/core_v0.14.0/megatron/core/pipeline_parallel/schedules.py#L288
     """
@@ -83,7 +83,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sample whose tokens context-parallel ranks share, as Megatron averages it over them."""
+    """Compute the loss of one sample that context-parallel ranks share, averaged over the ranks as in Megatron."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -101,8 +101,8 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """The KL will be k1, so that log-probs that are KLs beside a reference of 0 have these."""
-    return stand_in(
+    """Return options with k1 as the KL. With a reference of 0, log-probs then are the KLs."""
+    return kit.stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
         **dict.fromkeys(("use_rollout_logprobs", "use_opd", "normalize_advantages"), False),
@@ -111,14 +111,15 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Run the advantage step with k1 as the KL, on context-parallel ranks, each of which has its part of a response.
+    """Run the advantage step with k1 as the KL on context-parallel ranks, each of which has its part of a response.
 
-    :raises AbsentError: where it does not know the estimator."""
+    :raises AbsentError: if the version does not have the estimator.
+    """
 
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: ranks ask each other where they store")
+            raise AbsentError("not in this version: ranks communicate when they store")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -134,18 +135,20 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
         return mine
 
     with one_rank(None, context_parallel=ranks):
-        of_ranks = on_ranks(ranks, work)
+        of_ranks = kit.on_ranks(ranks, work)
     data.update((name, joined([each[name] for each in of_ranks], own)) for name in ("advantages", "returns"))
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Until the middle of July 2025 the step took its data from a storage of its own; whitening, which asks all ranks
-    and was no option at first, is left out."""
+    """Run the step of July 2025 and before, which read its data from a storage.
+
+    Whitening, which needs all ranks and was not an option at first, is left out.
+    """
     module, kernels = boundary.module, sys.modules[PPO]
     with one_rank(), contextlib.ExitStack() as swaps:
-        swaps.enter_context(swapped(module, "get_local_storage", data.get))
-        swaps.enter_context(swapped(module, "set_local_storage", data.__setitem__))
-        swaps.enter_context(swapped(kernels, "distributed_masked_whiten", itself))
+        swaps.enter_context(kit.swap(module, "get_local_storage", data.get))
+        swaps.enter_context(kit.swap(module, "set_local_storage", data.__setitem__))
+        swaps.enter_context(kit.swap(kernels, "distributed_masked_whiten", kit.return_first))
         try:
             boundary.function(args)
         except NotImplementedError as error:
@@ -153,7 +156,7 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages, with the KL of the rollout data afterwards. Samples have the lengths of the mask."""
+    """Compute PPO's advantages and read the KL from the rollout data. Samples have the lengths of the mask."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -164,22 +167,22 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
     if "kl" not in data:
-        raise AbsentError("not in this version: the rollout data does not say the KL")
+        raise AbsentError("not in this version: the rollout data has no KL")
     return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
 
 
-#: Options of PPO's advantages -> canonical input.
+#: Option of PPO's advantages -> contract input.
 _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
-    """One reward a sample: the one that stands on a token that counts."""
+    """Return one reward per sample: the reward on a valid token."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Samples of the lengths that the mask says; no KL penalty."""
+    """Compute PPO's advantages with samples of the mask's lengths and no KL penalty."""
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -211,7 +214,7 @@ def _reinforce_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """What the policy loss reads of the command line."""
+    """Return the command-line options that the policy loss reads."""
     per_token, rows = inputs["loss_agg_mode"] == "token-mean", len(inputs["response_mask"])
     return policy_args(
         inputs,
@@ -224,7 +227,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step on one microbatch: the gradient of the policy loss, its KL term and its entropy term."""
+    """Run one step on one microbatch: the gradient of the policy loss with its KL and entropy terms."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -237,10 +240,10 @@ def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     def token_mean(values: Any) -> Any:
         return torch.where(mask.reshape(-1), values, 0.0).sum() / mask.sum().clamp(min=1)
 
-    with one_rank(), swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
+    with one_rank(), kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, metrics = boundary.function(args, *parallel_state(boundary), batch, torch.zeros(()), token_mean)
     loss.backward()
-    return {**gradients_of(inputs), **_reported(metrics)}
+    return {**kit.gradients_of(inputs), **_reported(metrics)}
 
 
 def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,13 +251,15 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step through the framework's schedule of ranks and microbatches, iterator, loss, and reduction of what is
-    reported. Megatron divides what a microbatch says by their number, and averages over ranks; or adds all up, and
-    divides by the tokens that it is told."""
+    """Run a step through slime's schedule of ranks and microbatches, iterator, loss and metric reduction.
+
+    Megatron divides the sum over microbatches by their number and averages over ranks, or adds everything up and
+    divides by the declared tokens.
+    """
     mask, ranks = inputs["response_mask"] != 0, inputs["dp_size"]
     rows, width = mask.shape
     places = torch.arange(1, width + 1)
-    lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # what follows the last that counts is padding
+    lengths = [max(int(last), 1) for last in (mask * places).amax(-1)]  # tokens after the last valid one are padding
     whole = {"response_lengths": lengths, "total_lengths": [length + 1 for length in lengths]}
     cutting = {"budget": inputs["max_tokens_per_microbatch"], "micro_batch_size": inputs["micro_batch_size"]}
     cutting["micro_batch_size"] = cutting["micro_batch_size"] or rows // ranks
@@ -278,7 +283,7 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             answer["entropy"] = answer["entropy"] or [torch.zeros_like(row) for row in batch["current"]]
             with (
                 one_rank(data_parallel=ranks),
-                swapped(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
+                kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, _answer=answer, **__: _answer),
             ):
                 loss, counted, log = boundary.function(args, batch, count, size, torch.zeros(()))
             losses.append(loss)
@@ -287,11 +292,11 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     per_token = args.calculate_per_token_loss
     (sum(losses) / (tokens if per_token else count * ranks)).backward()
     reports = boundary.imported[_REPORTS]
-    with swapped(reports.dist, "all_reduce", lambda *_, **__: None):
+    with kit.swap(reports.dist, "all_reduce", lambda *_, **__: None):
         metrics = reports.reduce_train_step_metrics(
             logs, calculate_per_token_loss=per_token, step_global_batch_size=size, cp_size=1, dp_with_cp_group=None
         )
-    return {**gradients_of(inputs), **_reported(metrics)}
+    return {**kit.gradients_of(inputs), **_reported(metrics)}
 
 
 _SCHEDULE = "slime.utils.dp_schedule"
@@ -300,10 +305,10 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step with as many responses a prompt, after the division by the responses that follows."""
+    """Run a step with several responses per prompt, including the following division by the number of responses."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
-    args = stand_in(
+    args = kit.stand_in(
         loss_aggregation="prompt_mean", n_samples_per_prompt=len(labels) // len(sums), calculate_per_token_loss=False
     )
     batch = {"prompt_mask_sums": [torch.as_tensor(sums[label]) for label in labels]}
@@ -316,99 +321,64 @@ def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _RANKED = {"context_parallel_size": (1, 2), "whiten": (False, True)}
 
 BINDINGS = (
+    # The number of samples of a step is always passed, and the number of tokens is counted.
     Binding(
-        f"{LOSS}.loss_function",
-        "loss_aggregation",
-        call=_step_loss,
-        stand_ins=(ARGS, MPU, LOG_PROBS),
+        f"{LOSS}.loss_function", "loss_aggregation", call=_step_loss, stand_ins=(ARGS, MPU, LOG_PROBS),
         accepts={
-            "loss_agg_mode": ("seq-mean-token-mean", "token-mean"),
-            # The number of samples of a step is always given; that of tokens is counted.
-            "global_batch_size": (0, 2),
+            "loss_agg_mode": ("seq-mean-token-mean", "token-mean"), "global_batch_size": (0, 2),
             **dict.fromkeys(("batch_num_tokens", "dp_size", "loss_scale_factor", "weights"), (None,)),
         },
     ),
     Binding(
-        f"{LOSS}.loss_function",
-        "context_parallel_loss",
-        call=_shared_loss,
-        imports=(CP,),
-        requires=(f"{CP}.slice_log_prob_with_cp",),
-        stand_ins=(ARGS, MPU, LOG_PROBS),
+        f"{LOSS}.loss_function", "context_parallel_loss", call=_shared_loss, imports=(CP,),
+        requires=(f"{CP}.slice_log_prob_with_cp",), stand_ins=(ARGS, MPU, LOG_PROBS),
     ),
+    # A sample is only its response, so invalid tokens are padding.
     Binding(
-        f"{LOSS}.compute_advantages_and_returns",
-        "generalised_advantage",
-        call=_ppo_advantages,
-        stand_ins=(ARGS, MPU),
-        fixed={"reward_layout": "outcome"},
-        # A sample is its response alone, so what does not count is padding.
-        accepts={"response_mask": ("full", "right"), **_RANKED},
+        f"{LOSS}.compute_advantages_and_returns", "generalised_advantage", call=_ppo_advantages, stand_ins=(ARGS, MPU),
+        fixed={"reward_layout": "outcome"}, accepts={"response_mask": ("full", "right"), **_RANKED},
         dtypes=("float32",),
     ),
     Binding(
-        f"{LOSS}.compute_advantages_and_returns",
-        "discounted_return",
-        call=_reinforce_advantages,
-        stand_ins=(ARGS, MPU),
-        fixed={"reward_layout": "outcome"},
-        accepts=_RANKED,
-        dtypes=("float32",),
+        f"{LOSS}.compute_advantages_and_returns", "discounted_return", call=_reinforce_advantages,
+        stand_ins=(ARGS, MPU), fixed={"reward_layout": "outcome"}, accepts=_RANKED, dtypes=("float32",),
         dialects=(
             Dialect(
-                "masked_steps",
-                "counted",
-                "returns are discounted by the position of a token; a token that does not count has no KL penalty",
+                "masked_steps", "counted",
+                "returns are discounted by token position; an invalid token has no KL penalty",
                 f"{MAIN}/utils/ppo_utils.py#L430",
             ),
         ),
     ),
     Binding(
-        f"{LOSS}.compute_advantages_and_returns",
-        "penalised_advantage",
-        call=_ppo_kl,
-        stand_ins=(ARGS, MPU),
-        accepts={"response_mask": ("full", "right")},
-        dtypes=("float32",),
+        f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
+        accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
+    # The kernel's clamps are checked at its own boundary.
     Binding(
-        f"{LOSS}.policy_loss_function",
-        "policy_update",
-        call=_policy_step,
-        stand_ins=(ARGS, MPU, LOG_PROBS),
+        f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
-            "loss_agg_mode": "token-mean",
-            "dp_size": 1,
-            # The kernel's clips are looked at on its own boundary.
+            "loss_agg_mode": "token-mean", "dp_size": 1,
             **dict.fromkeys(("micro_batch_size", "max_tokens_per_microbatch", "dual_clip")),
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
+    # The kernel's clamps are checked at its own boundary.
     Binding(
-        f"{LOSS}.loss_function",
-        "policy_update",
-        call=_policy_steps,
-        imports=(_SCHEDULE, _DATA, _REPORTS),
+        f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),
-        stand_ins=(ARGS, MPU, LOG_PROBS),
-        # The kernel's clips are looked at on its own boundary.
-        fixed={"dual_clip": None},
+        stand_ins=(ARGS, MPU, LOG_PROBS), fixed={"dual_clip": None},
         accepts={"kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": ("token-mean", "seq-mean-token-mean")},
         dialects=(
             Dialect(
-                "empty_rows",
-                "counted",
-                "a step has a number of samples, whether they have tokens that count or not",
-                f"{MAIN}/backends/megatron_utils/loss.py#L1357",
-                {"loss_agg_mode": ("seq-mean-token-mean",)},
+                "empty_rows", "counted", "a step counts all samples, including those without a valid token",
+                f"{MAIN}/backends/megatron_utils/loss.py#L1357", {"loss_agg_mode": ("seq-mean-token-mean",)},
             ),
         ),
     ),
+    # The reducer exists only at the head of #2090, which was not merged.
     Binding(
-        f"{LOSS}.get_pg_loss_reducer",
-        "prompt_loss",
-        call=_prompt_mean,
-        stand_ins=(ARGS, MPU),
-        requires=(f"{LOSS}.get_pg_loss_reducer",),  # the head of #2090, which was not merged
+        f"{LOSS}.get_pg_loss_reducer", "prompt_loss", call=_prompt_mean, stand_ins=(ARGS, MPU),
+        requires=(f"{LOSS}.get_pg_loss_reducer",),
     ),
-)
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""verl: an agent's loop between a model and its tools, and what it asks an engine for."""
+"""verl: an agent's loop between a model and its tools, and requests to an engine."""
 
 from __future__ import annotations
 
@@ -8,63 +8,49 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.families import rollout, sampling_request
-from sentinel.binding.kit import (
-    DRAWS,
-    EngineRequest,
-    all_swapped,
-    awaited,
-    engine_request,
-    fields,
-    itself,
-    kept,
-    record,
-    stand_in,
-    swapped,
-    torch,
-    unbuilt,
-)
-from sentinel.contracts.table_engine import ROW, TableEngine
-from sentinel.targets import Binding, StandIn
+from sentinel import Binding, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import ROW, TableEngine, rollout, sampling_request
+from sentinel.binding.kit import torch
 
 _LOOP = "verl.experimental.agent_loop.tool_agent_loop"
 _WORKERS = "verl.experimental.agent_loop.agent_loop"
 
-_SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads these alone")
-_TOOL = StandIn("tool", "answers the text of the scenario, or that many tokens")
-_TIMER = StandIn("simple_timer", "measures how long tools take, with a package that is not needed for anything else")
-_RESPONSE = StandIn("ToolResponse", "a record of text, image and video, as the real one, whose class needs pydantic")
+_SELF = StandIn("self", "the real loop holds an inference server and a tokenizer; the method reads only these")
+_TOOL = StandIn("tool", "returns the scenario's text, or that many tokens")
+_TIMER = StandIn("simple_timer", "measures how long tools take; its package is not needed for anything else")
+_RESPONSE = StandIn("ToolResponse", "a record of text, image and video, like the real one, whose class needs pydantic")
 
 
 def _call(name: str, place: int = 0) -> Any:
-    return stand_in(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
+    return kit.stand_in(name=name, arguments=f'{{"place": {place}}}', tool_call_id=None)
 
 
 def _state(boundary: Any) -> Any:
-    """Make the real record of a trajectory, with nothing in it; its fields grow from release to release."""
+    """Make the real record of a trajectory, empty. Its fields differ between releases."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
 
 
 def _response(text: str, image: Any = None, video: Any = None) -> Any:
-    return stand_in(text=text, image=image, video=video)
+    return kit.stand_in(text=text, image=image, video=video)
 
 
 def _loop(boundary: Any, **attributes: Any) -> Any:
     plain = {"processor": None, "max_parallel_calls": 1, "enable_continuous_token": False, "loop": _SameThread()}
-    return unbuilt(boundary.owner, **{**plain, **attributes})
+    return kit.make_unbuilt(boundary.owner, **{**plain, **attributes})
 
 
 class _SameThread:
-    """The event loop that older agents hold, as far as they ask it: it runs a function here and now."""
+    """An event loop for older agents that runs a function immediately in this thread."""
 
     async def run_in_executor(self, executor: Any, function: Any) -> Any:
         return function()
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the response after a tool has answered so many tokens, and where the loop goes from there."""
+    """Read the response after a tool returned this many tokens, and the next state of the loop."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -78,7 +64,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return answer
 
     async def merge(before: Any, after: Any, ids: list[int], mask: list[int], *_: Any, **__: Any) -> Any:
-        return stand_in(token_ids=ids + answer), mask + [0] * len(answer), None
+        return kit.stand_in(token_ids=ids + answer), mask + [0] * len(answer), None
 
     loop = _loop(
         boundary,
@@ -88,21 +74,21 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         ct_merge_context_msg=merge,
         _assert_mm_supported=lambda *_: None,
         **dict.fromkeys(("tool_parser_name", "tool_parser"), "hermes"),
-        tokenizer=stand_in(apply_chat_template=lambda *_, **__: answer),
-        system_prompt=[],  # what older loops cut off before an answer, and newer ones put there
+        tokenizer=kit.stand_in(apply_chat_template=lambda *_, **__: answer),
+        system_prompt=[],  # text that older loops cut before an answer, and newer loops add there
         turn_separator=[],
         apply_chat_template_kwargs={},
         tool_schemas=[],
         response_length=arguments["response_length"],
     )
-    with swapped(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
+    with kit.swap(boundary.module, "simple_timer", lambda *_: contextlib.nullcontext()):
         after = asyncio.run(boundary.function(loop, state))
     ended = after is boundary.module.AgentState.TERMINATED
     return {"returned": {"response_mask": state.response_mask, "ended": ended}}
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what is left of a tool's text, which is in capitals; the note that something is missing is not."""
+    """Read the rest of a truncated tool text, which is in capitals, without the note about the truncation."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -116,16 +102,16 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     loop = _loop(
         boundary,
-        tools={"tool": stand_in(create=create, execute=execute, release=release)},
+        tools={"tool": kit.stand_in(create=create, execute=execute, release=release)},
         max_tool_response_length=inputs["max_length"],
         tool_response_truncate_side=inputs["side"],
     )
-    with swapped(boundary.module, "ToolResponse", _response):
+    with kit.swap(boundary.module, "ToolResponse", _response):
         options = [{}] if "tools_kwargs" in boundary.parameters else []
         state = [_state(boundary)] if "agent_data" in boundary.parameters else []
         answer = asyncio.run(boundary.function(loop, _call("tool"), *options, *state))
     response = answer[0] if isinstance(answer, tuple) else answer
-    letters = response["content"] if isinstance(response, dict) else response.text  # until #2398 a message
+    letters = response["content"] if isinstance(response, dict) else response.text  # a message before #2398
     return {"token_ids": [ord(letter) for letter in letters if letter.isupper()]}
 
 
@@ -148,11 +134,11 @@ _AGENTS = (
 
 # -- from a prompt to a response ---------------------------------------------------------------------------------------
 
-_PARSER = StandIn("tool_parser", "finds the calls that the scenario answers")
+_PARSER = StandIn("tool_parser", "finds the calls that the scenario has results for")
 
 
 class _Text(str):
-    """What a tool says: a text at first, then a record of one."""
+    """What a tool returns: formerly a text, then a record of one."""
 
     image = video = None
 
@@ -162,7 +148,7 @@ class _Text(str):
 
 
 class _Tool:
-    """Answers the scenario's messages by their number, and keeps the ground truth of each row."""
+    """A tool that returns the scenario's messages by number and stores the ground truth of each row."""
 
     tool_schema = None
 
@@ -186,18 +172,24 @@ class _Tool:
 
 
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
-    """Experts were tensors until they were arrays."""
+    """Make a token output. Experts were formerly tensors instead of arrays."""
     import numpy
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
     reason = {"abort": "aborted", "stop": "completed"}.get(answer.ends, answer.ends)
     counts = dict.fromkeys(getattr(module, "SPEC_DECODE_EXTRA_KEYS", ()), answer.count)
-    return stand_in(token_ids=answer.ids, log_probs=answer.log_probs, routed_experts=experts if routed else None,
-                    stop_reason=reason, num_preempted=answer.count, extra_fields=counts)  # fmt: skip
+    return kit.stand_in(
+        token_ids=answer.ids,
+        log_probs=answer.log_probs,
+        routed_experts=experts if routed else None,
+        stop_reason=reason,
+        num_preempted=answer.count,
+        extra_fields=counts,
+    )
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through a loop, and its tools."""
+    """Run one row through a loop and its tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -207,27 +199,27 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return answer.ids if at_first else _token_output(boundary.module, answer, inputs["routed"])
 
     room = 1000 if inputs["max_tokens"] is None else inputs["max_tokens"]
-    rollout = stand_in(prompt_length=1000, response_length=room, full_determinism=False)
-    config = stand_in(actor_rollout_ref=stand_in(rollout=rollout))
+    rollout = kit.stand_in(prompt_length=1000, response_length=room, full_determinism=False)
+    config = kit.stand_in(actor_rollout_ref=kit.stand_in(rollout=rollout))
     builder = getattr(base, "create_continuous_token_builder", None)
     optional = builder is None or "hf_model_type" not in inspect.signature(builder).parameters
     separator = getattr(base, "initialize_turn_separator", lambda *_: [])
-    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # of its templates, Qwen's alone has that
+    kind_of_model = "qwen3" if inputs["tools_share_a_turn"] else None  # only Qwen's template has that
     loop = _loop(
         boundary,
-        server_manager=stand_in(generate=generate),
+        server_manager=kit.stand_in(generate=generate),
         tokenizer=engine.tokenizer,
         config=config,
         rollout_config=rollout,
         apply_chat_template_kwargs={},
         mm_processor_kwargs={},
         continuous_token_builder=None if optional else builder(engine.tokenizer, hf_model_type=kind_of_model),
-        # What older loops cut off before an answer.
+        # Text that older loops cut before an answer.
         system_prompt=engine.tokenizer.encode(engine.tokenizer.written([])),
         turn_separator=separator(engine.tokenizer),
         tools={"tool": tool},
         tool_schemas=[],
-        tool_parser=stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
+        tool_parser=kit.stand_in(extract_tool_calls=tool.extract_tool_calls, stop_token_ids=[]),
         tool_parser_name="hermes",
         tool_response_truncate_side="left",
         response_length=room,
@@ -246,14 +238,14 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return states[-1]
 
     own = {"simple_timer": lambda *_: contextlib.nullcontext(), "ToolResponse": _response, "AgentData": watched}
-    with all_swapped(boundary.module, **own, AgentLoopOutput=record(base.AgentLoopOutput)):
-        made = awaited(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
+    with kit.swap_all(boundary.module, **own, AgentLoopOutput=kit.record_maker(base.AgentLoopOutput)):
+        made = kit.run_async(boundary.function(loop, sampling_params=dict(inputs["options"]), **row))
     return {
         "prompt_ids": made.prompt_ids,
         "response_ids": made.response_ids,
         "loss_mask": made.response_mask,
-        "log_probs": kept(made, "response_logprobs"),
-        "experts": kept(made, "routed_experts"),
+        "log_probs": kit.read_list(made, "response_logprobs"),
+        "experts": kit.read_list(made, "routed_experts"),
         "row": tool.truths,
         "messages": states[0].messages if states else None,
         "counts": [
@@ -266,26 +258,28 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one answer, which new weights interrupt."""
+    """Run one answer that is interrupted by new weights."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
         return _token_output(boundary.module, engine.answer(prompt_ids, sampling_params), inputs["routed"])
 
-    config = {"async_training": stand_in(partial_rollout=inputs["resumed"])}
-    client = unbuilt(boundary.owner, config=stand_in(**config, actor_rollout_ref=stand_in(rollout=None)))
+    config = {"async_training": kit.stand_in(partial_rollout=inputs["resumed"])}
+    client = kit.make_unbuilt(
+        boundary.owner, config=kit.stand_in(**config, actor_rollout_ref=kit.stand_in(rollout=None))
+    )
     limit = {} if inputs["max_tokens"] is None else {"max_tokens": inputs["max_tokens"]}
     prompt = engine.tokenizer.apply_chat_template(engine.prompt, add_generation_prompt=True)
     asked_for = {"prompt_ids": list(prompt), "sampling_params": {**inputs["options"], **limit}}
-    own = swapped(boundary.module, "TokenOutput", record(boundary.module.TokenOutput))
-    with own, swapped(boundary.owner.__mro__[1], "generate", generate):
-        made = awaited(boundary.function(client, "request", **asked_for))
+    own = kit.swap(boundary.module, "TokenOutput", kit.record_maker(boundary.module.TokenOutput))
+    with own, kit.swap(boundary.owner.__mro__[1], "generate", generate):
+        made = kit.run_async(boundary.function(client, "request", **asked_for))
     return {
         "prompt_ids": prompt,
         "response_ids": made.token_ids,
         "loss_mask": [1] * len(made.token_ids),
-        "log_probs": kept(made, "log_probs"),
-        "experts": kept(made, "routed_experts"),
+        "log_probs": kit.read_list(made, "log_probs"),
+        "experts": kit.read_list(made, "routed_experts"),
         "engine": engine,
     }
 
@@ -317,49 +311,49 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487 loops went on, not clients
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487 loops resumed, not clients
     ),
 )
 
-# -- what an engine is asked for ---------------------------------------------------------------------------------------
+# -- sampling requests -------------------------------------------------------------------------------------------------
 
 _PROTOCOL = "verl.protocol"
 _SERVER = "verl.workers.rollout.sglang_rollout.async_sglang_server"
 
-_WORKER = StandIn("self", "the real worker holds a client of an engine; the method reads its configuration alone")
-_RUN = StandIn("_run_agent_loop", "hands the sampling parameters to the server; no response is sampled")
-_ENGINE = StandIn("GenerateReqInput", "there is no engine; its record of a request is kept, which is what is observed")
+_WORKER = StandIn("self", "the real worker holds a client of an engine; the method reads only its configuration")
+_RUN = StandIn("_run_agent_loop", "passes the sampling parameters to the server; no response is sampled")
+_ENGINE = StandIn("GenerateReqInput", "stands in for the engine; stores the request, which is what is observed")
 
-_OPTIONS = fields(
-    "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=DRAWS
+_OPTIONS = kit.fields(
+    "temperature top_p top_k repetition_penalty ignore_eos", max_new_tokens="response_length", greedy=kit.DRAWS
 )
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Ask through the agents' worker and SGLang's server, for one prompt."""
+    """Build a request through the agents' worker and SGLang's server for one prompt."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
         sampling.update(sampling_params)
 
-    older = stand_in(actor_rollout_ref=stand_in(rollout=config))
-    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": itself}
-    worker = unbuilt(boundary.owner, **own)
+    older = kit.stand_in(actor_rollout_ref=kit.stand_in(rollout=config))
+    own = {"rollout_config": config, "config": older, "_run_agent_loop": run, "_postprocess": kit.return_first}
+    worker = kit.make_unbuilt(boundary.owner, **own)
     batch = boundary.imported[_PROTOCOL].DataProto.from_dict(tensors={"prompts": torch.zeros(1, 1)})
     asyncio.run(boundary.function(worker, batch))
     return _served(boundary.imported[_SERVER], config, sampling)
 
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
-    """Give what SGLang's server asks its engine for."""
+    """Return what SGLang's server requests from its engine."""
 
     def request(**fields: Any) -> Any:
-        raise EngineRequest(fields["sampling_params"])
+        raise kit.EngineRequest(fields["sampling_params"])
 
     alone = dict.fromkeys(("_disaggregation_role", "_pd_decode_peers"))
-    server = unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
-    with swapped(module, "GenerateReqInput", request):
-        return engine_request(server.generate([1], dict(parameters), "request"))
+    server = kit.make_unbuilt(module.SGLangHttpServer, config=config, replica_rank=0, **alone)
+    with kit.swap(module, "GenerateReqInput", request):
+        return kit.engine_request(server.generate([1], dict(parameters), "request"))
 
 
 _REQUESTS = (
@@ -371,16 +365,9 @@ _REQUESTS = (
         *(_WORKER, _RUN, _ENGINE),
         imports=(_PROTOCOL, _SERVER),
         beside={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
-        # Workers have a method of this name.
+        # Worker classes have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),
 )
-
-_STARTED = ("AgentLoopManager.*", "AgentLoopOutput.*", "AgentLoopWorker.__init__", "get_trajectory_info")
-UNBOUND = {
-    **{f"{_WORKERS}.{name}": "workers are started, and what they do is traced" for name in _STARTED},
-    f"{_WORKERS}.*": "not yet bound: what a loop answers becomes rows of a batch",
-}
-
 
 BINDINGS = (*_AGENTS, *_PATHS, *_REQUESTS)

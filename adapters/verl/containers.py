@@ -1,4 +1,4 @@
-"""verl: DataProto and its successor, the containers of a batch, and sequences that are dealt out in them."""
+"""verl: DataProto and its successor, the containers of a batch, and the distribution of their sequences."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
+from sentinel import AbsentError, Binding, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import Container, balanced_partition, data_proto
-from sentinel.binding.kit import columns, container, counted, cut, dealt, filled, numbered_rows, stand_in, torch
-from sentinel.targets import Binding, StandIn
+from sentinel.binding.kit import torch
 
 _PROTOCOL = "verl.protocol"
 _DATA = f"{_PROTOCOL}.DataProto"
-CONTAINER = partial(container, _DATA)
+CONTAINER = partial(kit.make_container, _DATA)
 
 
 def _repeated(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["sizes"])]
 
 
-# -- what replaces it: tensordict's own container ---------------------------------------------------------------------
+# -- TensorDict, the successor of DataProto ----------------------------------------------------------------------------
 
 _TENSORDICT = "verl.utils.tensordict_utils"
 
 
 def _tensordict(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Rows of different lengths are one nested tensor; what is no tensor is a stack of it."""
+    """Make a TensorDict. Rows of different lengths are one nested tensor, and other values are stacks."""
 
     def made(column: Any) -> Any:
         ragged = isinstance(column, list) and isinstance(column[0], torch.Tensor)
@@ -46,7 +46,7 @@ def _column(column: Any) -> Any:
         return column.tolist()
     if not column.is_nested:
         return column
-    axis = column._ragged_idx - 1  # of the values, in which the rows stand side by side
+    axis = column._ragged_idx - 1  # of the values, which store the rows consecutively
     return list(column.values().split(column.offsets().diff().tolist(), axis))
 
 
@@ -54,9 +54,9 @@ def _selected(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[A
     return [boundary.function(data, inputs["order"])]
 
 
-#: Until it made nested tensors itself, they were torch's, which cut them otherwise.
+#: Before verl built nested tensors itself, it used torch's, which cut differently.
 _NESTED = (f"{_TENSORDICT}.nested_tensor_from_tensor_list",)
-#: What a batch of sequences without padding has beside plain tensors: tokens, and position ids in four rows.
+#: Columns of an unpadded batch other than plain tensors: tokens, and position ids in four rows.
 _RAGGED: Mapping[str, Any] = {
     "layouts": {
         "number": {"kind": "tensor", "dtype": "int64", "shape": []},
@@ -68,69 +68,62 @@ _RAGGED: Mapping[str, Any] = {
 }
 _PROTO = Container(CONTAINER, common={"imports": (_PROTOCOL,)})
 _OTHER = Container(_tensordict, _read_tensordict, {"requires": _NESTED, "fixed": _RAGGED})
-#: It refuses a cut that does not come out even, unless it is told to fill batches up by itself.
+#: The function rejects uneven cuts, unless padding is enabled.
 _EVEN = {"remainder": (0,)}
 
 _CONTAINERS = (
     *data_proto(_PROTOCOL, accepts=_EVEN),
-    _PROTO.surgery(f"{_DATA}.split", "split", cut),
+    _PROTO.surgery(f"{_DATA}.split", "split", kit.cut_parts),
     _PROTO.surgery(f"{_DATA}.sample_level_repeat", "repeat_each", _repeated),
-    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", cut, accepts=_EVEN),
+    _OTHER.surgery(f"{_TENSORDICT}.chunk_tensordict", "cut", kit.cut_parts, accepts=_EVEN),
     _OTHER.joining(f"{_TENSORDICT}.concat_tensordict"),
     _OTHER.surgery(f"{_TENSORDICT}.index_select_tensor_dict", "reorder", _selected),
-    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", filled),
-    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", counted),
+    _OTHER.surgery(f"{_TENSORDICT}.pad_to_divisor", "fill", kit.fill_rows),
+    _OTHER.surgery(f"{_TENSORDICT}.unpad", "shorten", kit.apply_count),
     _OTHER.iteration(f"{_TENSORDICT}.make_iterator"),
 )
 
-UNBOUND: Mapping[str, str] = {
-    f"{_TENSORDICT}.union_tensor_dict": "it adds fields, or compares those of one name; it moves no row",
-    f"{_TENSORDICT}.list_of_dict_to_tensordict": "rows of any kind put side by side, by torch and tensordict",
-    f"{_TENSORDICT}.contiguous": "it makes fields contiguous, each by itself",
-    f"{_TENSORDICT}.*": "parts of what is bound, and fields that are set, read and compared by their names",
-}
 
-
-# -- sequences that are dealt out to ranks and microbatches, and put back in their order -------------------------------
+# -- distribution of sequences to ranks and microbatches ---------------------------------------------------------------
 
 _BALANCING = "verl.utils.seqlen_balancing"
 _TRAINER = "verl.trainer.ppo.ray_trainer.RayPPOTrainer"
 
-_TRAINER_SELF = StandIn("self", "the real trainer starts its workers; this one knows how many there are to be")
+_TRAINER_SELF = StandIn("self", "the real trainer starts its workers; here only their number exists")
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the rows of a batch, as the trainer, in the order in which they are dealt out: each rank gets as many. A row
-    whose label is not its own is in no part."""
+    """Reorder a batch as the trainer does, so that each rank gets the same number of rows. A row with another row's
+    label is in no part."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]
-    batch = CONTAINER(boundary, numbered_rows(lengths), {})
-    trainer = stand_in(
+    batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
+    trainer = kit.stand_in(
         _get_dp_size=lambda *_: parts,
-        actor_rollout_wg=stand_in(world_size=parts),
-        config=stand_in(actor_rollout_ref=stand_in(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})),
+        actor_rollout_wg=kit.stand_in(world_size=parts),
+        config=kit.stand_in(actor_rollout_ref=kit.stand_in(actor={"ppo_mini_batch_size": inputs["minibatch_size"]})),
         use_prefix_grouper=False,
     )
     keep = {"keep_minibatch": True} if inputs["keep_minibatches"] else {}
     boundary.function(trainer, batch, {}, **keep)
-    return dealt(batch, parts)
+    return kit.read_dealt_rows(batch, parts)
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of a container; their rows must be those that it says, with all that is beside them."""
+    """Cut the microbatches of a container. Their rows must be the declared rows, with all their columns."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
     parts, places_of = boundary.function(data, max_token_len=inputs["max_tokens_per_microbatch"])
-    fields = [columns(part) for part in parts]
+    fields = [kit.read_columns(part) for part in parts]
     rows = [part["row"].tolist() for part in fields]
     whole = rows == [list(part) for part in places_of] == [part["label"] for part in fields]
     return {"parts": rows if whole else []}
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put back what the microbatches answered: the columns in another order, and that order in parts."""
+    """Restore the order of the microbatches' results: columns in another order, and their indices in parts."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]
@@ -149,35 +142,23 @@ _BALANCING = (
     balanced_partition(f"{_BALANCING}.get_seqlen_balanced_partitions"),
     balanced_partition(f"{_BALANCING}.karmarkar_karp"),
     balanced_partition(
-        f"{_BALANCING}.get_group_balanced_partitions",
-        "lengths",
-        "prompts",
-        "parts",
+        f"{_BALANCING}.get_group_balanced_partitions", "lengths", "prompts", "parts",
         fixed={"grouped": True, "equal_size": True},
     ),
     Binding(
-        f"{_TRAINER}._balance_batch",
-        "balanced_partition",
-        call=_balanced_batch,
-        imports=(_PROTOCOL,),
-        stand_ins=(_TRAINER_SELF,),
-        fixed={"grouped": False, "equal_size": True},
+        f"{_TRAINER}._balance_batch", "balanced_partition", call=_balanced_batch, imports=(_PROTOCOL,),
+        stand_ins=(_TRAINER_SELF,), fixed={"grouped": False, "equal_size": True},
         accepts={"keep_minibatches": (False, True)},
     ),
     Binding(
-        f"{_BALANCING}.prepare_dynamic_batch",
-        "microbatch_packing",
-        call=_packed,
-        imports=(_PROTOCOL,),
+        f"{_BALANCING}.prepare_dynamic_batch", "microbatch_packing", call=_packed, imports=(_PROTOCOL,),
         accepts={"attention_mask": ("full", "right")},
     ),
     Binding(
-        f"{_BALANCING}.restore_dynamic_batch",
-        "row_surgery",
-        call=_restored,
+        f"{_BALANCING}.restore_dynamic_batch", "row_surgery", call=_restored,
         fixed={"surgery": "join", "layouts": _COLUMNS},
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_CONTAINERS, *_BALANCING)

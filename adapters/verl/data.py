@@ -1,4 +1,4 @@
-"""verl: what holds, cuts, truncates and summarises data, and the small functions of tensors under the trainer."""
+"""verl: functions that hold, cut, truncate and summarise data, and small tensor functions of the trainer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.kit import log_probs_alone, passed, stand_in, swapped, torch, unbuilt
-from sentinel.contracts.conversations import chat
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.families import chat
+from sentinel.binding.kit import torch
 
 from .shared import CPU, MAIN
 from .updates import ENGINE, LEARNING, learned
@@ -19,11 +19,11 @@ _BALANCING = "verl.utils.seqlen_balancing"
 _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
-_TOKENS = StandIn("tokens", "a sequence that is tokenised already; how messages become tokens is not measured")
-_DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads these attributes alone")
+_TOKENS = StandIn("tokens", "an already tokenized sequence; tokenization is not checked")
+_DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads only these attributes")
 
 
-#: Fields of a sample that has images: position ids stand in four rows (text, time, height, width).
+#: Fields of a sample with images: position ids have four rows (text, time, height, width).
 _FIELDS = {
     "input_ids": {"kind": "tensor", "dtype": "int64", "shape": ["tokens"]},
     "position_ids": {"kind": "tensor", "dtype": "int64", "shape": [4, "tokens"]},
@@ -41,7 +41,7 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select rows of a container with one tensor and one column of labels."""
+    """Select rows of a container with one tensor column and one label column."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -49,7 +49,7 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut microbatches on one rank. Their rows must be those that it says."""
+    """Cut microbatches on one rank. Their rows must be the declared rows."""
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -61,7 +61,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields are packed along the tokens, which come last; the offsets say where a sample begins."""
+    """Collate fields packed along the token axis, the last one. Offsets mark where samples begin."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -75,10 +75,10 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of a dataset whose only message is tokenised already."""
+    """Read the item of a dataset whose only message is already tokenized."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
-        raise AbsentError("not in this version: it is one with the tokenising of its messages")
+        raise AbsentError("not in this version: the same function tokenizes the messages")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
     item = _item(
         boundary,
@@ -86,7 +86,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _build_messages=lambda row: [{"role": "user", "content": "tokens"}],
         _process_single_message=lambda **_: (ids, mask, torch.ones_like(ids), {}),
         sanity_check=lambda *_: None,
-        tokenizer=stand_in(pad_token_id=0),
+        tokenizer=kit.stand_in(pad_token_id=0),
         pad_mode=modes("right" if inputs["padded"] else "no_padding"),
         max_length=inputs["max_length"],
         truncation=inputs["side"],
@@ -96,18 +96,18 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _item(boundary: Any, row: Mapping[str, Any], **attributes: Any) -> Any:
-    """Read the one item of a dataset, of one row."""
+    """Read the only item of a dataset of one row."""
     lacks = dict.fromkeys(("processor", "tools", "enable_thinking", "enable_thinking_default"))
-    frame = stand_in(iloc=[stand_in(to_dict=lambda: dict(row))])
-    with swapped(boundary.module, "print_assembled_message", lambda *_: None):
-        return boundary.function(unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
+    frame = kit.stand_in(iloc=[kit.stand_in(to_dict=lambda: dict(row))])
+    with kit.swap(boundary.module, "print_assembled_message", lambda *_: None):
+        return boundary.function(kit.make_unbuilt(boundary.owner, dataframe=frame, **lacks, **attributes), 0)
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the item of a dataset with one conversation."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
-        raise AbsentError("not in this version: it takes its masks of differences of whole chats")
+        raise AbsentError("not in this version: masks come from differences of whole chats")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item(
@@ -128,7 +128,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw from numpy's global generator, without the call and after it."""
+    """Draw from numpy's global generator with and without the call."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -140,7 +140,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trainer's metrics of a batch; prompts have one token, and what is not reported on is the advantages."""
+    """Read the trainer's metrics of a batch. Prompts have one token, and advantages are the columns without metrics."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -157,8 +157,10 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's advantage step, which hands an estimator its part of the batch. Before it was given the mask of
-    responses it read that from the mask of all tokens, of which here no prompt is one."""
+    """Run the trainer's advantage step, which passes an estimator its part of the batch.
+
+    Before it took the response mask, the step read it from the mask of all tokens. Batches here have no prompt tokens.
+    """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
         raise AbsentError("not in this version: GAE is the only estimator")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
@@ -174,74 +176,53 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _DATA = (
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
     Binding(
-        f"{_BALANCING}.rearrange_micro_batches",
-        "microbatch_packing",
-        call=_packed,
+        f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_packed,
         accepts={"attention_mask": ("full", "right")},
     ),
     Binding(
-        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch",
-        "collation",
-        call=_collated,
+        f"{_DATASETS}.dataset_utils.SFTTensorCollator.collate_variable_batch", "collation", call=_collated,
         fixed={"layouts": _FIELDS},
     ),
     Binding(
-        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
-        "truncation",
-        call=_sample,
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "truncation", call=_sample,
         stand_ins=(_DATASET, _TOKENS),
     ),
+    # The function rejects templates whose chats are not the sequence of their messages.
     Binding(
-        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__",
-        "trained_tokens",
-        call=_trained_of_a_chat,
-        imports=LEARNING,
-        requires=LEARNING,
-        stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
-        # It refuses a chat that is not its messages one after the other.
+        f"{_DATASETS}.multiturn_sft_dataset.MultiTurnSFTDataset.__getitem__", "trained_tokens", call=_trained_of_a_chat,
+        imports=LEARNING, requires=LEARNING, stand_ins=(_DATASET, _TOKENS, ENGINE, CPU),
         fixed={"trains": "all", "tools_share_a_turn": False},
         dialects=(
             Dialect(
-                "after_the_end",
-                "counted",
-                "the new line behind an answer's end is trained with it",
+                "after_the_end", "counted", "the newline after the end of an answer is trained with it",
                 f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L235",
             ),
             Dialect(
-                "untrained",
-                "kept",
-                "a chat without a trained token is kept",
+                "untrained", "kept", "a chat without a trained token is kept",
                 f"{MAIN}/utils/dataset/multiturn_sft_dataset.py#L377",
             ),
         ),
     ),
     Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
     Binding(
-        f"{_METRICS}.compute_data_metrics",
-        "batch_report",
-        formerly=(f"{_TRAINER}.compute_data_metrics",),
-        call=_summarised,
-        imports=(_PROTOCOL,),
+        f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
+        call=_summarised, imports=(_PROTOCOL,),
     ),
     Binding(
-        "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",), call=partial(passed, device="cpu")
+        "verl.utils.groupwise.as_torch_index", "group_numbers", outputs=("numbers",),
+        call=partial(kit.call_with, device="cpu"),
     ),
     Binding(
-        f"{_TRAINER}.compute_advantage",
-        "group_advantage",
-        call=_advantages,
-        imports=(_PROTOCOL,),
+        f"{_TRAINER}.compute_advantage", "group_advantage", call=_advantages, imports=(_PROTOCOL,),
         fixed={"estimator": "grpo", "epsilon": None},
         dialects=(
             Dialect(
-                "group_of_one",
-                "score",
-                "a response without others has the baseline 0",
+                "group_of_one", "score", "a response alone in its group has the baseline 0",
                 f"{MAIN}/trainer/ppo/core_algos.py#L316",
             ),
         ),
     ),
-)
+)  # fmt: skip
 
 
 # -- small functions of tensors under the trainer: log-probs and entropies, masks, padding, truncation, batches --------
@@ -250,7 +231,7 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the log-probs of the function beside it, so that a gradient has something to come from."""
+    """Call the entropy, and the log-probs of the neighbouring function so that a gradient exists."""
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -260,12 +241,12 @@ def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
     fixed = {"temperature": 1.0, "with_entropy": with_entropy}
-    # A coarser dtype than the logits is what mixed precision does not compute these in.
+    # Mixed precision does not compute these in a coarser dtype than the logits.
     return Binding(f"{_TORCH}.{function}", "token_log_probs", call=call, fixed=fixed, dtypes=("float32", "float64"))
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what the attention mask has at the columns of responses, which a rollout makes of their lengths."""
+    """Read the attention mask at the columns of responses, which a rollout makes from their lengths."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -274,7 +255,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process one sequence without padding; it comes out padded on the left."""
+    """Process one unpadded sequence and read its left-padded result."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]
@@ -283,34 +264,28 @@ def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KERNELS = (
-    _logits("logprobs_from_logits", log_probs_alone, False),
-    _logits("logprobs_from_logits_naive", log_probs_alone, False),
-    _logits("logprobs_from_logits_v2", log_probs_alone, False),
+    _logits("logprobs_from_logits", kit.call_log_probs, False),
+    _logits("logprobs_from_logits_naive", kit.call_log_probs, False),
+    _logits("logprobs_from_logits_v2", kit.call_log_probs, False),
     _logits("entropy_from_logits", _entropies, True),
     _logits("entropy_from_logits_with_chunking", _entropies, True),
     Binding(
-        f"{_TORCH}.get_response_mask",
-        "response_masks",
-        arguments={"eos_token_id": ("eos_token",)},
-        outputs=("response_mask",),
-        call=partial(passed, leading=("responses",), takes=("eos_token_id",)),
+        f"{_TORCH}.get_response_mask", "response_masks", arguments={"eos_token_id": ("eos_token",)},
+        outputs=("response_mask",), call=partial(kit.call_with, leading=("responses",), takes=("eos_token_id",)),
     ),
     Binding(f"{_TRAINER}.compute_response_mask", "response_masks", call=_of_attention, imports=(_PROTOCOL,)),
     Binding(
-        f"{_TORCH}.pad_sequence_to_length",
-        "column_padding",
-        arguments={"side": ("left_pad",)},
-        outputs=("padded",),
-        call=partial(passed, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}}),
+        f"{_TORCH}.pad_sequence_to_length", "column_padding", arguments={"side": ("left_pad",)}, outputs=("padded",),
+        call=partial(
+            kit.call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}},
+        ),
     ),
+    # Without this function, older versions call the tokenizer in the same step.
     Binding(
-        f"{_TORCH}.postprocess_data",
-        "truncation",
-        call=_post_processed,
-        requires=(f"{_TORCH}.postprocess_data",),  # before, it was one with the tokenizer's call
+        f"{_TORCH}.postprocess_data", "truncation", call=_post_processed, requires=(f"{_TORCH}.postprocess_data",),
         fixed={"padded": True},
     ),
-)
+)  # fmt: skip
 
 
 BINDINGS = (*_DATA, *_KERNELS)

@@ -1,4 +1,4 @@
-"""verl: the rules that score a response, and the managers that lay its score on a token."""
+"""verl: rules that score a response, and managers that place the score on a token."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+from sentinel import Binding, Dialect, StandIn
+from sentinel.binding import kit
 from sentinel.binding.families import BOXES, NORMALISERS, rule_reward
-from sentinel.binding.kit import all_swapped, ruled_of_answers, score_of, stand_in, torch
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel.binding.kit import torch
 
 from .shared import MAIN
 
@@ -19,13 +20,13 @@ _MANAGERS = "verl.workers.reward_manager"
 _LOOP = "verl.experimental.reward_loop.reward_manager"
 _PROTOCOL = "verl.protocol"
 
-_TOKENIZER = StandIn("tokenizer", "a download; this one says each token's number and, as asked, leaves out padding")
-_EXECUTOR = StandIn("ProcessPoolExecutor", "a probe may start no process; these are threads, and score the same")
-_SCORE = StandIn("compute_score", "a rule of one data set; it answers the score that the scenario has for the response")
+_TOKENIZER = StandIn("tokenizer", "a download; here a text is the token numbers, without padding if required")
+_EXECUTOR = StandIn("ProcessPoolExecutor", "a probe may not start processes; these are threads, with the same scores")
+_SCORE = StandIn("compute_score", "a rule of one data set; it returns the scenario's score of the response")
 
-# -- rules ------------------------------------------------------------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
-#: How the prompts of the data sets ask for an answer, one below the other.
+#: The answer formats that the prompts of the data sets require, one per line.
 _EVERY = "I think so.\nAnswer: {answer}\n<answer>{answer}</answer>\n#### {answer}\n\\boxed{{{answer}}}"
 _HASHES = ("#### {answer}", "6 times 7 is\n#### {answer}")
 _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
@@ -34,21 +35,22 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Until August 2026 boxes were read only where that was asked for, and nothing else then."""
+    """Read a response in the stated format or in a box. Until August 2026 boxes were an option that excluded other
+    formats."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
-    return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
+    return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     truth: Any = inputs["ground_truth"]
     if inputs["rule"].startswith("searchR1"):
         truth = {"target": [truth]}
-    return {"score": score_of(boundary.function(inputs["rule"], inputs["response"], truth))}
+    return {"score": kit.score_of(boundary.function(inputs["rule"], inputs["response"], truth))}
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response between two that say nothing."""
+    """Score a response between two responses without an answer."""
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -78,7 +80,7 @@ _RULED = (
         dialects=(
             Dialect(
                 "the_oracle_agrees",
-                reason="what stands in a box is compared as it stands",
+                reason="the content of a box is compared unchanged",
                 link=f"{MAIN}/utils/reward_score/math_dapo.py#L217",
                 where={"wording": ("boxed",), "notation": tuple(NORMALISERS["minerva"].split())},
             ),
@@ -86,13 +88,15 @@ _RULED = (
     ),
     rule_reward(f"{_RULES}.prime_math.compute_score", *BOXES, knows="values", imports=(f"{_RULES}.prime_math.grader",)),
     rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, knows="math", call=_batched),
-    rule_reward(f"{_QA}.compute_score", *_TAGS, knows="questions", call=ruled_of_answers, dialects=(_prints(108),)),
+    rule_reward(
+        f"{_QA}.compute_score", *_TAGS, knows="questions", call=kit.apply_rule_to_answers, dialects=(_prints(108),)
+    ),
     rule_reward(
         f"{_QA}.compute_score_subem",
         "<answer>It is {answer}.</answer>",
         knows="questions",
-        call=ruled_of_answers,
-        # It looks for the answer anywhere, without its punctuation: 3 is in 43.
+        call=kit.apply_rule_to_answers,
+        # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},
         dialects=(_prints(142),),
     ),
@@ -102,17 +106,17 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(f"{_RULES}.math_dapo",),  # before, the trainer's main chose between two rules, which are bound
+        requires=(f"{_RULES}.math_dapo",),  # before, the trainer's main chose between two rules, which have bindings
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
 )
 
-# -- managers ---------------------------------------------------------------------------------------------------------
+# -- managers ----------------------------------------------------------------------------------------------------------
 
 
 class _Tokenizer:
-    """A text is the numbers of its tokens; padding is 0, and special."""
+    """A tokenizer whose texts are token numbers. Padding is 0, and special."""
 
     eos_token = "$"
 
@@ -124,7 +128,7 @@ class _Tokenizer:
 
 
 def _batch(boundary: Any, mask: Any) -> Any:
-    """Each row is a prompt of one token and a response; all tokens of row n are n + 1, and so is its ground truth."""
+    """Make a batch of one-token prompts and responses. All tokens of row n are n + 1, and so is its ground truth."""
     import numpy
 
     rows = torch.arange(1, len(mask) + 1)[:, None]
@@ -144,9 +148,9 @@ def _batch(boundary: Any, mask: Any) -> Any:
 
 
 def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
-    """Make a rule that knows the whole text of each response, and prices any other at nothing.
+    """Make a rule that scores the whole texts of the responses, and any other text with 0.
 
-    :param prompt: tokens of the prompt that come before it.
+    :param prompt: prompt tokens before the response.
     """
     worth = {
         (" ".join([str(n + 1)] * (prompt + int(row.sum()))), str(n + 1)): float(rewards[n])
@@ -165,24 +169,27 @@ def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
 
 
 def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """:param make: the manager, from its class and the rule."""
+    """Read the scores that a manager places.
+
+    :param make: makes the manager from its class and the rule.
+    """
     mask = inputs["response_mask"]
-    # Until March 2025 rules were given the prompt too, and at first the manager chose them itself.
+    # Until March 2025 rules took the prompt as well, and at first the manager chose the rule itself.
     score = _scored(inputs, int("sequences" in boundary.function.__code__.co_varnames))
     itself = hasattr(boundary.module, "_select_rm_score_fn")
     manager = boundary.owner(_Tokenizer(), num_examine=0) if itself else make(boundary.owner, score)
     own = {"ProcessPoolExecutor": _Threads, "_select_rm_score_fn": partial(_looked_up, score)}
-    with all_swapped(boundary.module, **own):
+    with kit.swap_all(boundary.module, **own):
         return {"token_level_rewards": boundary.function(manager, _batch(boundary, mask))}
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """Give the rule of a data set, where the manager itself looked it up."""
+    """Replace the rule of a data set in versions whose manager looks it up itself."""
     return partial(score, source)
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads in the place of processes, of which there are none to end."""
+    """Threads instead of processes; nothing has to be terminated."""
 
     def __init__(self, max_workers: int | None = None) -> None:
         super().__init__(max_workers=2)
@@ -190,7 +197,7 @@ class _Threads(ThreadPoolExecutor):
 
 
 def _each(score: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """Make a rule of batches of a rule of one response."""
+    """Make a rule for batches from a rule for one response."""
 
     def scores(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[Any]:
         return [score(*row) for row in zip(data_sources, solution_strs, ground_truths, extra_infos)]
@@ -207,8 +214,8 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 
 def _lenient(owner: Any, score: Any) -> Any:
-    """Make DAPO's manager, which punishes no length; until #6709 it asked for the option all the same."""
-    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=stand_in(enable=False, len=1))
+    """Make DAPO's manager without a length penalty. Before #6709 it required the option anyway."""
+    return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=kit.stand_in(enable=False, len=1))
 
 
 def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,9 +224,9 @@ def _assembled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any] | None = None) -> list[float]:
-    """Score each response by a manager that is asked for one at a time.
+    """Score each response with a manager that takes one at a time.
 
-    :param options: of the reward's rule; the configuration had them in another place until #5255.
+    :param options: options of the reward rule; before #5255 they were at another place in the configuration.
     """
     from omegaconf import OmegaConf
 
@@ -230,7 +237,9 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
     async def ask() -> list[float]:
         manager = boundary.owner(config, _Tokenizer(), score)
-        if not isinstance(getattr(boundary.owner, "loop", None), property):  # in between it looked for the loop itself
+        if not isinstance(
+            getattr(boundary.owner, "loop", None), property
+        ):  # in between it looked up the event loop itself
             manager.loop = asyncio.get_running_loop()
         data = _batch(boundary, mask)
         return [float((await boundary.function(manager, data[n : n + 1]))["reward_score"]) for n in range(len(mask))]
@@ -239,14 +248,14 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score, and lay the scores on tokens by the manager, as the reward loop does."""
+    """Score, and place the scores on tokens with the manager, as the reward loop does."""
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
 
 
 _ENDS = {"response_mask": ("full", "right")}
-#: Rewards are single precision, whatever the scores are.
+#: Rewards are in single precision, whatever the scores are.
 _SINGLE = ("float32",)
 
 
@@ -255,11 +264,11 @@ def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
     return Binding(path, "token_reward", call=call, stand_ins=stand_ins, **common, **more)
 
 
-# -- the penalty of long responses ------------------------------------------------------------------------------------
+# -- the overlong penalty ----------------------------------------------------------------------------------------------
 
 
 def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the options of DAPO's manager."""
+    """Return the options of DAPO's manager."""
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 
@@ -292,7 +301,7 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
             Dialect(
                 "beyond_limit",
                 "linear",
-                "max_resp_len is the most that an engine generates, so that nothing is said of what is longer",
+                "max_resp_len is the most that an engine generates, so longer responses are not defined",
                 f"{MAIN}/{line}",
             ),
         ),
@@ -300,16 +309,14 @@ def _punishes(path: str, call: Any, line: str, *stand_ins: StandIn, **more: Any)
     )
 
 
-#: Until May 2026 the reward loop itself laid scores on tokens.
+#: Until May 2026 the reward loop placed scores on tokens itself.
 _ASSEMBLES = f"{_LOOP}.base.RewardManagerBase.assemble_rm_scores"
 _STANDING = (_TOKENIZER, _SCORE)
 
 BINDINGS = (
     *_RULED,
     _lays(
-        f"{_MANAGERS}.naive.NaiveRewardManager.__call__",
-        partial(_laid, _manager),
-        *_STANDING,
+        f"{_MANAGERS}.naive.NaiveRewardManager.__call__", partial(_laid, _manager), *_STANDING,
         formerly=("verl.trainer.main_ppo.RewardManager.__call__",),
     ),
     _lays(f"{_MANAGERS}.dapo.DAPORewardManager.__call__", partial(_laid, _lenient), *_STANDING),
@@ -321,35 +328,16 @@ BINDINGS = (
         for file, name in (("naive", "Naive"), ("dapo", "DAPO"), ("gdpo", "GDPO"))
     ),
     _punishes(
-        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING
+        f"{_MANAGERS}.dapo.DAPORewardManager.__call__", _penalised, "workers/reward_manager/dapo.py#L126", *_STANDING,
     ),
     _punishes(
-        f"{_LOOP}.dapo.DAPORewardManager.run_single",
-        _penalised_one_by_one,
-        "experimental/reward_loop/reward_manager/dapo.py#L113",
-        *_STANDING,
+        f"{_LOOP}.dapo.DAPORewardManager.run_single", _penalised_one_by_one,
+        "experimental/reward_loop/reward_manager/dapo.py#L113", *_STANDING,
         formerly=tuple(
-            f"verl.experimental.reward.{folder}.dapo.DAPORewardLoopManager.run_single"
-            for folder in ("reward_manager", "reward_loop")
+            (
+                f"verl.experimental.reward.{folder}.dapo.DAPORewardLoopManager.run_single"
+                for folder in ("reward_manager", "reward_loop")
+            ),
         ),
     ),
-)
-
-UNBOUND = {
-    f"{_RULES}.geo3k.*": "it asks a package that is a grader itself (mathruler), which is not installed",
-    f"{_RULES}.math_verify.*": "it asks a package that is a grader itself (math-verify), which is not installed",
-    f"{_RULES}.prime_code.*": "it runs a response's program on tests, which a probe may not",
-    f"{_RULES}.sandbox_fusion.*": "it asks a service to run a response's program",
-    f"{_RULES}.rlla.*": "it prices the format of a call of a tool, by a scale of its own",
-    f"{_RULES}.*": "parts of the rules that are bound",
-    f"{_LOOP}.limited.*": "as the managers that are bound, once a rate limit lets it",
-    f"{_LOOP}.remote.*": "as the managers that are bound, by workers of Ray",
-    # beside the former place of the naive manager
-    **{
-        f"verl.trainer.main_ppo.{name}": "it starts Ray, and the workers and the trainer that the configuration names"
-        for name in ("main", "run_ppo", "main_task")
-    },
-    "verl.trainer.main_ppo.create_rl_dataset": "it makes the data set of the class that the configuration names",
-    "verl.trainer.main_ppo.create_rl_sampler": "it makes a sampler of torch's, or of the class that is configured",
-    "verl.trainer.main_ppo.get_custom_reward_fn": "it loads the function that the configuration names",
-}
+)  # fmt: skip

@@ -1,41 +1,40 @@
-"""verl: what changes over the steps of a training: the KL coefficient and the learning rate."""
+"""verl: values that change during training: the KL coefficient and the learning rate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.kit import coefficients, rates, stand_in, taken
-from sentinel.targets import Binding, StandIn
+from sentinel import AbsentError, Binding, StandIn
+from sentinel.binding import kit
 
 _CORE = "verl.trainer.ppo.core_algos"
 _TORCH = "verl.utils.torch_functional"
-_OPTIONS = StandIn("kl_ctrl", "the options that it reads by their names, in whatever holds them")
+_OPTIONS = StandIn("kl_ctrl", "options that the function reads by name, in any container")
 
 
 def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a controller of options. At first those were the critic's, in the whole configuration."""
+    """Make a controller from options. At first these were the critic's, in the whole configuration."""
     kind = "adaptive" if inputs["adaptive"] else "fixed"
-    options = stand_in(type=kind, kl_coef=inputs["initial"], **taken(inputs, "target_kl", "horizon"))
-    whole = stand_in(critic=stand_in(kl_ctrl=options), kl_ctrl=options)
+    options = kit.stand_in(type=kind, kl_coef=inputs["initial"], **kit.take_inputs(inputs, "target_kl", "horizon"))
+    whole = kit.stand_in(critic=kit.stand_in(kl_ctrl=options), kl_ctrl=options)
     controller = boundary.invoke({}, kl_ctrl=options, config=whole)
-    return coefficients(controller, inputs, "current_kl")
+    return kit.read_coefficients(controller, inputs, "current_kl")
 
 
 def _rates(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rates of an optimiser, update after update. At first a cosine began at 0, with step 0."""
+    """Read the rates of an optimiser after each update. At first a cosine schedule began at 0, with step 0."""
     later = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"]}
     if missing := [name for name, value in later.items() if value and name not in boundary.parameters]:
-        raise AbsentError(f"not in this version: it has no {missing[0]}")
+        raise AbsentError(f"not in this version: {missing[0]}")
     early = inputs["schedule"] == "cosine" and "init_lr_ratio" not in boundary.parameters
     if early and inputs["min_ratio"] and inputs["warmup_steps"]:
-        raise AbsentError("not in this version: a warm-up that begins at 0 where there is a minimum")
+        raise AbsentError("not in this version: a warm-up from 0 with a minimum")
     arguments = {
         name: inputs[name] for name in boundary.binding.arguments if name in inputs and name != "initial_ratio"
     }
     options = {"init_lr_ratio": inputs["initial_ratio"], "zero_indexed_step": inputs["first_step"] == 0}
-    return rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer, **options))
+    return kit.read_rates(inputs, lambda optimizer: boundary.invoke(arguments, optimizer=optimizer, **options))
 
 
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -45,12 +44,15 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "initial_ratio": ("init_lr_ratio",),
     "stable_ratio": ("stable_ratio",),
 }
-#: What a schedule has not -> what it is then.
+#: Input that a schedule does not have -> its fixed value.
 _WITHOUT: Mapping[str, Any] = {"min_ratio": 0.0, "initial_ratio": 0.0, "stable_ratio": 0.0, "first_step": 0}
 
 
 def _schedule(schedule: str, *names: str) -> Binding:
-    """:param names: the inputs that it has beside the steps of its warm-up."""
+    """Bind a schedule.
+
+    :param names: its inputs besides the warm-up steps.
+    """
     own = ("warmup_steps", *(name for name in names if name in _ARGUMENTS))
     return Binding(
         f"{_TORCH}.get_{schedule}_schedule_with_warmup",

@@ -1,4 +1,4 @@
-"""verl: update steps of its workers and model engines, on a table of log-probs for a model."""
+"""verl: update steps of its workers and model engines, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -9,24 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from sentinel.binding.drift import AbsentError
-from sentinel.binding.kit import (
-    columns,
-    gradient_of_ranks,
-    named_tokens,
-    on_ranks,
-    stand_in,
-    swapped,
-    torch,
-    unbuilt,
-    unpadded,
-)
-from sentinel.targets import Binding, Dialect, StandIn
+from sentinel import AbsentError, Binding, Dialect, StandIn
+from sentinel.binding import kit
+from sentinel.binding.kit import torch
 
 from .containers import CONTAINER
 from .shared import CONFIG, CPU, MAIN, MEMORY, MODEL, OPTIMIZER, SELF, Recorder, make_model
 
-#: What its losses can be aggregated by.
+#: The aggregations of verl's losses.
 AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 _ACTOR = "verl.workers.actor.dp_actor"
@@ -36,19 +26,19 @@ _PROTOCOL = "verl.protocol"
 
 
 class Answer(dict[str, Any]):
-    """What the actor's forward pass answers: newer revisions look into it, older ones unpack (entropy, log-probs)."""
+    """The result of the actor's forward pass: newer revisions index it, older ones unpack (entropy, log-probs)."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self["entropys"], self["log_probs"]))
 
 
 def _with_prompt(mask: Any) -> Any:
-    """Put one token of a prompt before the mask."""
+    """Prepend one prompt token to the mask."""
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of one prompt token, which is the row's place in the table, and a response."""
+    """Make rows of one prompt token, which is the row's index in the table, and a response."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -85,7 +75,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "shuffle": False,
             **dict.fromkeys(("clip_ratio", "clip_ratio_low"), inputs["eps_clip_low"]),
             "clip_ratio_high": inputs["eps_clip_high"],
-            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # beyond every ratio
+            "clip_ratio_c": inputs["dual_clip"] or 1e30,  # above every ratio
             "entropy_coeff": inputs["entropy_coef"],
             "calculate_entropy": inputs["entropies"] is not None,
             "use_kl_loss": with_kl,
@@ -94,7 +84,7 @@ def options(inputs: Mapping[str, Any]) -> Any:
             "loss_agg_mode": inputs["loss_agg_mode"],
             "loss_scale_factor": inputs["loss_scale_factor"],
             "policy_loss": {"loss_mode": "vanilla"},
-            # With it every revision that has it takes the old log-probs as they are given.
+            # With this option, revisions that have it use the given old log-probs.
             "use_rollout_log_probs": True,
             "global_batch_info": {},
             "grad_clip": 1e30,
@@ -103,22 +93,22 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Reduce what an update reports as the trainer does: ``numpy.mean`` of each."""
+    """Reduce an update's metrics as the trainer does: ``numpy.mean`` of each."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Answer what a decorator logs of the accelerator's memory, wherever this version has the decorator."""
+    """Replace the decorator's report of the accelerator's memory in versions that have the decorator."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
-    return swapped(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
+    return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Refuse an option that no code of this version names.
+    """Check that this version's code names an option.
 
-    :raises AbsentError: where the scenario chooses it.
+    :raises AbsentError: if the scenario uses the option and the code does not name it.
     """
     chosen = {
         "loss_agg_mode": inputs["loss_agg_mode"] != "token-mean",
@@ -132,11 +122,11 @@ def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP actor, on one rank."""
+    """Run the legacy FSDP actor on one rank."""
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
-        raise AbsentError("not in this version: the actor draws its mini-batches from a loader, and has no KL loss")
+        raise AbsentError("not in this version: the actor draws its mini-batches from a loader and has no KL loss")
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder, entropies = Recorder(model), inputs["entropies"]
@@ -146,7 +136,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         entropy = torch.zeros_like(micro_batch["advantages"]) if entropies is None else entropies[rows]
         return Answer(log_probs=model.table[rows], entropys=entropy)
 
-    actor = unbuilt(
+    actor = kit.make_unbuilt(
         boundary.owner,
         config=options(inputs),
         actor_module=model,
@@ -161,10 +151,10 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     batch = tensordict.TensorDict(_batch(inputs), batch_size=[len(inputs["response_mask"])])
     data = proto(batch=batch, meta_info={"temperature": 1.0})
     with (
-        swapped(tensordict.TensorDict, "cuda", lambda self: self),
-        swapped(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
+        kit.swap(tensordict.TensorDict, "cuda", lambda self: self),
+        kit.swap(torch.cuda, "current_device", lambda: "cpu" if boundary.device == "cpu" else 0),
         _unmeasured(boundary),
-        swapped(boundary.module, "get_device_id", lambda: boundary.device),
+        kit.swap(boundary.module, "get_device_id", lambda: boundary.device),
     ):
         metrics = boundary.function(actor, data)
     kl_loss = metrics.get("actor/kl_loss") if actor.config.use_kl_loss else None
@@ -177,20 +167,20 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """Read the gradient of entropies that all steps took together; zeros where none took any."""
+    """Read the gradient of the entropies over all steps; zeros without any."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP critic. Its forward pass has left the prompt behind, and what comes after the last token."""
+    """Run the legacy FSDP critic. Its forward pass has removed the prompt and the position after the last token."""
     import tensordict
 
     mask = inputs["response_mask"]
     scenario = {**inputs, **dict.fromkeys(("old_log_probs", "advantages"), inputs["outputs"]), "ref_log_probs": None}
     batch = {**_batch(scenario), "attention_mask": _with_prompt(mask).long()}
-    critic = unbuilt(
+    critic = kit.make_unbuilt(
         boundary.owner,
         critic_module=make_model(inputs["outputs"]),
         _forward_micro_batch=lambda micro_batch: inputs["outputs"][micro_batch["input_ids"][:, 0]],
@@ -200,7 +190,7 @@ def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         batch=tensordict.TensorDict(batch, batch_size=[len(mask)]),
         meta_info={"micro_batch_size": len(mask), "use_dynamic_bsz": False},
     )
-    with _unmeasured(boundary), swapped(boundary.module, "get_device_id", lambda: boundary.device):
+    with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         return {"values": boundary.function(critic, data)}
 
 
@@ -219,7 +209,7 @@ _UPDATES = (
         call=_actor_update,
         imports=(_PROTOCOL, _CORE),
         stand_ins=(SELF, MODEL, OPTIMIZER, CONFIG, CPU, MEMORY),
-        # What clips is searched where the loss is; many versions of the actor have one range and no second clip.
+        # Clipping is searched at the boundary of the loss. Many versions of the actor have one range and no dual clip.
         accepts={
             "dp_size": (1,),
             "loss_agg_mode": AGGREGATIONS,
@@ -238,11 +228,13 @@ _LOSSES = "verl.workers.utils.losses"
 _TENSORDICT = "verl.utils.tensordict_utils"
 _METRIC = "verl.utils.metric"
 COLLATING = "verl.utils.dataset.dataset_utils"
-#: What :func:`learned` goes through.
+#: The modules that :func:`learned` uses.
 LEARNING = (_ENGINE, _TENSORDICT, _LOSSES, COLLATING)
 
-ENGINE = StandIn("engine", "the real engine shards a model over a process group; its loop reads these attributes alone")
-RANKS = StandIn("all_reduce", "one process is one rank after the other; the sum over all of them is known beforehand")
+ENGINE = StandIn("engine", "the real engine shards a model over a process group; its loop reads only these attributes")
+RANKS = StandIn(
+    "all_reduce", "one process simulates one rank after the other; the sum over all ranks is known in advance"
+)
 
 
 def _jagged(rows: list[Any]) -> Any:
@@ -253,23 +245,23 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
     """Run the engine's loop over the microbatches of one rank.
 
     :param data: the rank's TensorDict.
-    :param tokens: that count, on all ranks.
+    :param tokens: the number of valid tokens on all ranks.
     :param step: microbatch -> (loss, metrics).
     """
     module = boundary.imported[_ENGINE]
-    summed = swapped(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
-    with summed, swapped(module, "get_device_id", lambda: boundary.device):
+    summed = kit.swap(torch.distributed, "all_reduce", lambda value, **_: value.fill_(tokens))
+    with summed, kit.swap(module, "get_device_id", lambda: boundary.device):
         return _engine(module, ranks, step).forward_backward_batch(data, loss_function=None, forward_only=False)
 
 
 def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
-    """Make the engine without its model: ``step(microbatch)`` is its forward pass and its loss."""
+    """Make the engine without its model; ``step(microbatch)`` is its forward pass and loss."""
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
         loss, metrics = step(micro_batch)
         return loss, {"model_output": {}, "loss": loss.detach().item(), "metrics": metrics}
 
-    return unbuilt(
+    return kit.make_unbuilt(
         module.FSDPEngine,
         ulysses_sequence_parallel_size=1,
         scaler=None,
@@ -289,7 +281,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run mini-batches in order, rank after rank, each through the engine's real loop with the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
-        raise AbsentError("not in this version: log-probs are padded by flash attention's pad_input")
+        raise AbsentError("not in this version: flash attention's pad_input pads log-probs")
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])
@@ -315,7 +307,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """Run one rank, and read what it reports of its rows; the gradient goes to the table."""
+    """Run one rank and read the metrics of its rows. The gradient goes to the table."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -345,7 +337,7 @@ def _rank(
 
     def step(micro_batch: Any) -> Any:
         places = micro_batch["prompts"][:, 0]
-        after = torch.zeros(1)  # what the last token says of the one after it
+        after = torch.zeros(1)  # the last position's prediction
         tables = {"log_probs": model.table, "entropy": inputs["entropies"]}
         output = {
             name: _jagged([torch.cat((table[place], after.to(table))) for place in places])
@@ -359,7 +351,7 @@ def _rank(
 
 
 def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Join what ranks report as the worker does, and reduce it as the trainer does."""
+    """Join the ranks' metrics as the worker does, and reduce them as the trainer does."""
     metric = boundary.imported[_METRIC]
     joined: dict[str, Any] = {}
     for name in reported[0]:
@@ -373,7 +365,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a supervised update, which minimises the sum of what a rank's microbatches say, averaged over ranks."""
+    """Run a supervised update, which minimises the sum over the microbatches of a rank, averaged over ranks."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -414,8 +406,10 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
-    """Mark the tokens of a dataset's row that a gradient reaches, through collator, the engine's batches and the loss.
-    The row comes twice; what its last position says is about no token of it, and counted as its first."""
+    """Mark the tokens of a dataset row that receive a gradient, through collator, engine batches and loss.
+
+    The batch has the row twice. The last position predicts no token of the row, and counts as its first token.
+    """
     collating = boundary.imported[COLLATING]
     batch = collating.SFTTensorCollator(collating.DatasetPadMode.NO_PADDING)([row, row])
     table = torch.zeros(2, len(row["input_ids"]), requires_grad=True)
@@ -434,7 +428,7 @@ _ENGINES = (
     Binding(
         f"{_LOSSES}.sft_loss",
         "supervised_update",
-        requires=(_ENGINE,),  # before #3422 its engine had neither this loop nor its batches
+        requires=(_ENGINE,),  # before #3422 verl's engine had neither this loop nor its batches
         call=_sft_loss,
         imports=(_ENGINE, _TENSORDICT),
         stand_ins=(ENGINE, MODEL, OPTIMIZER, CPU, RANKS),
@@ -459,19 +453,19 @@ _ENGINES = (
             Dialect(
                 "empty_rows",
                 "counted",
-                "the trainer gives the rows of a mini-batch as the number of its sequences",
+                "the trainer passes the rows of a mini-batch as the number of its sequences",
                 f"{MAIN}/trainer/ppo/ray_trainer.py#L1362",
             ),
             Dialect(
                 "log_ratio_clamp",
                 20.0,
-                "the log-ratio is cut to [-20, 20] for stability",
+                "the log-ratio is clamped to [-20, 20] for stability",
                 f"{MAIN}/trainer/ppo/core_algos.py#L1256",
             ),
             Dialect(
                 "kl_clamp",
                 10.0,
-                "k3 is cut to [-10, 10]",
+                "k3 is clamped to [-10, 10]",
                 f"{MAIN}/trainer/ppo/core_algos.py#L2244",
                 {"kl_estimator": ("k3", "low_var_kl")},
             ),
@@ -485,13 +479,13 @@ _DISPATCH = "verl.single_controller.base.decorator"
 _PADDING = "verl.workers.utils.padding"
 
 _GROUP = StandIn("actor_rollout_wg", "the real group sends each rank its part; here ranks are threads of one process")
-_UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; tokens that are attended to, one after the other")
+_UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; attended tokens, one after the other")
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """Run the ranks on the batch that they are sent."""
+    """Run the ranks on the batch that they receive."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
-    parts = [part.unlock_() for part in parts]  # as what has been sent is
+    parts = [part.unlock_() for part in parts]  # as received data is
     cuts: list[Any] = []
     stages += [("dispatch", parts), ("prepare_micro_batches", cuts)]
     size, budget = inputs["micro_batch_size"] or len(parts[0]), inputs["max_tokens_per_microbatch"]
@@ -510,50 +504,63 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
             return _tensordict(boundary, {}, metrics={})
 
         engine = _engine(
-            boundary.imported[_ENGINE], len(models), step, get_data_parallel_rank=lambda: rank,
-            optimizer_zero_grad=lambda: None, optimizer_step=lambda: 0.0, is_mp_src_rank_with_outputs=lambda: True,
+            boundary.imported[_ENGINE],
+            len(models),
+            step,
+            get_data_parallel_rank=lambda: rank,
+            optimizer_zero_grad=lambda: None,
+            optimizer_step=lambda: 0.0,
+            is_mp_src_rank_with_outputs=lambda: True,
             train_mode=lambda **_: contextlib.nullcontext(),
-        )  # fmt: skip
-        profiler = stand_in(step=lambda: None)
-        worker = stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name=boundary.device)
+        )
+        profiler = kit.stand_in(step=lambda: None)
+        worker = kit.stand_in(engine=engine, train_batch=train_batch, profiler=profiler, device_name=boundary.device)
         inspect.unwrap(boundary.imported[_WORKER].TrainingWorker.train_mini_batch)(worker, parts[rank])
 
-    its_device = swapped(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
-    with its_device, swapped(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
-        on_ranks(len(models), work)
+    its_device = kit.swap(boundary.imported[_ENGINE], "get_device_id", lambda: boundary.device)
+    with its_device, kit.swap(boundary.imported[_WORKER], "Timer", lambda **_: contextlib.nullcontext()):
+        kit.on_ranks(len(models), work)
     return _tensordict(boundary, {}, metrics={"mfu": 0.0})
 
 
 def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's own order of things. A token is known by its id."""
+    """Run the driver's own sequence of calls. Each token has its own id."""
     import omegaconf
 
-    mask, ranks, named = inputs["response_mask"], inputs["dp_size"], named_tokens(inputs)
+    mask, ranks, named = inputs["response_mask"], inputs["dp_size"], kit.named_tokens(inputs)
     ids, rewards = named["input_ids"], named.pop("rewards")
     fields = {
-        **named, "prompts": ids[:, :1], "responses": ids[:, 1:], "response_mask": mask, "token_level_rewards": rewards,
-        "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1), "old_log_probs": inputs["old_log_probs"],
-        "uid": inputs["group"], "label": [f"row {row}" for row in range(len(ids))],
-    }  # fmt: skip
+        **named,
+        "prompts": ids[:, :1],
+        "responses": ids[:, 1:],
+        "response_mask": mask,
+        "token_level_rewards": rewards,
+        "position_ids": torch.arange(ids.shape[1]).repeat(len(ids), 1),
+        "old_log_probs": inputs["old_log_probs"],
+        "uid": inputs["group"],
+        "label": [f"row {row}" for row in range(len(ids))],
+    }
     batch = CONTAINER(boundary, fields, {})
     actor = options(inputs)
     rollout = {"multi_turn": {"enable": False}, "temperature": 1.0, "n": 1}
     models = [make_model(inputs["log_probs"]) for _ in range(ranks)]
     stages: list[Any] = []
     update = partial(_sent, boundary, inputs, actor, models, stages)
-    driver = stand_in(
-        _get_dp_size=lambda *_: ranks, actor_rollout_wg=stand_in(world_size=ranks, update_actor=update),
+    driver = kit.stand_in(
+        _get_dp_size=lambda *_: ranks,
+        actor_rollout_wg=kit.stand_in(world_size=ranks, update_actor=update),
         config=omegaconf.OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": rollout}}),
-        use_prefix_grouper=False, use_legacy_worker_impl="disable",  # until #6067 there was a choice
-    )  # fmt: skip
+        use_prefix_grouper=False,
+        use_legacy_worker_impl="disable",  # an option before #6067
+    )
     boundary.owner._balance_batch(driver, batch, {})
-    stages.append(("_balance_batch", [columns(batch)]))
+    stages.append(("_balance_batch", [kit.read_columns(batch)]))
     batch = boundary.module.compute_advantage(batch, adv_estimator="grpo", norm_adv_by_std_in_grpo=False)
-    stages.append(("compute_advantage", [columns(batch)]))
-    with swapped(boundary.imported[_PADDING], "unpad_input", unpadded):
+    stages.append(("compute_advantage", [kit.read_columns(batch)]))
+    with kit.swap(boundary.imported[_PADDING], "unpad_input", kit.remove_padding):
         boundary.function(driver, batch)
     del fields["input_ids"], fields["position_ids"]  # which are unpadded
-    return {"gradient": gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
+    return {"gradient": kit.gradient_of_ranks([model.table for model in models]), "stages": stages, "rows": fields}
 
 
 _DRIVERS = (

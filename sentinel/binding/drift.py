@@ -1,4 +1,4 @@
-"""Drift: the framework has moved away from what the adapter knows. Never a verdict about the bug itself."""
+"""Errors for differences between an adapter and a revision. They are never verdicts about a bug."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 
 
 class DriftError(Exception):
-    """The boundary is gone, has another signature, or returns something else; the message names what was looked for."""
+    """The boundary is gone, has another signature, or returns something else. The message names what is missing."""
 
 
 class UnknownInputError(DriftError):
-    """The boundary has no parameter for ``input``, which the scenario gives."""
+    """The boundary has no parameter for ``input``, which the scenario sets."""
 
     def __init__(self, message: str, input: str) -> None:
         super().__init__(message)
@@ -21,14 +21,15 @@ class UnknownInputError(DriftError):
 
 
 class StandInMissingError(AttributeError):
-    """The target reads what a stand-in lacks. An AttributeError, so that its own ``getattr`` with a default works."""
+    """The target reads an attribute that a stand-in lacks. An AttributeError, so that ``getattr`` defaults work."""
 
 
 class Neutral:
-    """Stands for bookkeeping that an adapter does not know: false, empty, and nothing happens when it is called.
+    """Replaces an attribute of counters or loggers that an adapter does not define: false, empty, and callable without
+    effect.
 
-    Whatever is computed from it is neutral again, and a comparison with it is false. It is never a number: an answer
-    that holds one is drift. Each is recorded by its name, for the evidence.
+    Results of operations with it are neutral as well, and comparisons are false. It is not a number: a boundary result
+    that contains it is drift. Each name is recorded for the evidence.
     """
 
     recorded: ClassVar[list[str]] = []
@@ -69,15 +70,15 @@ class Neutral:
     __setattr__ = __setitem__ = __exit__
 
 
-#: What the target's own configuration says of an attribute that a stand-in with these others lacks; empty where it says
-#: nothing.
+#: Returns the target's default of an attribute, given the other attributes of a stand-in; empty without a default.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
-    """Names what it lacks; in the place of a configuration it has the target's own defaults: :func:`answered_by`.
+    """A stand-in whose error messages name the missing attribute.
 
-    In the place of ``self`` it has the other methods and class attributes of its class: :func:`as_self`.
+    As a configuration it takes missing options from the target's defaults (:func:`use_declared_defaults`). As ``self``
+    it has the methods and class attributes of its class (:func:`give_class_attributes`).
     """
 
     _owner: ClassVar[type | None] = None
@@ -98,13 +99,13 @@ class StandInNamespace(SimpleNamespace):
 _NOTHING = object()
 
 
-def as_self(stand_in: StandInNamespace, owner: type) -> None:
-    """Give a stand-in, which stays the same object, what the class of a method has for all its instances."""
+def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
+    """Change a stand-in's class so that it has the class attributes and methods of ``owner``."""
     stand_in.__class__ = type(owner.__name__, (StandInNamespace,), {"_owner": owner})
 
 
 class Bookkeeping(StandInNamespace):
-    """Stands for what counts, logs, shows or configures: what it lacks, and no default tells, is :class:`Neutral`."""
+    """A stand-in for counters, loggers and configurations. Attributes without a value are :class:`Neutral`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -115,8 +116,8 @@ class Bookkeeping(StandInNamespace):
             return value
 
 
-def answered_by(declared: Declared) -> None:
-    """Have all stand-ins ask for what they lack."""
+def use_declared_defaults(declared: Declared) -> None:
+    """Let all stand-ins read missing attributes from the target's declared defaults."""
     _declared[:] = [declared]
 
 
@@ -124,8 +125,8 @@ _declared: list[Declared] = [lambda *_: ()]
 
 
 class AbsentError(Exception):
-    """The checkout lacks what a binding requires: another version, and no drift."""
+    """The checkout lacks what a binding requires: it is another version. This is not drift."""
 
 
 class RanksDisagreeError(Exception):
-    """Simulated ranks did not call the same collectives: a training would wait for ever."""
+    """Simulated ranks did not call the same collectives. A real training would hang."""

@@ -1,6 +1,6 @@
-"""Families of bindings: what a kind of boundary has in every framework, said once; adapters say the rest.
+"""Families of bindings, for kinds of boundaries that most frameworks have.
 
-A family makes a :class:`~sentinel.targets.Binding`. ``more`` are further fields of it.
+Each function returns a :class:`~sentinel.targets.Binding`. ``more`` has further fields of it.
 """
 
 from __future__ import annotations
@@ -15,27 +15,40 @@ from sentinel.binding.kit import (
     Make,
     Read,
     Surgery,
-    columns_and_meta,
-    container,
-    counted,
-    cut,
-    filled,
-    iterated,
-    joined,
-    operated,
-    packed,
-    passed,
-    reordered,
-    requested,
-    ruled,
+    apply_count,
+    apply_rule,
+    call_with,
+    cut_parts,
+    fill_rows,
+    iterate_minibatches,
+    join_parts,
+    make_container,
+    operate,
+    pack_by_length,
+    read_columns_and_meta,
+    reorder_rows,
+    request_sampling,
 )
-from sentinel.contracts.aggregation import aggregated
+from sentinel.contracts.aggregation import aggregated as aggregated
+from sentinel.contracts.aggregation import row_mean as row_mean
 from sentinel.contracts.contract import REQUIRED
+from sentinel.contracts.conversations import ChatTokenizer as ChatTokenizer
+from sentinel.contracts.conversations import chat as chat
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
-from sentinel.contracts.normalisation import MASKED_STATISTICS, REWARD_NORMALISATION
+from sentinel.contracts.importance_weight import IMPORTANCE_WEIGHT as IMPORTANCE_WEIGHT
+from sentinel.contracts.normalisation import MASKED_STATISTICS as MASKED_STATISTICS
+from sentinel.contracts.normalisation import REWARD_NORMALISATION as REWARD_NORMALISATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
-from sentinel.contracts.rollouts import SAMPLING_REQUEST
+from sentinel.contracts.returns import DISCOUNTED_RETURN as DISCOUNTED_RETURN
+from sentinel.contracts.rollouts import SAMPLING_REQUEST as SAMPLING_REQUEST
+from sentinel.contracts.schedule import LEARNING_RATE as LEARNING_RATE
+from sentinel.contracts.surgery import LAYOUTS as LAYOUTS
 from sentinel.contracts.table_engine import ROLLOUT
+from sentinel.contracts.table_engine import ROW as ROW
+from sentinel.contracts.table_engine import TableEngine as TableEngine
+from sentinel.contracts.table_engine import experts_beside as experts_beside
+from sentinel.contracts.table_engine import in_sglangs_words as in_sglangs_words
+from sentinel.contracts.updates import POLICY_UPDATE as POLICY_UPDATE
 from sentinel.targets import Binding, BoundaryCall, Dialect, StandIn
 
 
@@ -53,10 +66,10 @@ def policy_loss(
 ) -> Binding:
     """Bind a policy loss.
 
-    :param algorithm: the one that it is, or those that it can be asked for.
-    :param knobs: what the contract lets it be told; it lacks the others.
-    :param mode: the one way in which it aggregates; empty where it has several.
-    :param weights: whether it is given weights of off-policy tokens.
+    :param algorithm: its algorithm, or the algorithms that it can be called with.
+    :param knobs: the optional inputs of the contract that it has; the others are fixed.
+    :param mode: its only aggregation mode; empty if it has several.
+    :param weights: if True, it takes weights of off-policy tokens.
     """
     one = {"algorithm": algorithm} if isinstance(algorithm, str) else {}
     several: dict[str, tuple[Any, ...]] = {} if isinstance(algorithm, str) else {"algorithm": tuple(algorithm)}
@@ -69,24 +82,24 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind an estimator that compares the responses to one prompt; it lacks the knobs that are not named."""
+    """Bind an estimator that compares responses to one prompt. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = ("advantages", "returns")
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind what makes rewards relative to those of their group; it lacks the knobs that are not named."""
+    """Bind a function that normalises rewards by group. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
     return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic of the tokens that count, whose axis is torch's number; it lacks the knobs that are not
-    named."""
+    """Bind a statistic of the valid tokens, whose axis is torch's number. Optional inputs that are not in ``knobs`` are
+    fixed."""
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
-    call = partial(passed, says={"axis": AXIS})
+    call = partial(call_with, says={"axis": AXIS})
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
 
 
@@ -104,9 +117,9 @@ _BOTH = (
     "equation true_equation tall_pair thin_space"
 )
 _SIMPLIFIED = "value mixed terms pair_of_values"
-#: The ways to write an answer that normalisers know which many have copied: of numbers, of MATH (arXiv:2103.03874), of
-#: Minerva (arXiv:2206.14858) and what reads whole numbers behind it, of sympy and of MATH with sympy behind it
-#: (arXiv:2305.20050) as far as they go without a parser of LaTeX, of SQuAD's words (arXiv:1606.05250), and of choices.
+#: Common normalisers and the notations of answers that they accept: numbers, MATH (arXiv:2103.03874), Minerva
+#: (arXiv:2206.14858) and its variant for integers, sympy and MATH followed by sympy (arXiv:2305.20050) as far as they
+#: work without a LaTeX parser, SQuAD's words (arXiv:1606.05250), and multiple choice.
 NORMALISERS = {
     "numbers": "negative decimal thousands unit plain_unit",
     "math": "negative decimal bare_point true_bare_point spaces price percent true_percent degrees braced_degrees unit "
@@ -124,7 +137,7 @@ NORMALISERS = {
 }
 #: The last box is the answer.
 BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
-#: As often as so many of them, an answer as it is.
+#: Draw an unchanged answer as often as this many notations.
 _AS_IS = ("as_is",) * 8
 
 
@@ -132,13 +145,13 @@ def rule_reward(
     path: str,
     *wordings: str,
     knows: str = "",
-    call: BoundaryCall = ruled,
+    call: BoundaryCall = apply_rule,
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a rule that scores a response; ``wordings`` are the answers that it understands, all where there is none.
+    """Bind a rule that scores a response. ``wordings`` are the answer formats that it accepts, all by default.
 
-    :param knows: the ways to write an answer that it knows: of :data:`NORMALISERS`, or of the contract's ``NOTATIONS``.
+    :param knows: the notations that it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
     """
     choices: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
     choices["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
@@ -156,27 +169,27 @@ def sampling_request(
     parsed: bool = False,
     **more: Any,
 ) -> Binding:
-    """Bind the way from a framework's own configuration to what an engine is asked for.
+    """Bind the path from a framework's own configuration to the request that an engine receives.
 
     :param made_by: the dotted path of the configuration's class.
-    :param ask: ``ask(boundary, configuration) -> request``, in the engine's words.
-    :param fields: option -> its field, as :func:`~sentinel.binding.kit.with_options` takes them.
+    :param ask: ``ask(boundary, configuration) -> request``, in the engine's names.
+    :param fields: option -> its field, as for :func:`~sentinel.binding.kit.with_options`.
     :param beside: further fields of the configuration.
-    :param parsed: whether ``made_by`` gives what adds arguments to a parser instead.
+    :param parsed: if True, ``made_by`` returns a function that adds arguments to a parser.
     """
     module, _, name = made_by.rpartition(".")
-    call = partial(requested, ask, module, name, fields, beside or {}, parsed)
+    call = partial(request_sampling, ask, module, name, fields, beside or {}, parsed)
     lacks = SAMPLING_REQUEST.lacking(*fields)
     modules = (module, *imports)
     return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)
 
 
-#: What :func:`~sentinel.binding.kit.with_base64` puts there.
-BASE64 = StandIn("pybase64", "the same as Python's own base64, and faster")
-_ENGINE = StandIn("engine", "there is none; it answers what the scenario says")
-WORDS = StandIn("tokenizer", "a word is a token, in a template of ChatML's form")
-#: What :func:`~sentinel.binding.kit.on_ranks` makes.
-RANKS = StandIn("ranks", "threads of one process, by functions in the place of torch.distributed's")
+#: The stand-in of :func:`~sentinel.binding.kit.with_base64`.
+BASE64 = StandIn("pybase64", "Python's own base64 returns the same as the faster package")
+_ENGINE = StandIn("engine", "stands in for the engine; returns the scenario's tokens")
+WORDS = StandIn("tokenizer", "each word is a token, in a template of ChatML's form")
+#: The stand-in of :func:`~sentinel.binding.kit.on_ranks`.
+RANKS = StandIn("ranks", "threads of one process, with functions that replace torch.distributed's")
 MPU = StandIn("mpu", "Megatron's parallel state for one process: every axis of size 1, rank 0, first and last stage")
 
 
@@ -189,10 +202,10 @@ def rollout(
     fixed: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a loop between an engine and what answers it.
+    """Bind a loop between an engine and an environment.
 
-    :param takes: the inputs that it is drawn with; of the others each is the contract's default, and there is one turn.
-    :param role: what speaks between two answers.
+    :param takes: the inputs that a search draws; the others have the contract's defaults, and there is one turn.
+    :param role: the role of the messages between two answers.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
     constants = {**plain, "options": None, "turns": 1, "after_an_answer": (role,), **(fixed or {})}
@@ -202,18 +215,18 @@ def rollout(
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
-    """Bind what deals sequences out and knows no minibatches; the ``leading`` inputs are passed by their places."""
+    """Bind a function that distributes sequences without minibatches; the ``leading`` inputs are passed by position."""
     free = () if "equal_size" in more.get("fixed", {}) else ("equal_size",)
-    call = more.pop("call", None) or partial(passed, leading=leading or ("lengths", "parts"), takes=free)
+    call = more.pop("call", None) or partial(call_with, leading=leading or ("lengths", "parts"), takes=free)
     fixed = {"grouped": False, "keep_minibatches": False, **more.pop("fixed", {})}
     return Binding(path, "balanced_partition", outputs=("parts",), call=call, fixed=fixed, **more)
 
 
 def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
-    """Bind what packs sequences into microbatches of so many tokens; without a ``call`` it takes lengths and that
-    number."""
+    """Bind a function that packs sequences into microbatches with a token limit. Without a ``call`` it takes lengths
+    and the limit."""
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
-    packing = call or partial(packed, **more)
+    packing = call or partial(pack_by_length, **more)
     accepts = {"attention_mask": ("full", "right")}
     return Binding(path, "microbatch_packing", call=packing, accepts=accepts, **fields)
 
@@ -224,39 +237,39 @@ class Container:
 
     :ivar make: see :data:`sentinel.binding.kit.Make`.
     :ivar read: see :data:`sentinel.binding.kit.Read`.
-    :ivar common: fields of every binding of it, ``fixed`` among them.
+    :ivar common: fields of all its bindings, including ``fixed``.
     """
 
     make: Make
-    read: Read = columns_and_meta
+    read: Read = read_columns_and_meta
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
-        """Bind what cuts, joins, orders, repeats, fills or shortens it."""
+        """Bind an operation that cuts, joins, reorders, repeats, fills or shortens it."""
         fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
-        call = partial(operated, self.make, self.read, do)
+        call = partial(operate, self.make, self.read, do)
         return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})
 
     def joining(self, path: str, **more: Any) -> Binding:
-        """Bind what joins several."""
-        return self.surgery(path, "join", partial(joined, self.make), **more)
+        """Bind a function that joins several."""
+        return self.surgery(path, "join", partial(join_parts, self.make), **more)
 
     def iteration(self, path: str, **more: Any) -> Binding:
-        """Bind what goes through its minibatches."""
-        call = partial(iterated, self.make, self.read)
+        """Bind an iterator over its minibatches."""
+        call = partial(iterate_minibatches, self.make, self.read)
         return Binding(path, "minibatch_iteration", call=call, **{**self.common, **more})
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind DataProto of the module ``protocol``; ``chunks`` are further fields of the binding of ``chunk``."""
+    """Bind the operations of DataProto in the module ``protocol``; ``chunks`` has further fields for ``chunk``."""
     data = f"{protocol}.DataProto"
-    proto = Container(partial(container, data), common={"imports": (protocol,)})
+    proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (
-        proto.surgery(f"{data}.chunk", "cut", cut, **chunks),
+        proto.surgery(f"{data}.chunk", "cut", cut_parts, **chunks),
         proto.joining(f"{data}.concat"),
-        proto.surgery(f"{data}.reorder", "reorder", reordered),
-        proto.surgery(f"{data}.repeat", "repeat", counted, requires=(f"{data}.repeat",)),
-        proto.surgery(f"{protocol}.pad_dataproto_to_divisor", "fill", filled),
-        proto.surgery(f"{protocol}.unpad_dataproto", "shorten", counted),
+        proto.surgery(f"{data}.reorder", "reorder", reorder_rows),
+        proto.surgery(f"{data}.repeat", "repeat", apply_count, requires=(f"{data}.repeat",)),
+        proto.surgery(f"{protocol}.pad_dataproto_to_divisor", "fill", fill_rows),
+        proto.surgery(f"{protocol}.unpad_dataproto", "shorten", apply_count),
         proto.iteration(f"{data}.make_iterator"),
     )

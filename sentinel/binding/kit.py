@@ -1,4 +1,4 @@
-"""Helpers from which adapters build the calls of boundaries, for any framework."""
+"""Helpers with which adapters of any framework build the calls of boundaries."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from sentinel.values.lazy import torch as torch
 
 
 def stand_in(**attributes: Any) -> Any:
-    """Make a namespace in the place of an object; it says what the boundary reads and it lacks."""
+    """Make an object with these attributes. Reading any other attribute is an error that names it."""
     return StandInNamespace(**attributes)
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for what counts, logs or shows progress: an attribute that it lacks is neutral, and recorded."""
+    """Make a stand-in for counters, loggers and progress bars. A missing attribute is neutral and recorded."""
     return Bookkeeping(**attributes)
 
 
-def unbuilt(owner: Any, **attributes: Any) -> Any:
-    """Make an instance of a class without what its constructor sets up; it has these attributes alone."""
+def make_unbuilt(owner: Any, **attributes: Any) -> Any:
+    """Make an instance with these attributes without running the constructor."""
     instance = object.__new__(owner)
     vars(instance).update(attributes)
     return instance
 
 
 class Named(dict[str, Any]):
-    """A mapping whose keys are attributes, too, as models of transformers return it."""
+    """A mapping whose keys are also attributes, like the outputs of transformers models."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -47,8 +47,8 @@ class Named(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-def nested(options: Mapping[str, Any]) -> Any:
-    """Make a stand-in of options, in which a dot in a name leads from a group into it."""
+def nest_options(options: Mapping[str, Any]) -> Any:
+    """Make a namespace of options in which a dotted name leads into a group."""
     namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
@@ -57,18 +57,18 @@ def nested(options: Mapping[str, Any]) -> Any:
         else:
             setattr(namespace, name, value)
     for group, inside in groups.items():
-        setattr(namespace, group, nested(inside))
+        setattr(namespace, group, nest_options(inside))
     return namespace
 
 
-def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Keep the options that a class has in this version.
 
-    :param usual: what it did before it had an option.
-    :raises AbsentError: for an option that it does not have, where another value than the usual is asked for.
+    :param usual: option -> the behaviour before the option existed.
+    :raises AbsentError: for an option that the class lacks, unless its value is the usual one.
     """
     names: set[str] = set()
-    with suppress(ValueError):  # a typed dictionary has none
+    with suppress(ValueError):  # a typed dictionary has no signature
         names.update(inspect.signature(kind).parameters)
     names.update(name for base in kind.__mro__ for name in getattr(base, "__annotations__", {}))
     for name, value in options.items():
@@ -77,52 +77,52 @@ def accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | N
     return {name: value for name, value in options.items() if name in names}
 
 
-def itself(value: Any, *_: Any, **__: Any) -> Any:
+def return_first(value: Any, *_: Any, **__: Any) -> Any:
     return value
 
 
-def swapped(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
-    """Give another attribute for the length of a block, where there is one to swap."""
+def swap(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
+    """Return a context manager that replaces an attribute, if the owner has it."""
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
 @contextmanager
-def all_swapped(owner: Any, **values: Any) -> Iterator[None]:
-    """Give other attributes for the length of a block, where there are some to swap."""
+def swap_all(owner: Any, **values: Any) -> Iterator[None]:
+    """Replace the attributes that the owner has inside a ``with`` block."""
     with ExitStack() as swaps:
         for name, value in values.items():
-            swaps.enter_context(swapped(owner, name, value))
+            swaps.enter_context(swap(owner, name, value))
         yield
 
 
-def silent(*_: Any, **__: Any) -> Any:
-    """Make a logger that says nothing."""
-    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(itself, None)))
+def make_silent_logger(*_: Any, **__: Any) -> Any:
+    """Make a logger without output."""
+    return bookkeeping(**dict.fromkeys(("debug", "info", "warning"), partial(return_first, None)))
 
 
-def taken(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
 
 def group_size(inputs: Mapping[str, Any]) -> int:
-    """Count the rows of a group, where all groups have as many."""
+    """Return the number of rows in a group, if all groups have the same number."""
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
-def both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
-    """Join a column of the chosen rows and that of the rejected ones, the shorter filled up with a value."""
+def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
+    """Join a column of the chosen and the rejected rows, padded to the same length."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
-def behind_a_prompt(values: Any) -> Any:
-    """Put a column of zeros, one token of a prompt, before those of the responses."""
+def prepend_prompt(values: Any) -> Any:
+    """Prepend a column of zeros, one prompt token, to those of the responses."""
     return torch.nn.functional.pad(values, (1, 0))
 
 
 def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
-    """Number the rows of each group, in the order of the groups' first rows."""
+    """Return the row numbers of each group, in the order of the groups' first rows."""
     groups: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         groups.setdefault(label, []).append(row)
@@ -137,7 +137,7 @@ def two_token_logits(log_probs: Any) -> Any:
 # -- calls that several frameworks share -------------------------------------------------------------------------------
 
 
-def passed(
+def call_with(
     boundary: Any,
     inputs: Mapping[str, Any],
     *,
@@ -148,16 +148,16 @@ def passed(
     reads: Mapping[str, Any] | None = None,
     **upstream: Any,
 ) -> Any:
-    """Call a function that needs no more than other words, and read its answer.
+    """Call a function whose arguments and result only have other names, values or places.
 
-    :param leading: the inputs that it is passed by their places, before those by name.
-    :param takes: the inputs that it is passed by name; left out, all others.
-    :param says: input -> what the contract says -> what the function says.
-    :param since: input that came with a later version -> what the function did before.
-    :param reads: output -> where it stands in the answer: a place or a key, or several, one inside the other. Left out:
-        as the binding's ``outputs`` say.
-    :param upstream: further arguments, under their upstream names.
-    :raises AbsentError: where the function has no word for what the scenario says.
+    :param leading: the inputs that are passed by position, before the others.
+    :param takes: the inputs that are passed by name; by default all others.
+    :param says: input -> the contract's value -> the function's value.
+    :param since: input that a later version added -> the earlier behaviour.
+    :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
+        the binding's ``outputs``.
+    :param upstream: further arguments under their upstream names.
+    :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
     arguments = dict(inputs)
     for name, words in (says or {}).items():
@@ -174,31 +174,31 @@ def passed(
 
 
 def takes_input(boundary: Any, name: str) -> bool:
-    """Whether the boundary has a parameter for an input."""
+    """Return True if the boundary has a parameter for an input."""
     return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
 
 
-def estimated(
+def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate by its estimator's name, or, before there were names, by the switches that asked for it."""
+    """Call a KL estimate by the estimator's name, or by its switches in versions before estimators had names."""
     if takes_input(boundary, "kl_estimator"):
-        return boundary.invoke(taken(inputs, *names, "kl_estimator"))
+        return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
-        raise AbsentError(f"not in this version: there is no estimator {inputs['kl_estimator']}")
-    return boundary.invoke(taken(inputs, *names), **switches[inputs["kl_estimator"]])
+        raise AbsentError(f"not in this version: the estimator {inputs['kl_estimator']}")
+    return boundary.invoke(take_inputs(inputs, *names), **switches[inputs["kl_estimator"]])
 
 
 def with_options(
     make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **beside: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Make a framework's own configuration of the options that a scenario gives; the others are what it has by default.
+    """Make a framework's own configuration with the scenario's options and defaults for the others.
 
-    :param make: its class, or what makes it, with a parameter for each field.
-    :param fields: option -> its field; or the field and what it calls the option's values.
-    :param beside: further fields, as far as this version has them.
-    :return: the configuration, and what it then says of each option that it has.
-    :raises AbsentError: where the scenario gives an option that it does not have.
+    :param make: its class, or a function that makes it, with a parameter for each field.
+    :param fields: option -> its field, or the field and a mapping of the option's values.
+    :param beside: further fields, which are ignored if this version lacks them.
+    :return: the configuration, and its value of each option that it has.
+    :raises AbsentError: if the scenario has an option that the configuration lacks.
     """
     parameters = inspect.signature(make).parameters
     values, words = {name: value for name, value in beside.items() if name in parameters}, {}
@@ -208,7 +208,7 @@ def with_options(
             words[option] = (name, says)
         if inputs[option] is not None:
             if name not in parameters:
-                raise AbsentError(f"not in this version: there is no option {name}")
+                raise AbsentError(f"not in this version: the option {name}")
             values[name] = says[inputs[option]] if says else inputs[option]
     configuration = make(**values)
     readings = {}
@@ -219,43 +219,42 @@ def with_options(
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Name the fields of options: those that are called the same, and others."""
+    """Map options to their fields: ``same`` lists those of the same name."""
     return {**{name: name for name in same.split()}, **others}
 
 
-#: What :func:`with_options` takes of a field that says whether samples are drawn.
+#: The field of a configuration that turns sampling on, for :func:`with_options`.
 DRAWS = ("do_sample", {True: False, False: True})
 
 
-def awaited(way: Coroutine[Any, Any, Any]) -> Any:
-    """Go a way to its end, on which nobody waits for time to pass."""
+def run_async(way: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine in which sleeping takes no time."""
     at_once = asyncio.sleep
 
-    with swapped(asyncio, "sleep", lambda *_, **__: at_once(0)):
+    with swap(asyncio, "sleep", lambda *_, **__: at_once(0)):
         return asyncio.run(way)
 
 
 @contextmanager
 def with_base64(*modules: Any) -> Iterator[None]:
-    """Have Python's own base64 stand for a faster one, which modules import at their top or when they need it."""
+    """Replace the pybase64 package, imported at the top or later, by Python's base64."""
     with ExitStack() as alone:
         alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
         for module in modules:
-            alone.enter_context(swapped(module, "pybase64", base64))
+            alone.enter_context(swap(module, "pybase64", base64))
         yield
 
 
-def record(owner: Any) -> Callable[..., Any]:
-    """Give a maker of records for a class of annotated fields, where the package that would make them is not
-    installed."""
+def record_maker(owner: Any) -> Callable[..., Any]:
+    """Return a function that makes records of a class of annotated fields whose own package is not installed."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
     )
 
 
-def kept(owner: Any, name: str) -> Any:
-    """Read what a record keeps in a field: None where it has no such field, and nothing where that is empty."""
+def read_list(owner: Any, name: str) -> Any:
+    """Read a list from a record's field: None if the field does not exist, and [] if it is None."""
     if not hasattr(owner, name):
         return None
     value = getattr(owner, name)
@@ -263,23 +262,23 @@ def kept(owner: Any, name: str) -> Any:
 
 
 class EngineRequest(Exception):
-    """Stop in the place of an inference engine, with the request that it would answer."""
+    """Raised in place of an inference engine, with the request that it would receive."""
 
 
 def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
-    """Run a generation up to its engine, in the place of which something raises :class:`EngineRequest`."""
+    """Run a generation up to its engine, which raises :class:`EngineRequest`, and return the request."""
     try:
         asyncio.run(generation)
     except EngineRequest as request:
         return request.args[0]
-    raise DriftError("nothing is asked of the engine")
+    raise DriftError("no request reached the engine")
 
 
-def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
-    """Give a maker of the namespace of a framework's own command line: its defaults, with other values.
+def parser_options(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
+    """Return a function that makes the namespace of a framework's command line from defaults and given values.
 
     :param adds: adds the framework's arguments to a parser.
-    :param beside: arguments that another package adds, which is not installed.
+    :param beside: arguments of another package, which is not installed.
     """
     parser = argparse.ArgumentParser()
     with suppress(Exception):
@@ -296,7 +295,7 @@ def of_parser(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
     return make
 
 
-def requested(
+def request_sampling(
     ask: Callable[[Any, Any], Mapping[str, Any]],
     module: str,
     name: str,
@@ -306,65 +305,65 @@ def requested(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Ask an engine for what a configuration says: see :func:`~sentinel.binding.families.sampling_request`."""
+    """Build a request to an engine from a configuration: see :func:`~sentinel.binding.families.sampling_request`."""
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
-    make = of_parser(make(), **beside) if parsed else make
+    make = parser_options(make(), **beside) if parsed else make
     configuration, configured = with_options(make, fields, inputs, **beside)
     return {"request": ask(boundary, configuration), "configured": configured}
 
 
 def part_of(answer: Any, place: Any) -> Any:
-    """Look up a place or a key, or several, one inside the other."""
+    """Read an index or a key, or a tuple of them in a nested result."""
     for step in place if isinstance(place, tuple) else (place,):
         answer = answer[step]
     return answer
 
 
-#: How torch counts the axis of tokens.
+#: The contract's axis -> torch's number of the axis.
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
 
-def entropy_beside(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy, with the log-probs of its neighbour so that a gradient has something to come from."""
+def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call an entropy, and log-probs from a function of the same module so that a gradient exists."""
     logits = inputs["logits"]
     beside = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": beside, "entropy": boundary.function(logits)}
 
 
-def log_probs_alone(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call a function of logits and tokens."""
     return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
 
 
 def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[int]:
-    """Count the tokens of each row."""
+    """Return the number of tokens in each row."""
     return [int(length) for length in (inputs[mask] != 0).sum(-1)]
 
 
-def packed(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Pack rows into microbatches, by their lengths alone."""
+def pack_by_length(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
+    """Pack rows into microbatches by their lengths."""
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 
 def score_of(answer: Any) -> Any:
-    """Read the score of what a rule answers: a number, a record, or the number before what it is made of."""
+    """Read the score from a rule's result: a number, a record, or a tuple that begins with a number."""
     answer = answer["score"] if isinstance(answer, Mapping) else answer
     return answer[0] if isinstance(answer, tuple) else answer
 
 
-def ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"score": score_of(boundary.function(inputs["response"], inputs["ground_truth"]))}
 
 
-def ruled_of_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask the rule of a question that may have several right answers."""
+def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a rule that accepts several right answers."""
     return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
 
 
-def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
-    """Read the rate that an optimiser has, update after update; ``schedule(optimizer)`` is the boundary's."""
+def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
+    """Read an optimiser's rate after each update; ``schedule(optimizer)`` calls the boundary."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
     values = []
@@ -375,8 +374,8 @@ def rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str
     return {"rates": values}
 
 
-def coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
-    """Read a controller's value, and that after each step."""
+def read_coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
+    """Read a controller's value at the start and after each step."""
     values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
@@ -393,8 +392,8 @@ Read = Callable[[Any, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, 
 Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
-def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a container of the target's class at ``path``; columns that are no tensors become arrays of objects."""
+def make_container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
+    """Make a container of the target's class at ``path``. Columns that are not tensors become object arrays."""
     import numpy
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
@@ -407,23 +406,23 @@ def container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping
     return kind.from_dict(tensors=tensors, non_tensors=objects, meta_info=dict(meta))
 
 
-def columns(data: Any) -> dict[str, Any]:
+def read_columns(data: Any) -> dict[str, Any]:
     return {**dict(data.batch.items()), **{name: list(column) for name, column in data.non_tensor_batch.items()}}
 
 
-def columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    return columns(data), data.meta_info
+def read_columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    return read_columns(data), data.meta_info
 
 
-def operated(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Do a surgery to a container of the scenario's rows."""
+def operate(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run an operation on a container of the scenario's rows."""
     data = make(boundary, inputs["fields"], inputs["meta"])
     parts = [read(part, inputs) for part in do(boundary, inputs, data)]
     return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
 
 
-def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Go through a container's minibatches."""
+def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Iterate over a container's minibatches."""
     batches = boundary.function(
         make(boundary, inputs["fields"], {}),
         mini_batch_size=inputs["minibatch_size"],
@@ -434,8 +433,8 @@ def iterated(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -
     return {"parts": [read(part, inputs)[0] for part in batches]}
 
 
-def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Join containers each of which was made for itself, as workers make them."""
+def join_parts(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
+    """Join containers that are made separately, as workers make them."""
     parts, start = [], 0
     for size in inputs["sizes"]:
         rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
@@ -444,42 +443,42 @@ def joined(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequ
     return [boundary.function(parts)]
 
 
-def cut(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def cut_parts(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return list(boundary.function(data, inputs["count"]))
 
 
-def counted(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def apply_count(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     return [boundary.function(data, inputs["count"])]
 
 
-def reordered(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
     boundary.function(data, torch.tensor(inputs["order"]))
     return [data]
 
 
-def filled(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Fill up; what it says of the rows that it has added must be so."""
+def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
+    """Fill a container. The number of added rows that it returns must be true."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
-    """Make fields of rows of these lengths, each with its number in a tensor and beside it."""
+    """Make fields for rows of these lengths, with the row number in a tensor column and in a list column."""
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
 
-def dealt(data: Any, parts: int) -> dict[str, Any]:
-    """Read the rows of each part of a container that is dealt out in order; one whose label is another's is in no
+def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
+    """Read the rows of each part of a container that is dealt out in order. A row with another row's label is in no
     part."""
-    fields = columns(data)
+    fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
     size = len(rows) // parts
     return {"parts": [[row for row in rows[rank * size :][:size] if row >= 0] for rank in range(parts)]}
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of a data set, asked as that of Hugging Face is."""
+    """Rows of a data set with the interface of Hugging Face's ``Dataset``."""
 
     @property
     def column_names(self) -> list[str]:
@@ -513,8 +512,10 @@ class Rows(list[dict[str, Any]]):
 
 
 def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of a first token, the prompt, and a response, which ends where the mask does. Each token has an id of
-    its own: its place in a table whose first column is nobody's. The row's reward stands on its last token."""
+    """Make rows of one prompt token and a response, which ends with the mask.
+
+    Each token has its own id: its index in a table whose first column is unused. The row's reward is on its last token.
+    """
     mask = (inputs["response_mask"] != 0).long()
     rows, width = mask.shape
     ends = (mask * torch.arange(1, width + 1)).amax(-1, keepdim=True).clamp(min=1)
@@ -526,28 +527,28 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"number": torch.arange(rows), "input_ids": ids, "attention_mask": there, "rewards": rewards}
 
 
-def unpadded(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
-    """Take the tokens that are attended to, one row after the other, as flash-attention's ``unpad_input`` does."""
+def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
+    """Return the attended tokens of all rows in sequence, like flash-attention's ``unpad_input``."""
     lengths, counts = mask.sum(-1), mask.bool()
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the tables of an update, with a column before the first: by :func:`named_tokens`' ids."""
+    """Flatten the tables of an update, with one more column on the left, for :func:`named_tokens`' ids."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
-    return {name: behind_a_prompt(inputs[name]).flatten() for name in there}
+    return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what has arrived at the tables of an update."""
+    """Read the gradients of the tables of an update."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
 
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
-    """Average what has arrived at the table that each rank has for a model."""
+    """Average the gradients of each rank's own table."""
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 
@@ -555,10 +556,10 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 class _Collectives:
-    """The collectives of simulated ranks. All ranks of a group must call the same one; a training in which they do not
-    hangs.
+    """The collectives of simulated ranks. All ranks of a group must call the same one, because a
+    real training would hang.
 
-    :ivar failure: what ended the first rank that failed, or how the ranks disagree; None while all is well.
+    :ivar failure: the error of the first rank that failed, or the disagreement of the ranks; None if there is none.
     """
 
     def __init__(self, count: int) -> None:
@@ -568,7 +569,7 @@ class _Collectives:
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
-        """Return the ranks of a group. A tuple lists its ranks; anything else, None among it, is all ranks."""
+        """Return the ranks of a group. A tuple lists its ranks; any other value means all ranks."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
@@ -579,7 +580,7 @@ class _Collectives:
         caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls.setdefault(ranks, {})  # of this exchange: the rank that completes it begins another
+            calls = self._calls.setdefault(ranks, {})  # of this exchange: the last rank to arrive starts the next one
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]
@@ -682,36 +683,35 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     return answers
 
 
-def megatron_alone(**answers: Any) -> Any:
+def make_single_rank_mpu(**answers: Any) -> Any:
     """Make Megatron's ``mpu`` of one process: every axis of size 1, rank 0, no group, first and last stage.
 
-    :param answers: function of its -> what it answers otherwise.
+    :param answers: function -> another return value.
     """
     axes = ("tensor_model_parallel", "context_parallel", "data_parallel", "pipeline_model_parallel")
     kinds = {"world_size": 1, "rank": 0, "group": None}
     said = {f"get_{axis}_{kind}": answer for axis in axes for kind, answer in kinds.items()}
     said |= dict.fromkeys(("is_pipeline_first_stage", "is_pipeline_last_stage"), True)
-    return stand_in(**{name: partial(itself, answer) for name, answer in {**said, **answers}.items()})
+    return stand_in(**{name: partial(return_first, answer) for name, answer in {**said, **answers}.items()})
 
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------
 
-#: The ids below those of a table's tokens: padding, the end of a text, and whatever else a model may say.
+#: The ids before those of a table's tokens: padding, the end of a text, and any other token.
 _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
 def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
-    """Make a causal language model of transformers whose outputs stand in a table, its one parameter.
+    """Make a causal language model of transformers that looks up its outputs in a table, its only parameter.
 
-    A row of it is a sequence of a first token, of ``table``'s tokens and of whatever comes after them. Every token of
-    every row has an id of its own (:func:`token_ids`), by which the model finds what it says of it, one position before
-    it: however a trainer cuts, pads, packs and orders the sequences. The end of a text stands for the token that comes
-    next in the row.
+    A row of the table is a first token, the tokens of ``table``, and one position after them. Each token of each row
+    has its own id (:func:`token_ids`). The model uses it to look up the output of the position before the token,
+    however a trainer cuts, pads, packs and orders the sequences. The end token stands for the next token of the row.
 
-    :param table: [rows, tokens]: the log-prob of each; or [rows, tokens, choices]: the logits of each.
-    :param after: [rows]: the log-prob of what comes after the last token; left out, it is certain.
-    :param trains: whether the table is a parameter of its own; else gradients reach the one that is given.
-    :param scores: whether it is a model of rewards: it answers the sum of what the table says of a row's tokens.
+    :param table: [rows, tokens]: log-probs, or [rows, tokens, choices]: logits.
+    :param after: [rows]: log-probs of the position after the last token; by default 0.
+    :param trains: if True, the table is copied into a parameter; if False, gradients reach the given tensor.
+    :param scores: if True, a reward model that returns the sum of the table over a row's tokens.
     """
     import torch
 
@@ -752,14 +752,16 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Body()
-            self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)  # what a fused loss multiplies by
+            self.lm_head = torch.nn.Linear(
+                size, size, bias=False, dtype=table.dtype
+            )  # a fused loss multiplies by this matrix
             self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
 
         def get_output_embeddings(self) -> Any:
             return self.lm_head
 
         def resize_token_embeddings(self, *_: Any, **__: Any) -> None:
-            """It has what its tokenizer has."""
+            """Do nothing: the vocabulary has the tokenizer's size."""
 
         def forward(
             self,
@@ -780,17 +782,22 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
                 loss = self.loss_function(logits=logits, labels=labels, vocab_size=size, **count)
             return outputs.CausalLMOutputWithPast(loss=loss, logits=logits)
 
-    sizes = {"vocab_size": size, "hidden_size": size, "num_hidden_layers": 1, "num_attention_heads": 1,
-             "num_labels": 2 - scores}  # fmt: skip
-    with own_randomness():  # layers draw what they are replaced with
+    sizes = {
+        "vocab_size": size,
+        "hidden_size": size,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "num_labels": 2 - scores,
+    }
+    with keep_random_state():  # layers draw random weights, which are replaced
         model = TokenTable(transformers.PretrainedConfig(pad_token_id=_PADDING, eos_token_id=_END, **sizes))
-    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # the latter was a model's until transformers 5
+    model.loss_type, model.warnings_issued = "ForCausalLM", {}  # models had warnings_issued until transformers 5
     return model
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Number the tokens of :func:`token_table`'s rows that the mask counts; ``ended``: the last one is the text's
-    end."""
+    """Return the ids of the masked-in tokens of :func:`token_table`'s rows; with ``ended`` the last one is the end
+    token."""
     width = mask.shape[1] + 2
     numbers = []
     for row, counts in enumerate(mask.tolist()):
@@ -801,12 +808,12 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
 
 
 def token_words(ids: Sequence[int]) -> str:
-    """Write tokens as a text of which :func:`table_tokenizer` makes them again."""
+    """Write token ids as a text for :func:`table_tokenizer`."""
     return " ".join(f"w{token}" for token in ids)
 
 
 def table_tokenizer(model: Any) -> Any:
-    """Make the tokenizer of a :func:`token_table`: a word is a token."""
+    """Make the tokenizer of a :func:`token_table`: each word is a token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     transformers: Any = importlib.import_module("transformers")
@@ -820,19 +827,27 @@ def table_tokenizer(model: Any) -> Any:
 
 
 def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
-    """Choose training arguments: one step of the optimiser on so many rows, which changes nothing."""
+    """Return training arguments for one optimiser step on these rows that changes no parameter."""
     size = micro_batch_size or rows
     return {
-        "output_dir": "unused", "use_cpu": True, "bf16": False, "report_to": "none", "save_strategy": "no",
-        "disable_tqdm": True, "logging_nan_inf_filter": False, "gradient_checkpointing": False, "max_steps": 1,
-        "learning_rate": 0.0, "max_grad_norm": 0.0, "per_device_train_batch_size": size,
+        "output_dir": "unused",
+        "use_cpu": True,
+        "bf16": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "logging_nan_inf_filter": False,
+        "gradient_checkpointing": False,
+        "max_steps": 1,
+        "learning_rate": 0.0,
+        "max_grad_norm": 0.0,
+        "per_device_train_batch_size": size,
         "gradient_accumulation_steps": rows // size,
-    }  # fmt: skip
+    }
 
 
-def trained(trainer: Any, model: Any) -> tuple[float, Any]:
-    """Train a :func:`token_table` by a trainer of transformers; give the loss that it reports and the table's
-    gradient."""
+def train(trainer: Any, model: Any) -> tuple[float, Any]:
+    """Train a :func:`token_table` with a trainer of transformers. Return the reported loss and the table's gradient."""
     table = model.model.table
     total = torch.zeros_like(table)
 
@@ -840,16 +855,16 @@ def trained(trainer: Any, model: Any) -> tuple[float, Any]:
         total.add_(gradient)
 
     table.register_hook(add)
-    with own_randomness():
+    with keep_random_state():
         return trainer.train().training_loss, total
 
 
-def configured_by(boundary: Any) -> Any:
-    """Give the class of the configuration of a trainer of transformers, which is named after it."""
+def config_class_of(boundary: Any) -> Any:
+    """Return the configuration class of a trainer of transformers, which has the trainer's name."""
     return getattr(boundary.module, boundary.owner.__name__.replace("Trainer", "Config"))
 
 
-def built(
+def build_trainer(
     boundary: Any,
     table: Any,
     micro: int | None,
@@ -859,17 +874,17 @@ def built(
     scores: bool = False,
     **parts: Any,
 ) -> tuple[Any, Any]:
-    """Make a trainer of transformers, of these rows, and the :func:`token_table` that it trains."""
+    """Build a trainer of transformers with these rows, and the :func:`token_table` that it trains."""
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
-    configuration = configured_by(boundary)
-    args = configuration(**{**one_step(len(rows), micro), **accepted(configuration, options)})
+    configuration = config_class_of(boundary)
+    args = configuration(**{**one_step(len(rows), micro), **keep_accepted(configuration, options)})
     model = token_table(table, after, scores=scores)
     tokenizer = table_tokenizer(model)
-    by_name = stand_in(from_pretrained=partial(itself, tokenizer))
-    silent = swapped(boundary.owner, "_send_telemetry", lambda *_: None)
-    with silent, swapped(boundary.module, "AutoTokenizer", by_name), own_randomness():
+    by_name = stand_in(from_pretrained=partial(return_first, tokenizer))
+    silent = swap(boundary.owner, "_send_telemetry", lambda *_: None)
+    with silent, swap(boundary.module, "AutoTokenizer", by_name), keep_random_state():
         trainer = boundary.owner(
             model=model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer, **parts
         )
@@ -877,7 +892,7 @@ def built(
 
 
 class TypedProcessor:
-    """A processor of texts that are numbers, a token and its type, as a vision model has them."""
+    """A processor of texts made of numbers, each a token and its type, as vision models have them."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 
@@ -887,17 +902,17 @@ class TypedProcessor:
         return dict(zip(("input_ids", "mm_token_type_ids", "attention_mask"), padded.unbind(-1)))
 
 
-def one_process(device: str) -> Any:
-    """Make an accelerator of one process: what is gathered or reduced over ranks is what it was."""
-    whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), itself)
+def make_one_process(device: str) -> Any:
+    """Make an accelerator of one process: gathering and reducing over ranks return their input."""
+    whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), return_first)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
     state = bookkeeping(deepspeed_plugin=None)
     return bookkeeping(sync_gradients=True, device=torch.device(device), state=state, **ranks, **whole)
 
 
 @contextmanager
-def own_randomness() -> Iterator[None]:
-    """Give the global generators back what they had: trainers seed them."""
+def keep_random_state() -> Iterator[None]:
+    """Restore the state of the global random generators, which trainers seed."""
     import random
 
     import numpy
@@ -911,28 +926,34 @@ def own_randomness() -> Iterator[None]:
         torch.set_rng_state(states[2])
 
 
-def with_gradient(loss: float, table: Any, gradient: Any) -> Any:
-    """Give a number the gradient that was seen, so that a contract can take it."""
+def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
+    """Return a number with this gradient, so that a contract can read it."""
     return loss + (gradient * (table - table.detach())).sum()
 
 
-#: Prompt tokens before each response of :func:`sequences`.
+#: Prompt tokens before each response of :func:`make_sequences`.
 PROMPT = 2
 
 
-def sequences(mask: Any) -> dict[str, Any]:
-    """Make a batch of PROMPT prompt tokens and the response, as a collator hands it to a trainer."""
+def make_sequences(mask: Any) -> dict[str, Any]:
+    """Make a batch of PROMPT prompt tokens and the response, as a collator passes it to a trainer."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
     ids = torch.cat([2 * prompt[:, 1:], ids], dim=1)
     whole, attention = torch.cat([prompt * 0, mask], dim=1), torch.cat([prompt, mask], dim=1)
-    return {"input_ids": ids, "attention_mask": attention, "labels": ids.masked_fill(whole == 0, -100),
-            "completion_mask": whole, "prompts": ids[:, :PROMPT], "prompt_attention_mask": prompt}  # fmt: skip
+    return {
+        "input_ids": ids,
+        "attention_mask": attention,
+        "labels": ids.masked_fill(whole == 0, -100),
+        "completion_mask": whole,
+        "prompts": ids[:, :PROMPT],
+        "prompt_attention_mask": prompt,
+    }
 
 
-def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """Generate as a model: to a prompt that comes for the first time its first answer, then its second."""
+def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
+    """Generate like a model: the first answer for the first occurrence of a prompt, then its second answer."""
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
@@ -941,11 +962,16 @@ def answered(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: A
     return stand_in(sequences=whole) if options.get("return_dict_in_generate") else whole
 
 
-def prompted(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make a batch of prompts of one token, each with a completion."""
+def make_prompted_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a batch of one-token prompts, each with a completion."""
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)
     labels = torch.cat([ones * -100, completions.masked_fill(counts == 0, -100)], dim=1)
-    return {"input_ids": torch.cat([prompts, completions], dim=1), "attention_mask": torch.cat([ones, counts], dim=1),
-            "labels": labels, "prompts": prompts, "prompt_attention_mask": ones}  # fmt: skip
+    return {
+        "input_ids": torch.cat([prompts, completions], dim=1),
+        "attention_mask": torch.cat([ones, counts], dim=1),
+        "labels": labels,
+        "prompts": prompts,
+        "prompt_attention_mask": ones,
+    }

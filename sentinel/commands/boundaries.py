@@ -31,9 +31,9 @@ _EXAMPLE = """\
   sentinel list boundaries verl --ref git:main      and whether each is there at that ref
   sentinel list boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
 
-Under "not bound" stand the functions that the adapter leaves out with a reason; and, with --ref, the other public
-functions of the modules that have a bound one. The code is read, and nothing of it is imported: a boundary is there
-under one of its names, or not in that version; or a module is missing that the adapter calls it with.
+With --ref, "not bound" lists the other public functions of the modules that have a bound one. Registered functions
+that must not be called are listed with the reason. The code is read and not imported. A boundary can exist under one
+of its names, be missing in that version, or lack a module that the adapter needs to call it.
 exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the ref is not available
 """
 
@@ -61,7 +61,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     if arguments.ref is None:
         for target in targets:
             rows += _rows(catalog, target, None)
-            unbound += [(target.name, path, reason) for path, reason in target.unbound.items()]
+            unbound += excluded_members(target)
     else:
         from sentinel.deciding.runner import opener
         from sentinel.search.bindings import Definitions, sighting
@@ -127,16 +127,21 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
     return rows
 
 
+def excluded_members(target: Target) -> list[tuple[str, str, str]]:
+    """Return (target, path, reason) of the registered functions that the adapter excludes."""
+    return [(target.name, *item) for registry in target.registries for item in registry.excludes.items()]
+
+
 def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, str, str]]:
-    """Give (target, path, reason) of functions that are not bound: those that the adapter names, and the public ones
-    beside bound ones, which have no reason."""
+    """Return (target, path, reason) of functions without a binding: excluded members of registries, then the other
+    public functions of modules that have a bound one, without a reason."""
     bound = {path for binding in target.bindings for path in binding.paths}
-    left = [(target.name, path, reason) for path, reason in target.unbound.items()]
+    left = excluded_members(target)
     for module, place in dict.fromkeys(definitions.module_of("", path) for path in sorted(bound)):
         for name, defined in definitions.module(place[1]).items() if place else ():
             path = f"{module}.{name}"
             public = defined.kind == "function" and not name.startswith("_")
-            if public and path not in bound and not target.reason_against(path):
+            if public and path not in bound and target.carries_signal(path) and not target.reason_excluded(path):
                 left.append((target.name, path, ""))
     return left
 

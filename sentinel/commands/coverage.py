@@ -1,4 +1,4 @@
-"""``sentinel coverage``: which of the functions that carry training signal are looked at, and which never were."""
+"""``sentinel coverage``: which functions that carry training signal are bound, and which of their lines laws run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.checks import subjects
 from sentinel.search.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
-from sentinel.search.inventory import STATES, Function, Source
+from sentinel.search.inventory import STATES, Function, Source, State
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.sources.commits import releases
@@ -34,17 +34,16 @@ T = TypeVar("T")
 
 _EXAMPLE = """\
   sentinel coverage verl                             at the last commit of its branch, a line for each module
-  sentinel coverage verl --ref path:~/src/verl -v    and every function, with file and line
-  sentinel coverage verl --run -v                    and which lines of them never ran while laws were searched
-  sentinel coverage verl --run deep                  in a long search
-  sentinel coverage verl --history                   at every release tag of the mirror, a line each
-  sentinel coverage verl --save reports/coverage.json    for the site, each of these
+  sentinel coverage verl --ref path:~/src/verl -v    also each function, with file and line
+  sentinel coverage verl --run -v                    also the lines that never ran while laws were searched
+  sentinel coverage verl --run deep                  the same after a long search
+  sentinel coverage verl --history                   at each release tag of the mirror, a line each
+  sentinel coverage verl --save reports/coverage.json    for the site; works with each of these
 
-A function carries training signal where its parameters, name, class and body speak of it: docs/coverage.md has the
-rule. It is looked at by a contract, left out by the adapter with a reason, or never looked at. The code is read;
-nothing of it is imported or run, except with --run.
-exit status: 0; 1 where a file could not be read, so that the table is not whole; 2 where the ref, or the mirror, is not
-available
+docs/coverage.md has the rule that decides from names and syntax whether a function carries training signal. All
+figures count every such function: those that are bound, those that are not, and those in code that carries no signal
+according to the adapter (no_signal), such as kernels and servers. The code is read, and only --run imports it.
+exit status: 0; 1 if a file could not be read and the table is incomplete; 2 if the ref or the mirror is not available
 """
 
 
@@ -60,12 +59,14 @@ def declare(commands: Commands) -> None:
         nargs="?",
         const="quick",
         dest="lines",
-        help="say which lines and branches of them run in a search (default: quick); it runs the code",
+        help="report which lines and branches run in a search of laws (default: quick); runs the code",
     )
     parser.add_argument(
-        "--save", metavar="FILE", type=Path, help="also put it there: reports/coverage.json, for the site"
+        "--save", metavar="FILE", type=Path, help="also write the result to FILE (reports/coverage.json for the site)"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="name every function, with file and line")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="list each function that has signal, with file and line"
+    )
     settings_options(parser, "repo-url", "python")
     json_option(parser)
 
@@ -99,7 +100,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         ask = partial(lines, result, checkout.path, arguments.lines, find_recipes(catalog, (target.name,)))
         runs = _in_session(target, settings, catalog, checkout.ref, ask)
         _save(arguments, target, "lines", commit=checkout.commit, level=arguments.lines, modules=_by_module(runs))
-        return _run(runs, arguments)
+        return _run(result, runs, arguments)
     _save(arguments, target, "modules", commit=checkout.commit, totals=result.totals, modules=result.modules)
     if arguments.json:
         code = {"target": target.name, "ref": str(checkout.ref), "commit": checkout.commit}
@@ -107,8 +108,12 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         say_json({**code, **counts, "functions": [_plain(each) for each in result.functions]})
         return 1 if result.unread else 0
     if arguments.verbose:
-        named = [(each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.by)) for each in result.functions]
-        say_table(("function", "place", "state", "contract, or reason"), named)
+        named = [
+            (each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.contracts))
+            for each in result.functions
+            if each.state != "no signal"
+        ]
+        say_table(("function", "place", "state", "contracts"), named)
         say("")
     rows = [(module, *_numbers(totals)) for module, totals in result.modules.items()]
     say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(result.totals))])
@@ -150,7 +155,7 @@ def _plain(function: Function) -> dict[str, Any]:
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
-    """Let what calls the boundaries say what it sees."""
+    """Return what ``ask`` makes of a worker's session and the bound functions."""
     patient = replace(settings, timeout=min(settings.timeout, PATIENCE))
     with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
@@ -158,8 +163,8 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
         return ask(session, bound)
 
 
-def _run(runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
-    """Say what ran, by module, and of each function which lines did not."""
+def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
+    """Print the lines that ran by module and, with ``-v``, the lines of each function that did not run."""
     if arguments.json:
         marks = ("ran", "idle", "branches", "taken")
         say_json([{"path": each.function.path, "file": each.function.file,
@@ -180,6 +185,8 @@ def _run(runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
     table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
     headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
     say_table(headings, [*table, ("total", *_shares(_counts(runs)))])
+    ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
+    say(f"\n{_summary(result.totals)}; {ran} of the bound functions ran under laws")
     return 0
 
 
@@ -224,11 +231,15 @@ def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:
     return str(sum(totals.values())), *map(str, totals.values())
 
 
+def _summary(totals: Mapping[State, int]) -> str:
+    total = sum(totals.values())
+    states = ", ".join(f"{number} {state} ({number / total:.0%})" for state, number in totals.items())
+    return f"{counted(total, 'function')} by the rule: {states}"
+
+
 def _say_rest(result: Coverage) -> None:
-    total, never = len(result.functions), result.totals["never looked at"]
-    share = f" ({never / total:.0%})" if total else ""
-    say(f"\n{counted(total, 'function')} of training signal, {never} never looked at{share}")
+    say(f"\n{_summary(result.totals)}")
     if result.outside:
-        say(f"bound, and not counted: the rule does not see signal in {', '.join(result.outside)}")
+        say(f"bound, but not counted because the rule sees no signal: {', '.join(result.outside)}")
     for file, why in sorted(result.unread.items()):
         say(f"not read: {file}: {why}")

@@ -89,7 +89,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
             if arguments.boundary and not comparison.selection.subjects:
-                raise SentinelError("; ".join(target.not_bound(glob) for glob in arguments.boundary))
+                raise SentinelError("; ".join(target.explain_unbound(glob) for glob in arguments.boundary))
             outcomes: list[BoundaryDiff] = []
             interrupted = False
             try:

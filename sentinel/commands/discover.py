@@ -106,7 +106,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                 raise NothingExamined(
                     f"{glob} cannot be searched: {why}"
                     if why
-                    else f"{target.not_bound(glob)}; `sentinel list boundaries {target.name}` lists the bound functions"
+                    else f"{target.explain_unbound(glob)}; `sentinel list boundaries {target.name}` lists all of them"
                 )
         open_target = runner.open_target(target.name, ref, [item.binding for item in chosen])
         search = Discovery(

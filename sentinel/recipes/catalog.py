@@ -15,7 +15,7 @@ from typing import TypeVar
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.laws.law import Law
-from sentinel.targets import Target
+from sentinel.targets import MOST_GLOBS, Target
 from sentinel.targets.loading import load_file
 
 _T = TypeVar("_T")
@@ -134,6 +134,10 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
             raise SentinelError(
                 f"{adapter.file}: {registry.decorator} is like {registry.like!r}, which is not bound{which}"
             )
+    if len(adapter.target.no_signal) > MOST_GLOBS:
+        raise SentinelError(
+            f"{adapter.file}: no_signal: {len(adapter.target.no_signal)} globs; write at most {MOST_GLOBS}"
+        )
 
 
 def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:

@@ -113,7 +113,7 @@ class LawId:
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
             bound = any(self.boundary in binding.paths for binding in target.bindings)
-            what = f"{self.boundary} has no law to search" if bound else target.not_bound(self.boundary)
+            what = f"{self.boundary} has no law to search" if bound else target.explain_unbound(self.boundary)
         elif self.law not in (None, *of_boundary):
             what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
         else:

@@ -105,7 +105,7 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
     counts: Counter[Registry] = Counter()
     for registry, path, takes in _entries(target, checkout):
         counts[registry] += 1
-        if counts[registry] <= _MOST and path not in bound and not target.reason_against(path):
+        if counts[registry] <= _MOST and path not in bound and path not in registry.excludes:
             like = target.binding(registry.like)
             member = target.binding(path, like.contract) if like is not None else None
             assert member is not None, "the catalog has looked whether it is bound"

@@ -1,5 +1,4 @@
-"""Says of every function that carries training signal whether a contract looks at it, a reason leaves it out, or
-nobody has looked at it."""
+"""Reports for each function that carries training signal whether it is bound, and which of its lines run under laws."""
 
 from __future__ import annotations
 
@@ -21,15 +20,12 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-#: How an adapter's reason begins where there is none but that nobody has bound it: that is not to be left out.
-NOT_YET = "not yet bound"
-
 
 @dataclass(frozen=True)
 class Coverage:
-    """:ivar functions: the inventory, by file and line.
-    :ivar outside: bound boundaries that the rule does not have in the inventory.
-    :ivar unread: file -> why it could not be read: what it defines is not counted.
+    """:ivar functions: the whole inventory by file and line, before any exclusion.
+    :ivar outside: bound functions in which the rule sees no signal.
+    :ivar unread: file -> why it could not be read; its functions are not counted.
     """
 
     functions: tuple[Function, ...]
@@ -56,10 +52,10 @@ def counted(functions: Sequence[Function]) -> dict[State, int]:
 def coverage(
     target: Target, trees: Trees, tree: str = "", parsed: dict[tuple[str, str], Source] | None = None
 ) -> Coverage:
-    """Give the coverage of a target at one tree.
+    """Return the coverage of a target at one tree.
 
-    :param parsed: file and blob -> what was read of them; kept from tree to tree, as most files stay the same.
-    :raises SentinelError: where a file takes too long, or too much memory, to parse.
+    :param parsed: file and blob -> its parsed source; shared between trees because most files stay the same.
+    :raises SentinelError: if a file takes too much time or memory to parse.
     """
     names: dict[str, Source] = {}
     definitions = Definitions(trees, target.roots, lambda blob: names[blob].names if blob in names else {})
@@ -74,7 +70,7 @@ def coverage(
 
 
 def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
-    """Give the coverage of some files of a tree."""
+    """Return the coverage of some files of a tree."""
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
@@ -83,21 +79,15 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
             place = where.definition.file, where.definition.name.span
             paths[place] = where.definition.path
             bound[place].append(binding.contract)
-    reasons = {
-        (definition.file, definition.name.span): reason
-        for path, reason in target.unbound.items()
-        if (definition := definitions.find(tree, path)) is not None
-    }
     functions = []
     for file, source in sources.items():
         module = target.module_of(file)
         for function in source.functions:
             place = file, function.span
-            reason = reasons.get(place) or target.reason_against(f"{module}.{function.name}")
-            left_out = bool(reason) and not reason.startswith(NOT_YET)
-            state: State = "by contract" if place in bound else "left out" if left_out else "never looked at"
-            by = tuple(dict.fromkeys(bound[place])) if place in bound else (reason,) if reason else ()
-            functions.append(replace(function, file=file, state=state, by=by))
+            signal = target.carries_signal(f"{module}.{function.name}")
+            state: State = "bound" if place in bound else "not bound" if signal else "no signal"
+            contracts = tuple(dict.fromkeys(bound.get(place, ())))
+            functions.append(replace(function, file=file, state=state, contracts=contracts))
     inside = {(function.file, function.span) for function in functions}
     outside = tuple(sorted(path for place, path in paths.items() if place not in inside))
     unread = {file: source.unread for file, source in sources.items() if source.unread}
@@ -106,11 +96,11 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a function that is looked at.
+    """The lines of a function that is bound, or that a bound function calls.
 
-    :ivar ran: those that ran while laws were searched; none where it never was called.
-    :ivar idle: those of a function that ran, which did not.
-    :ivar branches: ways that lead on from its lines that have several, where it ran; ``taken`` of them were gone.
+    :ivar ran: the lines that ran during the search; empty if the function was never called.
+    :ivar idle: the other lines of a function that was called.
+    :ivar branches: the number of exits of lines with more than one, and ``taken``, the number that were taken.
     """
 
     function: Function
@@ -128,8 +118,10 @@ def lines(
     session: LawSession,
     bound: Iterable[Subject],
 ) -> list[Lines]:
-    """Give the lines and branches of each function that a contract looks at, or that ran beside one, which ran in a
-    search; as coverage.py counts them, without those that raise.
+    """Search the laws of bound functions and return the lines and branches that ran, as coverage.py counts them.
+
+    The result has each bound function and each other function of the inventory that ran. Lines that raise are not
+    counted.
     """
     from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
     from sentinel.search.survey import LEVELS
@@ -172,7 +164,7 @@ def lines(
             exits = [ways[line] for line in inside if line in ways]
             of, gone_ways = (sum(numbers) for numbers in zip(*exits)) if exits else (0, 0)
             per_function.append(Lines(each, ran, tuple(sorted(never.intersection(inside))), of, gone_ways))
-        elif each.state == "by contract":
+        elif each.state == "bound":
             per_function.append(Lines(each, (), ()))
     return per_function
 

@@ -106,16 +106,18 @@ _PYTHON = ".".join(map(str, sys.version_info[:2]))
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
-State = Literal["by contract", "left out", "never looked at"]
+State = Literal["bound", "not bound", "no signal"]
 STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method that carries training signal.
+    """A function or method that carries training signal by the rule.
 
-    :ivar name: in its module, with its classes; :ivar file: once it is known in which tree it is.
-    :ivar by: the contracts that it is bound to, or the reason why it is left out.
+    :ivar name: the name within the module, with its classes.
+    :ivar file: the file, empty until the tree is known.
+    :ivar state: whether a binding exists; ``no signal`` if the adapter's globs exclude it.
+    :ivar contracts: the contracts that it is bound to.
     """
 
     module: str
@@ -124,8 +126,8 @@ class Function:
     line: int
     end_line: int
     subjects: tuple[str, ...]
-    state: State = "never looked at"
-    by: tuple[str, ...] = ()
+    state: State = "not bound"
+    contracts: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:

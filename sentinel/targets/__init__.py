@@ -65,6 +65,9 @@ class Dialect:
         return all(inputs.get(name) in values for name, values in self.where.items())
 
 
+#: The most globs that :attr:`Target.no_signal` may have.
+MOST_GLOBS = 12
+
 #: ``call(boundary, inputs) -> outputs``; see :class:`Binding`.
 BoundaryCall = Callable[[Any, Mapping[str, Any]], Any]
 
@@ -144,11 +147,13 @@ class Registry:
     :ivar like: the dotted path of a bound member.
     :ivar table: the table to which a module adds a function without the decorator: ``table.register("name",
         function)``, or ``table["name"] = function``.
+    :ivar excludes: dotted path of a registered function that must not be called -> the reason, in one line.
     """
 
     decorator: str
     like: str
     table: str = ""
+    excludes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Binding:
@@ -189,8 +194,9 @@ class Target:
     :ivar defaults: sources of the configuration's defaults: dotted paths of dataclasses, or of functions that return a
         function which adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
         options gets the others.
-    :ivar unbound: dotted path of a function that carries training signal and is not bound -> why not. A path with
-        ``*`` speaks of all that it matches; of several, the first. What "not yet bound" begins is not left out.
+    :ivar no_signal: globs over dotted paths of code that carries no training signal although its names suggest it,
+        such as kernels and servers; at most :data:`MOST_GLOBS`. ``sentinel coverage -v`` does not list the functions
+        that match, but all figures count them.
     """
 
     name: str
@@ -200,7 +206,7 @@ class Target:
     branch: str = "main"
     preload: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
-    unbound: Mapping[str, str] = field(default_factory=dict)
+    no_signal: tuple[str, ...] = ()
     ghost_versions: Mapping[str, str] = field(default_factory=dict)
     at_import: Mapping[str, Any] = field(default_factory=dict)
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -229,29 +235,26 @@ class Target:
         )
         return next(chain(today, before, alike), None)
 
-    def reason_against(self, path: str) -> str:
-        """Say why a function is not bound, where the adapter says so of it or of its like, by the name of here or of
-        today."""
-        names = [path]
-        for today, several in self.moved.items():
-            names += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
-        for name in names:
-            if name in self.unbound:
-                return self.unbound[name]
-            for entry, reason in self.unbound.items():
-                if "*" in entry and fnmatchcase(name, entry):
-                    return reason
-        return ""
+    def reason_excluded(self, path: str) -> str:
+        """Return the reason why a registered function must not be called; empty if its registry does not exclude it."""
+        return next((registry.excludes[path] for registry in self.registries if path in registry.excludes), "")
 
-    def not_bound(self, name: str) -> str:
-        """Say that nothing of this name is bound, why not if the adapter says so, and the nearest that is bound.
+    def carries_signal(self, path: str) -> bool:
+        """Return False if a function's dotted path, today's or a former one, matches one of ``no_signal``."""
+        paths = [path]
+        for today, several in self.moved.items():
+            paths += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
+        return not any(fnmatchcase(each, glob) for each in paths for glob in self.no_signal)
+
+    def explain_unbound(self, name: str) -> str:
+        """Return a message that a function has no binding, with the reason if a registry excludes it, and the nearest
+        function that has one.
 
         :param name: a dotted path, or its last part.
         """
         last = name.rpartition(".")[2]
-        reason = self.reason_against(name) or next(
-            (why for path, why in self.unbound.items() if name == path.rpartition(".")[2]), ""
-        )
+        excluded = {path: why for registry in self.registries for path, why in registry.excludes.items()}
+        reason = next((why for path, why in excluded.items() if name in (path, path.rpartition(".")[2])), "")
         bound = list(dict.fromkeys(binding.boundary for binding in self.bindings))
         alike = [path for path in bound if path.rpartition(".")[2] == last] or [
             path
@@ -260,8 +263,9 @@ class Target:
             if path.rpartition(".")[2] == near
         ]
         nearest = get_close_matches(name, alike or bound, 1, 0.0)
-        said = f"the adapter of {self.name} does not bind {name!r}{f' ({reason})' if reason else ''}"
-        return f"{said}; the nearest that it binds is {nearest[0]}" if nearest else said
+        message = f"the adapter of {self.name} does not bind {name!r}"
+        message += f", which its registry excludes ({reason})" if reason else ""
+        return f"{message}; the nearest bound function is {nearest[0]}" if nearest else message
 
     def module_of(self, file: str) -> str:
         """Return the dotted name of a file in the package roots, from its repository path."""

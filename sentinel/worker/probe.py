@@ -24,8 +24,8 @@ from sentinel.binding.drift import (
     StandInMissingError,
     StandInNamespace,
     UnknownInputError,
-    answered_by,
-    as_self,
+    give_class_attributes,
+    use_declared_defaults,
 )
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
@@ -55,7 +55,7 @@ def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call as the generic contract does: the arguments as the recipe names them, nothing translated."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
     if boundary.owner is not None and type(inputs["self"]) is StandInNamespace:
-        as_self(inputs["self"], boundary.owner)
+        give_class_attributes(inputs["self"], boundary.owner)
     positional = [*leading, *inputs["positional"]]
     signature = inspect.signature(boundary.function)
     try:
@@ -108,7 +108,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
     """Find the boundary that a request names, and describe it."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
-    answered_by(partial(defaults.default_of, load_file(Path(request["adapter"])).TARGET.defaults))
+    use_declared_defaults(partial(defaults.default_of, load_file(Path(request["adapter"])).TARGET.defaults))
     file, line, signature = calling.source_of(boundary.function)
     return Preparation(
         boundary,

@@ -27,7 +27,7 @@ ROWS = "raise SystemExit('this was run')\n\ndef pack(input_ids, seqlens):\n    r
 def work(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working tree that has one function of each state, and one that carries nothing."""
     adapter = catalog.adapters["tiny"]
-    target = replace(adapter.target, unbound={"tiny.rows.pack": "it moves rows"})
+    target = replace(adapter.target, no_signal=("tiny.rows.*",))
     changed = replace(catalog, adapters={"tiny": replace(adapter, target=target)})
     monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: changed)
     folder = tmp_path / "work" / "tiny"
@@ -41,11 +41,15 @@ def test_the_table_of_modules_and_the_total(run_sentinel, work):
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
     assert answer.status == 0, answer.err
     lines = [line.split() for line in answer.out.splitlines()]
-    assert ["tiny.losses", "2", "1", "0", "1"] in lines
-    assert ["tiny.rows", "1", "0", "1", "0"] in lines
+    assert ["tiny.losses", "2", "1", "1", "0"] in lines
+    assert ["tiny.rows", "1", "0", "0", "1"] in lines
     assert ["total", "3", "1", "1", "1"] in lines
-    assert answer.out.endswith("3 functions of training signal, 1 never looked at (33%)\n")
+    # A glob hides functions from the list, and never from the figures.
+    assert answer.out.endswith("3 functions by the rule: 1 bound (33%), 1 not bound (33%), 1 no signal (33%)\n")
     assert "masked_mean" not in answer.out
+    listed = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "-v").out
+    assert "tiny.losses.masked_mean" in listed
+    assert "tiny.rows.pack" not in listed
 
 
 GUARDED = """\
@@ -66,6 +70,9 @@ def test_which_lines_a_quick_search_runs(run_sentinel, work):
     words = " ".join(answer.out.split())
     assert "tiny.losses.agg_loss tiny/losses.py:1 3 module" in words
     assert "tiny.losses 2 0 4 75% 2 50%" in words  # it went past the condition, and never into it
+    assert words.endswith(
+        "1 bound (33%), 1 not bound (33%), 1 no signal (33%); 1 of the bound functions ran under laws"
+    )
     told, beside = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run", "--json").json()
     assert (told["path"], told["ran"], told["idle"]) == ("tiny.losses.agg_loss", [2, 4], [3])
     assert (told["branches"], told["taken"]) == (2, 1)
@@ -78,7 +85,7 @@ def test_what_the_site_shows_is_put_into_one_file(run_sentinel, work, tmp_path):
     for more in ((), ("--run",)):
         assert run_sentinel("coverage", "tiny", "--ref", f"path:{work}", *more, "--save", file).status == 0
     told = json.loads(file.read_text())["coverage"]["tiny"]
-    assert told["modules"]["totals"]["never looked at"] == 1
+    assert told["modules"]["totals"]["not bound"] == 1
     assert told["lines"]["modules"]["tiny.losses"]["ran"] == 3
 
 
@@ -90,12 +97,8 @@ def test_lines_want_the_library_that_counts_them(run_sentinel, work, monkeypatch
 
 def test_for_programs(run_sentinel, work):
     found = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--json").json()
-    assert found["totals"] == {
-        "by contract": 1,
-        "left out": 1,
-        "never looked at": 1,
-    }
-    assert found["modules"]["tiny.rows"]["left out"] == 1
+    assert found["totals"] == {"bound": 1, "not bound": 1, "no signal": 1}
+    assert found["modules"]["tiny.rows"]["no signal"] == 1
     assert found["functions"][0]["path"] == "tiny.losses.agg_loss"
     assert (found["target"], found["outside"], found["unread"]) == ("tiny", [], {})
 
@@ -103,7 +106,7 @@ def test_for_programs(run_sentinel, work):
 def test_a_bound_boundary_that_the_rule_does_not_see_is_named(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text("def agg_loss(x):\n    return other(x)\n")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
-    assert "bound, and not counted: the rule does not see signal in tiny.losses.agg_loss" in answer.out
+    assert "bound, but not counted because the rule sees no signal: tiny.losses.agg_loss" in answer.out
 
 
 def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel, work):
@@ -123,6 +126,9 @@ def test_without_a_mirror(run_sentinel):
 @pytest.mark.usefixtures("mirrored")
 def test_of_a_mirror(run_sentinel):
     answer = run_sentinel("coverage", "tiny")
-    assert (answer.status, answer.out.splitlines()[-1]) == (0, "1 function of training signal, 0 never looked at (0%)")
+    assert (answer.status, answer.out.splitlines()[-1]) == (
+        0,
+        "1 function by the rule: 1 bound (100%), 0 not bound (0%), 0 no signal (0%)",
+    )
     answer = run_sentinel("coverage", "tiny", "--history")
     assert (answer.status, "no release tags" in answer.err) == (2, True)

@@ -536,7 +536,7 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
         (["tinny", "git:main", "git:main"], "unknown target 'tinny'"),
         (
             ["tiny", "git:main", "git:main", "--boundary", "agg_los"],
-            "does not bind 'agg_los'; the nearest that it binds is tiny.losses.agg_loss",
+            "does not bind 'agg_los'; the nearest bound function is tiny.losses.agg_loss",
         ),
         (["tiny", "git:main", "git:main", "--examples", "0"], "at least one scenario has to be drawn"),
     ],

@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
 from sentinel.recipes.grades import realism, root
-from sentinel.targets import Binding, PackageRoot, Target
+from sentinel.targets import Binding, PackageRoot, Registry, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = bundled_catalog().contracts
@@ -184,21 +184,31 @@ def test_an_adapters_mistake_is_told_with_its_file(tmp_path, written, mistaken, 
     assert says in str(told.value)
 
 
-@pytest.mark.parametrize("target", sorted(bundled_catalog().adapters))
-def test_why_a_function_is_not_bound_is_true_of_every_release(target):
-    """A reason is given for whichever revision was asked about."""
-    reasons = set(bundled_catalog().targets[target].unbound.values())
-    assert [reason for reason in reasons if re.search(r"\brelease \d|\d\.\d|no more\b", reason)] == []
-
-
-def test_what_is_not_bound_is_told_with_its_reason_and_the_nearest_that_is():
+def test_a_function_without_a_binding_is_reported_with_the_nearest_bound_one():
     bindings = tuple(Binding(f"pkg.{name}", "call") for name in ("losses.agg_loss", "kl.penalty"))
-    target = Target("t", "", (PackageRoot("pkg"),), bindings=bindings, unbound={"pkg.losses.gift*": "of a month"})
-    near = "; the nearest that it binds is"
-    assert target.not_bound("pkg.core.agg_loss") == (
+    registry = Registry("register", "pkg.losses.agg_loss", excludes={"pkg.losses.gift_loss": "it asks a server"})
+    target = Target("t", "", (PackageRoot("pkg"),), bindings=bindings, registries=(registry,))
+    near = "; the nearest bound function is"
+    assert target.explain_unbound("pkg.core.agg_loss") == (
         f"the adapter of t does not bind 'pkg.core.agg_loss'{near} pkg.losses.agg_loss"
     )
-    assert target.not_bound("pkg.losses.gift_loss").startswith(
-        "the adapter of t does not bind 'pkg.losses.gift_loss' (of a month); "
-    )
-    assert target.not_bound("penalt").endswith(f"{near} pkg.kl.penalty")
+    for name in ("pkg.losses.gift_loss", "gift_loss"):
+        assert target.explain_unbound(name) == (
+            f"the adapter of t does not bind '{name}', which its registry excludes (it asks a server)"
+            f"{near} pkg.losses.agg_loss"
+        )
+    assert target.explain_unbound("penalt").endswith(f"{near} pkg.kl.penalty")
+
+
+def test_an_adapter_with_too_many_globs_is_refused(tmp_path):
+    """Globs are for kernels and servers. A list of all that nobody has bound belongs nowhere."""
+    catalog = bundled_catalog()
+    text = catalog.adapters["demo"].file.read_text(encoding="utf-8").replace('name="demo"', 'name="mine"')
+    globs = 'no_signal=tuple(f"demo_rl.{number}.*" for number in range({})),'
+    for number in (12, 13):
+        file = tmp_path / f"mine{number}.py"
+        file.write_text(text.replace("    bindings=(", f"    {globs.replace('{}', str(number))}\n    bindings=(", 1))
+        if number == 12:
+            catalog.with_(adapters=[file])
+    with pytest.raises(SentinelError, match="no_signal: 13 globs; write at most 12"):
+        catalog.with_(adapters=[file])

@@ -127,7 +127,7 @@ FILES = {
 
 
 def seen(history: History, catalog: Catalog) -> list[Coverage]:
-    moved = replace(catalog.targets["tiny"], unbound={"*.rows.p*": "it moves rows"}, moved={"tiny": ("old",)})
+    moved = replace(catalog.targets["tiny"], no_signal=("*.rows.p*",), moved={"tiny": ("old",)})
     target = replace(moved, roots=(*moved.roots, replace(moved.roots[0], path="old")))
     trees = GitTrees(history.path / ".git")
     try:
@@ -142,16 +142,12 @@ def test_the_states_of_functions_over_a_history(history, tiny_catalog):
     history.commit({"tiny/losses.py": "def agg_loss(x, y):\n    return (x * y).sum()\n", "tiny/rows.py": "def ("})
     before, now, broken = seen(history, tiny_catalog)
     for package, found in (("old", before), ("tiny", now)):
-        assert {function.path: (function.state, function.by) for function in found.functions} == {
-            f"{package}.losses.agg_loss": ("by contract", ("loss_aggregation",)),
-            f"{package}.losses.masked_mean": ("never looked at", ()),
-            f"{package}.rows.pack": ("left out", ("it moves rows",)),
+        assert {function.path: (function.state, function.contracts) for function in found.functions} == {
+            f"{package}.losses.agg_loss": ("bound", ("loss_aggregation",)),
+            f"{package}.losses.masked_mean": ("not bound", ()),
+            f"{package}.rows.pack": ("no signal", ()),
         }
-    assert now.modules["tiny.rows"] == {
-        "by contract": 0,
-        "left out": 1,
-        "never looked at": 0,
-    }
+    assert now.modules["tiny.rows"] == {"bound": 0, "not bound": 0, "no signal": 1}
     assert sum(now.totals.values()) == 3
     assert (now.outside, dict(now.unread)) == ((), {})
     # What is bound and speaks of nothing is not counted, and what cannot be read is not passed over in silence.
@@ -183,8 +179,8 @@ def test_fixes_are_mined_that_nobody_has_shown(history, tiny_catalog, store, tmp
     known = unseen["Known"]("tiny", [tmp_path / "known.jsonl"])
     mined = list(unseen["Miner"](tiny_catalog.targets["tiny"], store).candidates(known))
     assert {one.subject: (one.state, [function.path for function in one.functions]) for one in mined} == {
-        "Fix the denominator (#1)": ("by contract", ["tiny.losses.agg_loss"]),
+        "Fix the denominator (#1)": ("bound", ["tiny.losses.agg_loss"]),
         "fix a comment": ("outside the inventory", []),
-        "wrong mean (#4)": ("never looked at", ["tiny.losses.masked_mean"]),
+        "wrong mean (#4)": ("not bound", ["tiny.losses.masked_mean"]),
         "bugfix": ("outside the inventory", []),
     }

@@ -64,6 +64,17 @@ def test_what_is_registered_is_found(tmp_path, file, text, found):
     assert {member.like for member in members} <= {"demo_rl.losses.agg_loss"}
 
 
+def test_an_excluded_member_is_not_searched(tmp_path):
+    tree = copy_demo(tmp_path / "tree")
+    (tree / "demo_rl" / "more.py").write_text(ADDED)
+    demo = bundled_catalog().targets["demo"]
+    path = "demo_rl.more.mean_over_all_tokens"
+    assert path in [member.boundary for member in registered(demo, opened(tree))]
+    excluding = replace(demo.registries[0], excludes={path: "it asks a server"})
+    target = replace(demo, registries=(excluding,))
+    assert path not in [member.boundary for member in registered(target, opened(tree))]
+
+
 def test_a_member_keeps_the_laws_that_know_no_algorithm(tmp_path):
     tree = copy_demo(tmp_path / "tree")
     (tree / "demo_rl" / "more.py").write_text(ADDED)

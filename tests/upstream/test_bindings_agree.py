@@ -48,12 +48,12 @@ BY_RECIPES = ("advantage_step", "batch_surgery", "training_input")
 NOWHERE = ("skyrl_train.utils.ppo_utils.sapo_policy_loss", f"{PPO}.normalize_advantages_dict")
 #: Takes the tokens of the largest covariance; in the plain scenario two of them tie.
 TIED = ("kl_cov",)
-#: Settings that a revision refuses, loudly, and a difference that is none.
+#: Errors for settings that a revision or a contract does not have, and a difference that is only rounding.
 SAID = (
     "has no IcePop",
-    "there is no definition of this option for ratios",
-    "weights are cut from above",
-    "is a rounding off",
+    "the contract does not define this option for ratios",
+    "weights are clamped from above",
+    "has rounding errors",
 )
 
 #: boundary -> the scenarios in which it is not what the oracle says.

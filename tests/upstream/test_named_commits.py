@@ -1,6 +1,5 @@
 """Every boundary at older commits of the corpus: bound, and answering; or the adapter says why not."""
 
-import ast
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +10,12 @@ from commits import COMMITS, EVERY
 from renamed import revisions, sightings
 from shipped import MIRRORS, runner
 
-from sentinel.commands.boundaries import left_unbound
 from sentinel.deciding.law_session import Undecidable
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.bindings import Definitions, Sighting, sighting
-from sentinel.search.checks import registered, subjects
+from sentinel.search.checks import subjects
 from sentinel.search.coverage import CheckoutTrees
-from sentinel.search.inventory import signal_functions
 from sentinel.sources import open_checkout
 from sentinel.sources.commits import commit
 from sentinel.sources.gitbinary import GitError
@@ -132,18 +129,3 @@ def test_every_boundary_answers_or_has_a_reason(place):
         ):
             wrong[key] = f"{kind}: {reason}; in the text {place.there[key]}"
     assert not wrong, "\n".join(f"{boundary} ({contract}): {why}" for (boundary, contract), why in wrong.items())
-
-
-def test_every_function_of_the_signal_beside_a_boundary_is_spoken_of(place):
-    """In the modules that have a bound one, at their present or former place. What carries no training signal, by the
-    inventory's rule, no adapter has to name; what is registered is bound as its family is."""
-    bound = {binding.boundary for binding in registered(place.target, place.checkout)}
-    left = [path for _, path, reason in left_unbound(place.target, place.text) if not reason and path not in bound]
-    assert [path for path in left if carries_signal(place, path)] == []
-
-
-def carries_signal(place: Place, path: str) -> bool:
-    found = place.text.find("", path)
-    body = ast.parse((place.checkout.path / found.file).read_bytes()).body
-    functions = signal_functions(body, place.target.module_of(found.file))
-    return any(function.span == found.name.span for function in functions)

@@ -25,7 +25,7 @@ from pathlib import Path
 from sentinel.targets.loading import load_file
 WHOLE = load_file(Path({adapter!r})).TARGET
 LIKE = {{registry.like for registry in WHOLE.registries}}
-TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary in LIKE), unbound={{}})
+TARGET = replace(WHOLE, bindings=tuple(b for b in WHOLE.bindings if b.boundary in LIKE))
 """
 
 

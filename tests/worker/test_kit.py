@@ -15,7 +15,7 @@ from sentinel.worker.calling import Boundary
 
 def test_a_swap_ends_with_its_block_even_where_that_fails():
     owner = SimpleNamespace(name="own")
-    with pytest.raises(KeyError), kit.swapped(owner, "name", "other"):  # noqa: PT012
+    with pytest.raises(KeyError), kit.swap(owner, "name", "other"):  # noqa: PT012
         assert owner.name == "other"
         raise KeyError
     assert owner.name == "own"
@@ -23,20 +23,20 @@ def test_a_swap_ends_with_its_block_even_where_that_fails():
 
 def test_what_is_not_there_is_not_swapped():
     owner = SimpleNamespace()
-    with kit.swapped(owner, "name", "other"):
+    with kit.swap(owner, "name", "other"):
         assert not hasattr(owner, "name")
 
 
 def test_several_swaps_end_together():
     owner = SimpleNamespace(name="own", size=1)
-    with pytest.raises(KeyError), kit.all_swapped(owner, name="other", size=2, lacking=3):  # noqa: PT012
+    with pytest.raises(KeyError), kit.swap_all(owner, name="other", size=2, lacking=3):  # noqa: PT012
         assert vars(owner) == {"name": "other", "size": 2}
         raise KeyError
     assert vars(owner) == {"name": "own", "size": 1}
 
 
 def test_megatron_alone_is_the_first_and_last_of_its_ranks_unless_said_otherwise():
-    mpu = kit.megatron_alone(get_context_parallel_world_size=2)
+    mpu = kit.make_single_rank_mpu(get_context_parallel_world_size=2)
     assert (mpu.get_data_parallel_world_size(), mpu.get_context_parallel_world_size(check=True)) == (1, 2)
     assert (mpu.is_pipeline_last_stage(), mpu.get_data_parallel_group()) == (True, None)
 
@@ -47,7 +47,7 @@ def test_a_stand_in_says_what_it_lacks():
 
 
 def test_a_dot_leads_into_a_group_of_options():
-    options = kit.nested({"plain": 1, "actor.clip.low": 0.2, "actor.lr": 0.1})
+    options = kit.nest_options({"plain": 1, "actor.clip.low": 0.2, "actor.lr": 0.1})
     assert (options.plain, options.actor.clip.low, options.actor.lr) == (1, 0.2, 0.1)
     with pytest.raises(StandInMissingError, match="high"):
         options.actor.clip.high  # noqa: B018
@@ -61,18 +61,18 @@ def test_an_unbuilt_instance_has_its_class_and_these_attributes_alone():
         def rate(self) -> float:
             return self.given  # type: ignore[attr-defined,no-any-return]
 
-    assert kit.unbuilt(Trainer, given=0.5).rate() == 0.5
+    assert kit.make_unbuilt(Trainer, given=0.5).rate() == 0.5
 
 
 def test_an_option_of_a_later_version_is_taken_at_what_was_usual_alone():
     class Loss:
         def __init__(self, clip: float) -> None: ...
 
-    assert kit.accepted(Loss, {"clip": 0.2, "dual": None}, {"dual": None}) == {"clip": 0.2}
+    assert kit.keep_accepted(Loss, {"clip": 0.2, "dual": None}, {"dual": None}) == {"clip": 0.2}
     with pytest.raises(AbsentError, match="no option 'dual'"):
-        kit.accepted(Loss, {"clip": 0.2, "dual": 3.0}, {"dual": None})
+        kit.keep_accepted(Loss, {"clip": 0.2, "dual": 3.0}, {"dual": None})
     with pytest.raises(AbsentError, match="no option 'dual'"):
-        kit.accepted(Loss, {"dual": None})
+        kit.keep_accepted(Loss, {"dual": None})
 
 
 def test_rows_are_asked_as_a_data_set_is():
@@ -90,7 +90,7 @@ def test_rows_are_asked_as_a_data_set_is():
 def test_both_sides_are_as_wide_as_the_longer():
     torch = pytest.importorskip("torch")
     inputs = {"chosen_mask": torch.ones(1, 1), "rejected_mask": torch.ones(1, 3)}
-    assert kit.both_sides(inputs, "mask", -1.0).tolist() == [[1, -1, -1], [1, 1, 1]]
+    assert kit.join_both_sides(inputs, "mask", -1.0).tolist() == [[1, -1, -1], [1, 1, 1]]
 
 
 @pytest.mark.parametrize(("found", "score"), [(1.0, 1.0), ({"score": 0.5, "acc": True}, 0.5), ((0.0, "said"), 0.0)])
@@ -107,7 +107,7 @@ def test_a_row_whose_label_is_not_its_own_is_dealt_to_nobody():
     order = torch.tensor([2, 0, 3, 1])
     moved = {name: column[order] for name, column in held.items()}
     batch = SimpleNamespace(batch=moved, non_tensor_batch={"label": [2, 0, 3, 0]})
-    assert kit.dealt(batch, 2) == {"parts": [[2, 0], [3]]}
+    assert kit.read_dealt_rows(batch, 2) == {"parts": [[2, 0], [3]]}
 
 
 # -- models of transformers --------------------------------------------------------------------------------------------
@@ -165,9 +165,9 @@ def test_the_gradient_that_arrives_at_a_table_is_that_of_each_token():
                 (loss / 2).backward()
             return SimpleNamespace(training_loss=loss.item())
 
-    loss, arrived = kit.trained(Trainer(), model)
+    loss, arrived = kit.train(Trainer(), model)
     assert arrived[:, 1:-1].flatten().tolist() == pytest.approx([-0.25] * 4, rel=1e-5)
-    (gradient,) = torch.autograd.grad(kit.with_gradient(loss, table, arrived[:, 1:-1]), table)
+    (gradient,) = torch.autograd.grad(kit.attach_gradient(loss, table, arrived[:, 1:-1]), table)
     assert torch.equal(gradient, arrived[:, 1:-1])
 
 
@@ -175,7 +175,7 @@ def test_generators_that_are_seeded_go_on_where_they_were():
     import torch
 
     before = torch.get_rng_state()
-    with kit.own_randomness():
+    with kit.keep_random_state():
         torch.manual_seed(5)
     kit.token_table(torch.zeros(1, 1))
     assert torch.equal(before, torch.get_rng_state())
@@ -282,7 +282,7 @@ def _boundary() -> Boundary:
 
 def test_a_call_is_declared_by_places_names_and_words():
     inputs = {"values": [1], "bounds": 2, "side": "left", "other": 3}
-    found = kit.passed(
+    found = kit.call_with(
         _boundary(),
         inputs,
         leading=("values", "bounds"),
@@ -296,12 +296,12 @@ def test_a_call_is_declared_by_places_names_and_words():
 
 def test_a_word_that_a_function_lacks_is_of_another_version():
     with pytest.raises(AbsentError, match="has no side middle"):
-        kit.passed(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
+        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
 
 
 def test_an_input_that_a_function_lacks_is_drift():
     with pytest.raises(DriftError, match="no parameter for 'other'"):
-        kit.passed(_boundary(), {"values": [1], "bounds": 2, "other": 3})
+        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "other": 3})
 
 
 def test_a_family_fixes_what_its_member_lacks():
@@ -347,7 +347,7 @@ def test_a_command_line_is_a_configuration_too():
         parser.add_argument("--seed", type=int, required=True)
         raise ImportError("an engine, which adds more")
 
-    make = kit.of_parser(adds, port=1)
+    make = kit.parser_options(adds, port=1)
     made, said = kit.with_options(make, {"top_p": "top_p", "seed": "seed"}, {"top_p": None, "seed": 5})
     assert (made.top_p, made.seed, made.port) == (0.7, 5, 1)
     assert said == {"top_p": 0.7, "seed": 5}

@@ -41,8 +41,7 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
         note = "" if id(binding) in searched else reasons.get(binding.boundary, "")
         boundaries.append({"name": binding.boundary, "contract": binding.contract, "cells": cells, "note": note})
     checks = sum(cell["state"] != "none" for boundary in boundaries for cell in boundary["cells"])
-    unbound = dict(sorted(target.unbound.items()))
-    return {"target": name, "laws": laws, "boundaries": boundaries, "checks": checks, "unbound": unbound}
+    return {"target": name, "laws": laws, "boundaries": boundaries, "checks": checks}
 
 
 def _state(

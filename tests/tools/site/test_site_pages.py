@@ -266,7 +266,7 @@ def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, rep
 
 def test_which_functions_are_looked_at_stands_by_module_and_release(site, reports):
     assert "carry training signal</h3>" not in (site() / "coverage.html").read_text()
-    totals = {"by contract": 2, "left out": 1, "never looked at": 4}
+    totals = {"bound": 2, "not bound": 4, "no signal": 1}
     verl = {
         "modules": {"commit": "0123456789", "totals": totals, "modules": {"verl.<b>": totals}},
         "lines": {"modules": {"verl.<b>": {"lines": 10, "ran": 7, "branches": 4, "taken": 3}}},
@@ -274,7 +274,7 @@ def test_which_functions_are_looked_at_stands_by_module_and_release(site, report
     }
     (reports / "coverage.json").write_text(json.dumps({"coverage": {"verl": verl}}))
     text = Page(site() / "coverage.html").text
-    for said in ("7 at 012345678: 2 by contract, 1 left out, 4 never", "verl.<b>", "7 of 10", "3 of 4", "v<i>"):
+    for said in ("7 at 012345678: 2 bound, 4 not bound, 1 no signal", "verl.<b>", "7 of 10", "3 of 4", "v<i>"):
         assert said in text
 
 
