@@ -33,8 +33,8 @@ from typing import Any
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.records.bisection import bisect
+from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
-from sentinel.records.record import Selection
 from sentinel.settings import Settings
 from sentinel.sources import Home, MirrorStore
 from sentinel.sources.home import size_of

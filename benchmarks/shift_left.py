@@ -35,6 +35,7 @@ from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.records.history import load_all
 from sentinel.search.boundary_search import BoundarySearch, Example, example
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore, commits
@@ -115,8 +116,9 @@ def flagged(
 def _before(recipe: Recipe, brought: str) -> list[str]:
     """Older commits, the last of them first: those that the recipe's root cause names with their day, and those before
     which its history has another verdict."""
-    file = Path("reports/history") / recipe.target / recipe.bug_id / "git-main.json"
-    runs = json.loads(file.read_text())["runs"] if file.exists() else []
+    histories = load_all(Path("reports/history"), recipe.target)
+    lines = (h for h in histories if (h["bug_id"], h["source"]["walk"]) == (recipe.bug_id, "first-parent"))
+    runs: list[dict[str, Any]] = next((each["runs"] for each in lines), [])
     days = {run["first"]["sha"]: run["first"]["date"][:10] for run in runs}
     days |= {found[1]: found[2] for found in _NAMED.finditer(str(recipe.document.get("root_cause", "")))}
     named = next(found[2] for found in _NAMED.finditer(str(recipe.document["introduced_by"])) if found[1] == brought)

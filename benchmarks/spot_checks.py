@@ -21,7 +21,7 @@ from typing import Any
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.records import record as records
+from sentinel.records.history import require_all
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
@@ -34,8 +34,7 @@ RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(CATALOG, tuple(CATAL
 def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, Any]]]:
     """Each pair of neighbouring runs, one of them decided, of each git record whose recipe is still shipped."""
     found = []
-    for file in records.files(folder):
-        record = records.load(file)
+    for record in require_all(folder):
         recipe = RECIPES.get(record["bug_id"])
         if record["source"]["kind"] == "git" and recipe is not None:
             pairs = pairwise(record["runs"])

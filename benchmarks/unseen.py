@@ -35,7 +35,8 @@ from sentinel.search.bindings import Definitions, span_of, syntax_of
 from sentinel.search.coverage import coverage_of
 from sentinel.search.inventory import STATES, Function, Source, signal_functions
 from sentinel.sources import MirrorStore, commits, open_checkout
-from sentinel.sources.gittrees import GitTrees, LargeObjectError
+from sentinel.sources.gitbinary import LargeObjectError
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options

@@ -97,7 +97,8 @@ class _Hooks:
 
     def pytest_report_header(self, config: pytest.Config) -> list[str]:
         run = self._run
-        return run.header() if run.recipes or run.law_ids or _names_an_item(config) else []
+        asked = run.questions.recipes or run.questions.law_ids or _names_an_item(config)
+        return run.results.header() if asked else []
 
     def pytest_sessionstart(self) -> None:
         from sentinel.errors import SentinelError
@@ -150,7 +151,7 @@ class _Hooks:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "sentinel_examined"):
-            self._run.count(report.nodeid, report.sentinel_examined)
+            self._run.results.count(report.nodeid, report.sentinel_examined)
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
@@ -163,8 +164,8 @@ class _Hooks:
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         run = self._run
-        run.summarise(terminalreporter)
-        if not run.results or run.is_worker:
+        run.results.summarise(terminalreporter)
+        if not run.results.items or run.is_worker:
             return
         from sentinel.reports.github import workflow_commands
 
@@ -174,7 +175,7 @@ class _Hooks:
             for target in ([name] if name else run.settings.targets)
             if ref.kind == "path"
         }
-        for line in workflow_commands(run.documents(), trees, os.environ):
+        for line in workflow_commands(run.results.documents(), trees, os.environ):
             terminalreporter.write_line(line)
 
 
@@ -192,11 +193,11 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 def _for_others(run: Run, session: pytest.Session) -> None:
     """Write the run's files for other programs."""
-    if run.is_worker or not run.results:
+    if run.is_worker or not run.results.items:
         return
     from sentinel.reports.github import add_to_summary
 
-    results = run.documents()
+    results = run.results.documents()
     add_to_summary(results, os.environ)
     file = run.settings.sarif
     if file is not None:
@@ -210,4 +211,4 @@ def _for_others(run: Run, session: pytest.Session) -> None:
         try:
             write_atomically(file, sarif(results, repositories, ranks), "name another file with --sentinel-sarif")
         except SentinelError as error:
-            run.could_not_write(session, error)
+            run.results.could_not_write(session, error)

@@ -1,11 +1,14 @@
 """The pytest side in-process: selection, ids, outcomes, what a failure shows, what a mistake is told."""
 
+import inspect
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +18,8 @@ import pytest
 from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, write_recipe
 
 import sentinel
-from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.asking import Question
+from sentinel.deciding.judging import Judgement, confirm
 
 pytestmark = pytest.mark.usefixtures("warm_runs")
 
@@ -139,7 +142,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
         raise AssertionError("a worker was started")
 
     monkeypatch.setattr("sentinel.deciding.pool.Zygote", fail)
-    monkeypatch.setattr("sentinel.deciding.runner.open_checkout", fail)
+    monkeypatch.setattr("sentinel.deciding.setup.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == pytest.ExitCode.OK
     result.stdout.fnmatch_lines(["*<RecipeItem git:*>"])
@@ -172,18 +175,47 @@ def test_ids_of_bundled_recipes_from_any_folder(pytester):
 def test_junit_has_the_time_of_each_item(pytester, recipes, fixed_tree, monkeypatch):
     """They are decided ahead: a reporter that counts the wait gives all of it to the first."""
     now = [0.0]
-    decide = Runner._decide
 
-    def slow(self: Runner, job: Job, *given: Any) -> Decision:
-        decision = decide(self, job, *given)
-        now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[job.recipe.bug_id]
-        return decision
+    def slow(question: Question, *given: Any) -> Judgement:
+        now[0] += {"DEMO-MASKED-TOKENS": 1.0, "DEMO-REJECTED-ROW": 7.0}[question.recipe.bug_id]
+        return confirm(question, *given)
 
-    monkeypatch.setattr("sentinel.deciding.runner.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Runner, "_decide", slow)
+    for module in ("asking", "runner"):
+        monkeypatch.setattr(f"sentinel.deciding.{module}.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("sentinel.deciding.runner.confirm", slow)
     run(pytester, "--sentinel-recipes=mine", f"--sentinel-repo={fixed_tree}", "--junitxml=out.xml")
     cases = ElementTree.parse(pytester.path / "out.xml").iter("testcase")
     assert [round(float(case.get("time", "0"))) for case in cases] == [1, 7]
+
+
+def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pins):
+    """Each stop is a function, each file is visited once, and those in this process are reached in that order."""
+    page = Path(__file__).parents[1] / "docs" / "architecture.md"
+    stops = re.findall(r"^\d+\. `([\w.]+)`", page.read_text(encoding="utf-8"), re.MULTILINE)
+    functions = [pkgutil.resolve_name(f"sentinel.{stop}") for stop in stops]
+    codes = {inspect.unwrap(function).__code__: stop for stop, function in zip(stops, functions)}
+    files = [inspect.getsourcefile(inspect.unwrap(function)) for function in functions]
+    assert len(stops) <= 20
+    assert [stop for stop, file in zip(stops, files) if files.count(file) > 1] == [
+        "deciding.judging.judge",
+        "deciding.judging.confirm",
+    ]
+    reached: dict[str, None] = {}
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code in codes:
+            reached.setdefault(codes[frame.f_code])
+
+    file = write_recipe(recipes, MASKED_TOKENS, pins=pins[:1])
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        run(pytester, str(file)).assert_outcomes(passed=1)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    measuring = ("worker.target_process", "worker.probe", "worker.calling")  # another process
+    assert list(reached) == [stop for stop in stops if not stop.startswith(measuring)]
 
 
 # -- verdicts and outcomes ---------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             rows += _rows(catalog, target, None)
             unbound += excluded_members(target)
     else:
-        from sentinel.deciding.runner import opener
+        from sentinel.deciding.setup import opener
         from sentinel.search.bindings import Definitions, sighting
         from sentinel.search.coverage import CheckoutTrees
 

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
 from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
-from sentinel.deciding.runner import opener, runner_of
+from sentinel.deciding.runner import runner_of
+from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog

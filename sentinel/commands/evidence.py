@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sentinel.commands.console import complain
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
-from sentinel.reports.store import below, file_name, load
+from sentinel.reports.store import file_name, recorded
 
 
-def evidence_of(recipe: Recipe, folder: Path) -> Iterator[Mapping[str, Any]]:
-    """Load a recipe's evidence from a folder. Files that cannot be read are reported on standard error."""
-    for file in below(folder, PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))):
-        try:
-            yield load(file)
-        except SentinelError as error:
-            complain(str(error))
+def evidence_of(recipe: Recipe, folder: Path) -> Collection[Mapping[str, Any]]:
+    """Load a recipe's evidence from a folder. What cannot be read is reported on standard error."""
+    place = PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))
+    try:
+        return recorded(folder, under=place, complain=complain).values()
+    except SentinelError as error:  # a file of lines that cannot be parsed
+        complain(str(error))
+        return ()

@@ -10,13 +10,14 @@ from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, group, say, say_json
 from sentinel.commands.discovery import report_kinds
-from sentinel.commands.options import RUN, evidence_folders, evidence_option
+from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option
 from sentinel.errors import NothingExamined
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import schema
+from sentinel.reports.lines import Recipes
 from sentinel.reports.markdown import markdown
 from sentinel.reports.rows import is_decided
-from sentinel.reports.store import RUN_AGAIN, decided, load, write_atomically
+from sentinel.reports.store import RUN_AGAIN, decided, write_atomically
 from sentinel.reports.summary import summary
 
 GROUP = "publish"
@@ -64,13 +65,14 @@ def _accept(arguments: argparse.Namespace) -> int:
     source, baseline = evidence_folders(arguments)
     _require(source)
     _require_decision(source, results_of(source))
-    done = update(source, baseline, arguments.prune)
+    catalog, _ = catalog_and_settings(arguments)
+    done = update(source, baseline, Recipes(catalog), arguments.prune)
     for line in done.changed:
         say(f"{baseline}/{line}")
     for line in done.kept:
         say(f"kept: {baseline}/{line}")
     kept = f", {len(done.kept)} kept as the run could not decide them" if done.kept else ""
-    say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'file')} changed{kept}")
+    say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'line')} changed{kept}")
     return 0
 
 
@@ -84,7 +86,7 @@ def _require(folder: Path) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     source, _ = evidence_folders(arguments)
     _require(source)
-    results = results_of(source)
+    results = results_of(source, Recipes(catalog_and_settings(arguments)[0]))
     text = _rendered(results, arguments.format, source, arguments.output is None)
     if arguments.output is None:
         sys.stdout.write(text)
@@ -104,9 +106,9 @@ def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -
         )
 
 
-def results_of(folder: Path) -> list[tuple[dict[str, Any], str]]:
+def results_of(folder: Path, recipes: Recipes | None = None) -> list[tuple[dict[str, Any], str]]:
     """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
-    results = [(load(file, RUN_AGAIN), outcome) for file, outcome in decided(folder).items()]
+    results = list(decided(folder, RUN_AGAIN, recipes).values())
     if not results:
         raise NothingExamined(f"{folder} holds no evidence; run pytest with --sentinel-target first")
     return results

@@ -17,7 +17,7 @@ from sentinel.records.nightly import Change
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped, listed
 from sentinel.reports.rows import is_decided
-from sentinel.reports.store import decided, load
+from sentinel.reports.store import decided
 from sentinel.reports.summary import causes
 
 _EXAMPLE = """\
@@ -88,8 +88,8 @@ def _basis(source: Path, baseline: Path) -> list[str]:
 
     :raises NothingExamined: if the run decided nothing, or nothing is recorded.
     """
-    places = {file.relative_to(source): load(file) for file in decided(source)}
-    recorded = {file.relative_to(baseline) for file in decided(baseline)}
+    places = {place: document for place, (document, _) in decided(source).items()}
+    recorded = decided(baseline).keys()
     if not recorded:
         raise NothingExamined(f"{baseline} holds no evidence; `sentinel report accept` records a run there")
     left = {place: each for place, each in places.items() if not is_decided(each)}

@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
 from sentinel.errors import SentinelError
 from sentinel.records import timelines
-from sentinel.records.record import every, of_bug
+from sentinel.records.history import require_all, require_bug
 from sentinel.sources import Home
 
 _EXAMPLE = """\
@@ -34,10 +34,10 @@ def declare(commands: Commands) -> None:
 def _history(arguments: argparse.Namespace) -> int:
     folder = arguments.folder or Home.default().path / "history"
     if not arguments.bug:
-        return _all(arguments, every(folder))
+        return _all(arguments, require_all(folder))
     if arguments.markdown:
         raise SentinelError("--markdown is the table of all bugs; leave BUG out")
-    records = of_bug(folder, arguments.bug)
+    records = require_bug(folder, arguments.bug)
     if arguments.json:
         say_json(records)
         return 0

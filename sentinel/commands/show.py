@@ -19,7 +19,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import reached, realism, root
 from sentinel.reports.escaping import paragraphs
 from sentinel.reports.explain import beside, scenario_lines
-from sentinel.reports.store import files
+from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
 GROUP = "begin"
@@ -77,7 +77,7 @@ def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
 def _report_folders(settings: Settings) -> dict[str, Path]:
     """Say where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
-    baseline = next((folder for folder in committed if any(files(folder))), None)
+    baseline = next((folder for folder in committed if holds_evidence(folder)), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
     return {name: folder for name, folder in folders.items() if folder is not None and folder.is_dir()}
 

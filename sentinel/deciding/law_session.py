@@ -1,4 +1,4 @@
-"""A session of one target at one ref, on which scenarios are tried and laws decide."""
+"""Try scenarios in a session of one target at one ref, and let laws judge them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class References:
-    """Sessions in which contracts' references answer, as many as are asked at the same time, from any thread.
+    """Sessions that compute contracts' references, one for each thread that asks at the same time.
 
-    They run no target's code: what one call leaves behind is nobody's concern, and all searches of a run share them."""
+    They never run a target's code, so calls cannot affect each other, and all searches of a run share them.
+    """
 
     def __init__(self, oracle: Callable[[], TargetProcess]) -> None:
         self._oracle = oracle
         self._idle: list[Session] = []
 
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
-        """Give the worker's answer to a session's request.
+        """Return the worker's answer to a session's request.
 
-        A session's end says nothing of a target, and another one may answer: something on this machine took it away,
-        and perhaps the process that it came from. What ends three of them is a failure of kind ``harness``."""
+        A session may be killed for reasons outside it, so the request is sent to up to three sessions. A request that
+        ends all three is a failure of kind ``harness``.
+        """
         for last in (False, False, True):
             try:
                 session = self._take()
@@ -41,7 +43,7 @@ class References:
                 session.send(request)
                 answer = session.receive()
             except BaseException:
-                session.close()  # an answer may be on its way still, and would be taken for that of the next call
+                session.close()  # a late answer would be taken for that of the next call
                 raise
             if not session.dead:
                 self._idle.append(session)
@@ -56,13 +58,13 @@ class References:
             return self._oracle().session()
 
     def close(self) -> None:
-        """End the sessions that nobody is asking."""
+        """End the sessions that are idle."""
         while self._idle:
             self._idle.pop().close()
 
 
 class Undecidable(Exception):
-    """Nothing can be decided about this boundary here, whatever the scenario: the worker's failure."""
+    """No scenario of this boundary can be decided here. Carries the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -93,9 +95,9 @@ class Hangs:
 class Subject:
     """A boundary under search.
 
-    :ivar contract: narrowed to what the boundary accepts.
+    :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
     :ivar laws: the laws that it must keep, in the contract's order.
-    :ivar name: its dotted path; with its contract in brackets where an earlier binding has the same path.
+    :ivar name: its dotted path, followed by its contract in brackets if an earlier binding has the same path.
     """
 
     binding: Binding
@@ -110,7 +112,7 @@ class Subject:
 
     @property
     def scenario_inputs(self) -> list[str]:
-        """List the inputs that a boundary must be able to take: drawn ones, not statements about it."""
+        """The drawn inputs, which the boundary must be able to take."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
         )
@@ -118,15 +120,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one scenario said about one law.
+    """The result of one law on one scenario.
 
-    :ivar variants: the scenario's variants, the first of them the scenario itself.
-    :ivar case: what the law looked at; None where it had nothing to look at.
-    :ivar silent: why the law had nothing to say; empty where it had.
-    :ivar answered: whether at least one of its calls has an observation.
-    :ivar refused: what a call raised. Loud, so no silent bug; empty where none did.
+    :ivar variants: the scenario's variants; the first is the scenario itself.
+    :ivar case: the case that the law judged; None if it judged none.
+    :ivar silent: why the law does not apply to the scenario; empty if it does.
+    :ivar answered: whether at least one call returned an observation.
+    :ivar refused: the exception of a call; empty if none raised. An exception is no silent bug.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
-    :ivar unknown_input: the input that the boundary, at this revision, has no parameter for, where that is why.
+    :ivar unknown_input: the input for which the boundary has no parameter at this revision, if that is why it failed.
     """
 
     variants: Mapping[str, Inputs]
@@ -140,24 +142,26 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer says besides its observations: nothing, the functions that ran, or the ``lines`` after lines; or what
-#: the boundary and the functions under ``beside`` hand on, and which of some ``lines`` ran.
+#: What an answer has besides observations: nothing (False), the functions that ran (True), each line with the line that
+#: ran before it (``lines``), or the values that the boundary and the functions under ``beside`` return, with those of
+#: some ``lines`` that ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
-#: Beside the inputs of a call: options of the framework's own configuration, by name, whatever its adapter has made.
+#: Key among the inputs of a call for options of the framework's own configuration, which override the adapter's.
 SETTINGS = "settings"
 
-#: A law, and the variants it compares: the first of them the scenario itself.
+#: A law and the variants that it compares; the first is the scenario itself.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """Tries scenarios in a session, made anew where a call brought it down. :class:`Undecidable` is raised where the
-    boundary cannot be called here at all, and where a reference fails.
+    """Tries scenarios in a session, and starts a new session if a call ends it.
 
-    :param target: makes (or gives) the target process.
-    :param explain: makes of the worker's failure what a person is told.
-    :param hangs: shared by all that call this revision.
+    Methods raise :class:`Undecidable` if the boundary cannot be called here at all, or if a reference fails.
+
+    :param target: returns the target process.
+    :param explain: adds advice for the user to a failure of the worker.
+    :param hangs: the boundaries of this revision that hung.
     """
 
     def __init__(
@@ -177,7 +181,7 @@ class LawSession:
         self._session = None
 
     def fresh(self) -> LawSession:
-        """Make another one on the same process, with a session of its own."""
+        """Return another law session with a session of its own in the same process."""
         return LawSession(self._target, self._references, self._explain, self._hangs)
 
     def try_(
@@ -188,9 +192,9 @@ class LawSession:
         coarsest: str = "",
         scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
-        """Call the boundary on the variants of every plan, and let each law look at its own.
+        """Call the boundary on the variants of every plan, and let each law judge its own variants.
 
-        The variants that are one and the same object are called once: the scenario itself is in nearly all plans.
+        Variants that are the same object are called once, because nearly all plans contain the scenario itself.
 
         :param scenario_inputs: the inputs that the boundary must be able to take; None for those that a search draws.
         """
@@ -217,7 +221,10 @@ class LawSession:
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
-        """Observe the boundary on each of these inputs; no law looks at it, and no call may be refused."""
+        """Return the boundary's observation of each of these inputs.
+
+        :raises Undecidable: if a call has none.
+        """
         return _observations(self.answers(subject, calls, scenario_inputs=scenario_inputs))
 
     def answers(
@@ -227,8 +234,7 @@ class LawSession:
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Give the replies to these calls; under :data:`SETTINGS` their inputs have options that the boundary finds
-        set."""
+        """Return the replies to these calls, whose inputs may have :data:`SETTINGS`."""
         plain: dict[str, dict[str, Any]] = {}
         for name, inputs in calls.items():
             plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
@@ -236,16 +242,19 @@ class LawSession:
         return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
-        """Observe the contract's reference on each of these inputs, all of which it must answer."""
+        """Return the reference's observation of each of these inputs.
+
+        :raises Undecidable: if it has no answer to one.
+        """
         return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Give the reference's replies to these calls, some of which it may have nothing to say about."""
+        """Return the reference's replies to these calls. A reply may be that it has no answer."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
-        """Find the boundary without calling it, as the worker says."""
+        """Return where the worker found the boundary, without calling it."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
             raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
@@ -265,7 +274,7 @@ class LawSession:
         try:
             return self._exchange({**request, "describe": describe}, calls, consultations)
         except BaseException:
-            self.close()  # an answer may be on its way still, and would be taken for that of the next call
+            self.close()  # a late answer would be taken for that of the next call
             raise
 
     def _exchange(
@@ -296,8 +305,10 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A session that keeps of all its calls which lines ran after which: ``jumps``, by file; a negative one begins or
-    ends a code object."""
+    """A session that records the jumps of all its calls.
+
+    :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
+    """
 
     def __init__(self, session: LawSession) -> None:
         super().__init__(session._target, session._references, session._explain, session._hangs)
@@ -379,8 +390,10 @@ def _look(
 
 
 def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Give the values in float64 and their coarsest dtype; None where every float is float64 already. Masks stay what
-    they are: ``mask.sum() + 1e-8`` is another number in float64, and no rounding."""
+    """Return the variants in float64 and their coarsest dtype, or None if every float is float64 already.
+
+    Masks keep their dtype, because ``mask.sum() + 1e-8`` is another number in float64.
+    """
     coarsest = ""
 
     def wide(value: Any) -> Any:

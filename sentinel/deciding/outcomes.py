@@ -136,6 +136,7 @@ class Decision:
     :ivar law: the law that decided, if the recipe has no expected values.
     :ivar adapter: ``sha256:<hex>`` of the adapter file; empty if the recipe uses none.
     :ivar subject: the folder of a law's evidence: the boundary, with its contract if the boundary has two.
+    :ivar seconds: how long deciding took, without the checkout and without loading torch. Evidence does not have it.
     """
 
     recipe: Recipe
@@ -150,6 +151,7 @@ class Decision:
     law: str | None = None
     adapter: str = ""
     subject: str = ""
+    seconds: float = 0.0
 
     @property
     def law_alone(self) -> bool:

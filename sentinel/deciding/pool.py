@@ -1,4 +1,4 @@
-"""The processes of a run: a zygote a Python, a target process a (target, ref), an oracle process a target."""
+"""The processes of a run: one zygote per Python, one target process per checkout, one oracle process per target."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
-    """Makes processes when they are first asked for, and keeps them; for any thread. ``options_for`` may give other
-    options for a target (``--sentinel-python``)."""
+    """Starts each process when it is first needed and keeps it. Safe to use from any thread.
+
+    :param options_for: target -> its own options (``--sentinel-python``).
+    """
 
     def __init__(self, catalog: Catalog, options: Options, options_for: Mapping[str, Options] | None = None) -> None:
         self._catalog = catalog
@@ -45,11 +47,11 @@ class Processes:
         self._searches: set[tuple[str, Ref]] = set()
         self._closed = False
         self._lock = Lock()
-        # Who makes a process may wait for torch to be imported; :meth:`close` must not wait with it.
+        # Starting a process may wait until torch is imported; :meth:`close` must not wait for that.
         self._making = Lock()
 
     def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
-        """Give the zygote of a target's Python; made with what ``targets`` use, where it is not there yet."""
+        """Return the zygote of a target's Python. A new one also preloads the packages of ``targets``."""
         options = self._options_for.get(target, self._options)
         with self._lock:
             if self._closed:
@@ -61,7 +63,7 @@ class Processes:
             return self._zygotes[options.python]
 
     def environment(self, target: str) -> Environment:
-        """Say what probes of a target run in."""
+        """Return the environment of a target's probes."""
         options = self._options_for.get(target, self._options)
         preload = self._catalog.adapters[target].target.preload
         zygote = self.zygote(target)
@@ -72,7 +74,7 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=zygote.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Give a failure; where something does not import, with what the target wants and this Python lacks."""
+        """Return a failure. If an import failed, its reason also names the missing packages of the target."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -86,12 +88,12 @@ class Processes:
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
-        """Give the process that has a target's modules at a ref."""
+        """Return the process that has imported a target's modules at a ref."""
         with self._making:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
                 zygote = self.zygote(target.name)
-                # A package that this checkout lacks (a release ships it apart) is a third party's, and may be a ghost.
+                # A package that this checkout lacks (a release may ship it separately) may be a ghost.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
                     lambda: zygote.target(checkout, packages, target.ghost_versions, target.preload),
@@ -106,7 +108,7 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Keep the process of a target at a ref until it is released: a search has sessions in it."""
+        """Keep the process of a target at a ref until it is released, because a search has sessions in it."""
         with self._lock:
             self._searches.add((target, ref))
 
@@ -118,13 +120,13 @@ class Processes:
             loaded.process.close()
 
     def release(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref; nobody searches there any more."""
+        """End the process of a target at a ref, even if a search held it."""
         with self._lock:
             self._searches.discard((target, ref))
         self.discard(target, ref)
 
     def references(self, target: str) -> References:
-        """Give the sessions in which a target's contracts' references answer."""
+        """Return the sessions that compute a target's reference values."""
         with self._lock:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
@@ -143,7 +145,7 @@ class Processes:
             return process
 
     def close(self) -> None:
-        """End every process. Safe in any state, from a signal's aftermath too."""
+        """End every process. Safe in any state, even after a signal."""
         with self._lock:
             self._closed = True
             loaded, self._loaded = list(self._loaded.values()), {}
@@ -159,7 +161,7 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str) -> str:
-    """Name the extra of Sentinel that has most of these packages, and the others by themselves."""
+    """Return the pip commands: the extra of Sentinel with most of these packages, then the other packages."""
     extras: dict[str, set[str]] = {}
     with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
         for requirement in metadata.requires("rl-sentinel") or []:
@@ -177,7 +179,7 @@ def _how_to_install(packages: Sequence[str], target: str) -> str:
 
 
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
-    """Return what strictly contained processes need of a catalog, and what they may not see of it.
+    """Return the files of a catalog that strictly contained processes may read, and those that are hidden.
 
     :param packages: what targets preload; of editable installs, these alone are mounted.
     """
@@ -193,7 +195,7 @@ def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
 
 
 def _package_of(file: Path) -> Path:
-    """Give the whole package that an adapter or a contract is a module of; the file itself if it is in none."""
+    """Return the top package of an adapter or contract, or the file itself if it is in no package."""
     place = file
     while (place.parent / "__init__.py").is_file():
         place = place.parent
@@ -201,7 +203,7 @@ def _package_of(file: Path) -> Path:
 
 
 class Loaded:
-    """A target process and what it has imported so far; replaced where an import brought it down."""
+    """A target process and its imports so far. A process that an import ended is replaced."""
 
     def __init__(
         self,
@@ -212,10 +214,10 @@ class Loaded:
         hangs: Hangs,
         ahead: bool = True,
     ) -> None:
-        """:param keep: told the files that had to be compiled.
-        :param hangs: of this revision; they outlive this process.
-        :param ahead: whether modules are imported before probes are forked. One that asks for the GPU as it is imported
-            leaves a process whose forks cannot use it: there each probe imports for itself.
+        """:param keep: called with the files that had to be compiled.
+        :param hangs: the boundaries of this revision that hung; they outlive this process.
+        :param ahead: whether modules are imported before probes are forked. A module that initialises the GPU at import
+            leaves a process whose forks cannot use the GPU, so on a GPU each probe imports for itself.
         """
         self._fork = fork
         self._keep = keep
@@ -227,7 +229,7 @@ class Loaded:
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
-        """Import what a boundary needs, once; give how that ended the process, if it did."""
+        """Import what a boundary needs, once. Return a failure if the import ended the process."""
         key = boundary, contract
         if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
@@ -239,7 +241,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Look for names that have moved where they are in this checkout, in every process from now on."""
+        """Use the new places of moved names in every later call."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -251,25 +253,25 @@ class Loaded:
         return None
 
     def alive(self) -> TargetProcess:
-        """Give the process, or another one where it was brought down: a probe meets again what did that, and describes
-        it."""
+        """Return the process, or a new one if an import ended it. The next probe then reports why."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Several probes in one process; no answers where it did not come to its end."""
+        """Run several probes in one process. Empty if the process ended before it had answered all of them."""
         for request in requests:
             self.load(request["boundary"], request["contract"], request["contract_file"])
         return self.alive().probes(requests, timeout)
 
     def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
+        """Run one probe in a process of its own."""
         self.load(boundary, request["contract"], request["contract_file"])
         if hung := self.hangs.failure(boundary):
             return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
-            # Another ref's code may have killed the zygote, and this process with it; what falls twice fell by itself.
+            # Another ref's code may have killed the zygote and this process with it. A second crash is the boundary's.
             self.process = self._fork()
             answer = self.process.probe(request)
         if isinstance(answer, Failed) and answer.kind == "timeout":

@@ -43,7 +43,7 @@ class Repetition:
         }
         self.request = {**request, "variants": disguised, "seed": SEED}
 
-    def made_out(self, observation: Observation) -> Observation:
+    def restore_names(self, observation: Observation) -> Observation:
         """Return the observation under the recipe's variant names."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.digests import recipe_digest
 from sentinel.settings import Settings
-from sentinel.values.literals import typed
 from sentinel.worker import interpreters
 from sentinel.worker.client import flags
 
@@ -52,7 +52,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     beside = surroundings(settings.python_of(recipe.target))
     versions = {name: beside(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)}
     return Basis(
-        _meaning(recipe),
+        recipe_digest(recipe),
         adapter.digest,
         _digest((*_judges(not recipe.has_values), Path(catalog.contracts[recipe.contract].file))),
         {
@@ -72,24 +72,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
     own = _digest((*_judges(True), *_sources("comparing"), *map(Path, others)))
-    return hashlib.sha256(" ".join([own, *sorted(map(_meaning, recipes))]).encode()).hexdigest()[:12]
-
-
-def _meaning(recipe: Recipe) -> str:
-    """Give a digest of what decides: a recipe's story and pins may be mended without probing history anew."""
-    parts = (
-        recipe.target,
-        recipe.contract,
-        recipe.boundary,
-        typed(recipe.variants),
-        sorted(recipe.defaulted),
-        [(key, typed(item.value), item.tolerance) for key, item in sorted(recipe.expected_unpatched.items())],
-        [(key, typed(item.value), item.tolerance) for key, item in sorted(recipe.expected_fixed.items())],
-        recipe.tolerance,
-        recipe.invariant,
-        recipe.requires,
-    )
-    return f"sha256:{hashlib.sha256(repr(parts).encode()).hexdigest()}"
+    return hashlib.sha256(" ".join([own, *sorted(map(recipe_digest, recipes))]).encode()).hexdigest()[:12]
 
 
 #: Sentinel's own packages that decide.

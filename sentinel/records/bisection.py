@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.records.chronicle import state_of
 from sentinel.records.closure_verdicts import ClosureVerdict
+from sentinel.records.history import state_of
 from sentinel.sources.commits import Commit, commit, history, merge_base
 
 #: Decides one commit.

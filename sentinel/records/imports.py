@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from sentinel.sources.gittrees import TREE, GitTrees, MissingObjectError
+from sentinel.sources.gitbinary import MissingObjectError
+from sentinel.sources.gittrees import TREE, GitTrees
 from sentinel.sources.trees import FILE
 from sentinel.targets import PackageRoot
 from sentinel.worker.codes import LARGEST_SOURCE

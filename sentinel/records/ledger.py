@@ -8,16 +8,15 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.deciding.runner import options_of
+from sentinel.deciding.setup import options_of
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.records import record as records
 from sentinel.records.basis import basis, surroundings
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.records.executors import Executor, Local, ProbeResult, Work
+from sentinel.records.history import Selection, history_of, keep
 from sentinel.records.origins import Origin, origin
-from sentinel.records.record import Selection
 from sentinel.records.sweep import Sweep, Told
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
@@ -106,10 +105,10 @@ class Ledger:
             decided = sweep.run(every, executor or self.local, on_commit)
             selected, origin_of = (source, line, tags), self._origins(trees)
             documents = (
-                records.record(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
+                history_of(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
                 for recipe in recipes
             )
-            written_records = records.kept(self.entries.folder, documents)
+            written_records = keep(self.entries.folder, documents)
         return Account(written_records, sweep.probed)
 
     @contextmanager

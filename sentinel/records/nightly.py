@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.records.bisection import bisect
-from sentinel.records.chronicle import plain_commit
+from sentinel.records.history import plain_commit
 from sentinel.records.ledger import Ledger
 from sentinel.reports import store
 from sentinel.reports.baseline import difference, named, not_here, which_way
@@ -97,16 +97,9 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         then holds one revision, of which the branch's must have decided something.
     :raises SentinelError: where either holds a file that is no evidence, or nothing was decided.
     """
-    files = store.decided(baseline) if across_refs else ()
-    recorded = {_subject(d): d for file in files for d in [store.load(file, store.RESTORE)]}
-
-    def before(file: Path, now: Document) -> Document | None:
-        if across_refs:
-            return recorded.get(_subject(now))
-        place = baseline / file.relative_to(run)
-        return store.load(place, store.RESTORE) if place.exists() else None
-
-    documents = {file: store.load(file, store.RUN_AGAIN) for file in store.decided(run)}
+    there = {place: document for place, (document, _) in store.decided(baseline, store.RESTORE).items()}
+    recorded = {_subject(document): document for document in there.values()} if across_refs else {}
+    documents = {place: document for place, (document, _) in store.decided(run, store.RUN_AGAIN).items()}
     if not documents:
         raise SentinelError(
             f"nothing was examined: nothing was decided in {run}; run pytest with --sentinel-target first"
@@ -115,7 +108,10 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         raise SentinelError(
             f"{run}: nothing was decided, so nothing can be compared; see `sentinel report --from {run}`"
         )
-    every = [_change(before(file, now), now, across_refs) for file, now in documents.items()]
+    every = [
+        _change(recorded.get(_subject(now)) if across_refs else there.get(place), now, across_refs)
+        for place, now in documents.items()
+    ]
     missing = recorded.keys() - {_subject(now) for now in documents.values()}
     every += [_missing(recorded[subject]) for subject in missing]
     different = [change for change in every if change is not None]

@@ -15,7 +15,8 @@ from sentinel.records.closures import Revision, closure_of
 from sentinel.records.executors import Executor, ProbeResult, Work, modules_of
 from sentinel.records.imports import Imports
 from sentinel.sources.commits import Commit, Lineage
-from sentinel.sources.gittrees import GitTrees, MissingObjectError
+from sentinel.sources.gitbinary import MissingObjectError
+from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 
 #: As :meth:`Executor.submit`.

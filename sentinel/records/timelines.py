@@ -1,11 +1,11 @@
-"""Records for readers: what happened, a timeline that a terminal can show, and the table of all."""
+"""Historys for readers: what happened, a timeline that a terminal can show, and the table of all."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from sentinel.deciding.outcomes import UNDECIDED
-from sentinel.records.record import Record
+from sentinel.records.history import History
 from sentinel.reports.markdown import escaped
 
 #: How a verdict is drawn in a timeline; of several in one place the first of this order is shown.
@@ -27,7 +27,7 @@ MARKS = (
 )
 
 
-def timeline(record: Record, width: int = 72) -> str:
+def timeline(record: History, width: int = 72) -> str:
     """Give one line for the whole history, evenly by commits; what is rare keeps a place of its own."""
     total = record["commits"]
     width = min(width, total)
@@ -41,9 +41,9 @@ def timeline(record: Record, width: int = 72) -> str:
     return "".join(next(mark for name, mark in _MARKS.items() if name in cell) for cell in cells)
 
 
-def story(record: Record, width: int = 72) -> list[str]:
+def story(record: History, width: int = 72) -> list[str]:
     """Say what a person wants to know of one bug, as lines."""
-    lines = [f"{record['bug_id']}  {record['title']}"]
+    lines = [record["bug_id"]]
     if record["commits"] > 1:
         lines.append(f"  |{timeline(record, width)}|")
     lines += [f"  {change_text(change)}" for change in record["changes"]]
@@ -68,7 +68,7 @@ def story(record: Record, width: int = 72) -> list[str]:
     return lines
 
 
-def heading(record: Record) -> str:
+def heading(record: History) -> str:
     """Say what a record is about."""
     source = record["source"]
     if source["kind"] == "pypi":
@@ -77,7 +77,7 @@ def heading(record: Record) -> str:
     return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} ({source['walk']}{span})"
 
 
-def releases(record: Record) -> list[str]:
+def releases(record: History) -> list[str]:
     """Give each release with its verdict."""
     width = max(len(item["name"]) for item in record["releases"])
     return [
@@ -85,11 +85,11 @@ def releases(record: Record) -> list[str]:
     ]
 
 
-def _kind(item: Record) -> str:
+def _kind(item: History) -> str:
     return f" ({item['kind']})" if item["kind"] else ""
 
 
-def change_text(change: Record) -> str:
+def change_text(change: History) -> str:
     """Write ``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
     text = f"{_SAID[change['what']]}: {named(change['commit'])}"
     origin = change["origin"]
@@ -101,13 +101,13 @@ def change_text(change: Record) -> str:
     return f"{text} (or earlier: there are {before})" if not change["after"] else f"{text} (or in one of the {before})"
 
 
-def lifetime_text(lifetime: Record) -> str:
+def lifetime_text(lifetime: History) -> str:
     ended = lifetime["ended"]
     text = f"there for {lifetime['days']} days" if ended else f"still there after {lifetime['days']} days"
     return text + (" (the dates of the commits go backwards)" if lifetime["clock_went_backwards"] else "")
 
 
-def carried_by(record: Record) -> list[str]:
+def carried_by(record: History) -> list[str]:
     """Give the releases that have the bug."""
     return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
 
@@ -116,7 +116,7 @@ def span(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(names)} releases)"
 
 
-def row(record: Record) -> tuple[str, ...]:
+def row(record: History) -> tuple[str, ...]:
     """Give a bug's line in the table of :data:`HEADINGS`."""
     lifetimes = record["spells"]
     started = "; ".join(_date(lifetime["introduced"]) for lifetime in lifetimes)
@@ -134,9 +134,9 @@ def row(record: Record) -> tuple[str, ...]:
     )
 
 
-def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def overview(records: Sequence[History]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Give a line a bug: what its longest record of commits says, and which tags and releases on PyPI have it."""
-    bugs: dict[tuple[str, str], dict[str, Record]] = {}
+    bugs: dict[tuple[str, str], dict[str, History]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
     rows = []
@@ -148,12 +148,12 @@ def overview(records: Sequence[Record]) -> tuple[tuple[str, ...], list[tuple[str
     return (*HEADINGS, "on PyPI"), rows
 
 
-def _kind_of(record: Record) -> str:
+def _kind_of(record: History) -> str:
     source = record["source"]
     return str(source["kind"]) if source["kind"] != "git" else "tags" if source["walk"] == "tags" else "commits"
 
 
-def counts(records: Sequence[Record]) -> list[str]:
+def counts(records: Sequence[History]) -> list[str]:
     """Say what the records of commits come to, as sentences."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
     with_bug = [record for record in of_git if record["spells"]]
@@ -184,7 +184,7 @@ def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _date(change: Record) -> str:
+def _date(change: History) -> str:
     commit = change["commit"]
     unsure = "~" if change["undecided"] else "≤" if change["what"] == "present" else ""
     mark = "+" if came_with_its_code(change) else unsure
@@ -193,7 +193,7 @@ def _date(change: Record) -> str:
     return f"{mark}{commit['date'][:10]} {'#' if commit['pull'] else ''}{commit['pull'] or commit['sha'][:7]}"
 
 
-def came_with_its_code(change: Record) -> bool:
+def came_with_its_code(change: History) -> bool:
     """Say whether a history begins with code that was written in that commit: most of it is in no file of the one
     before.
 
@@ -203,14 +203,14 @@ def came_with_its_code(change: Record) -> bool:
     return bool(origin) and 2 * origin["older"] < origin["lines"]
 
 
-def named(commit: Record) -> str:
+def named(commit: History) -> str:
     return f"{commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}".strip()
 
 
-def short(commit: Record) -> str:
+def short(commit: History) -> str:
     return f"{commit['sha'][:9]}{f' ({day})' if (day := commit['date'][:10]) else ''}"
 
 
-def count(number: int, record: Record) -> str:
+def count(number: int, record: History) -> str:
     noun = "release" if record["source"]["kind"] == "pypi" else "commit"
     return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from sentinel.errors import Unavailable
 from sentinel.sources.checkouts import make_links, stamp
-from sentinel.sources.gittrees import TREE, Folder, GitTrees, LargeObjectError, MissingObjectError
+from sentinel.sources.gitbinary import LargeObjectError, MissingObjectError
+from sentinel.sources.gittrees import TREE, Folder, GitTrees
 from sentinel.sources.home import remove_tree
 from sentinel.sources.trees import (
     FILE,

@@ -9,21 +9,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.verdicts import NOT_HERE
-from sentinel.errors import NothingExamined, SentinelError
-from sentinel.laws.layout import address
+from sentinel.errors import NothingExamined
 from sentinel.reports import store
 from sentinel.reports.escaping import message
-from sentinel.reports.evidence import Document, dumps
+from sentinel.reports.evidence import Document, flat, is_tensor
+from sentinel.reports.lines import Facts, Recipes, document_of, facts_of
+from sentinel.sources.gitbinary import own_commit
 from sentinel.values.closeness import BARE, bounds
 from sentinel.values.literals import TAGGED
 from sentinel.values.tolerance import Tolerance
-
-_TYPED = {"dtype", "shape", "tensor"}
 
 
 @dataclass(frozen=True)
@@ -81,11 +80,6 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, str) and value in TAGGED else None
 
 
-def is_tensor(value: Any) -> bool:
-    """Say whether evidence holds a tensor there."""
-    return isinstance(value, Mapping) and value.keys() >= _TYPED
-
-
 def _show(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
@@ -95,21 +89,8 @@ def _show(value: Any) -> str:
 
 Recorded = Mapping[str, Any]
 
-#: What makes evidence another document even where verdict and numbers are the same.
-_SUBJECT = (
-    "title",
-    "contract",
-    "expect",
-    "law",
-    "upstream",
-    "recipe",
-    "adapter",
-    "ref",
-    "checkout",
-    "boundary",
-    "scenario",
-    "expectation",
-)
+#: What makes an entry another one even if verdict and numbers are the same.
+_SUBJECT = ("refs", "recipe", "binding", "contract", "boundary", "checkout", "scenario", "variants")
 _SHOWN = 3
 
 
@@ -185,24 +166,18 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
     """Give each observation key of either document, with every element that is not identical."""
-    there, here = _flat(recorded["observation"]), _flat(now["observation"])
+    there, here = flat(recorded["observation"]), flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
             words = ("there", "absent") if key in there else ("absent", "there")
             yield key, [Difference(key, *words)]
         else:
-            yield key, list(compare(there[key], here[key], key, _tolerance(recorded, key)))
+            yield key, list(compare(there[key], here[key], key, _tolerance(now, key)))
 
 
-def _flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    return {
-        address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
-    }
-
-
-def _tolerance(recorded: Recorded, key: str) -> Tolerance:
+def _tolerance(now: Recorded, key: str) -> Tolerance:
     """Choose the recipe's own tolerance of a key, or of all keys, before the default of its dtype."""
-    expectation = recorded["expectation"]
+    expectation = now["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):
         own = expectation[side].get(key, {}).get("tolerance", {})
@@ -299,8 +274,8 @@ def verify_report(recorded: Recorded, now: Recorded) -> Verification:
 class Update:
     """What became of a baseline.
 
-    :ivar changed: one line for each file that was written or removed, ``<path>: <what changed>``.
-    :ivar kept: one for each verdict that the run could not come to where it ran, ``<path>: <verdict>; <why not>``: a
+    :ivar changed: one line for each entry that was written or removed, ``<place>: <what changed>``.
+    :ivar kept: one for each verdict that the run could not reach where it ran, ``<place>: <verdict>; <why not>``: a
         mirror without the commit, another Python. That says nothing against what was decided elsewhere.
     :ivar examined: how many verdicts of the run were compared.
     """
@@ -310,64 +285,56 @@ class Update:
     examined: int = 0
 
 
-def update(report_dir: Path, baseline_dir: Path, prune: bool = False) -> Update:
-    """Bring a baseline up to a folder's last run; files whose meaning did not change keep every byte.
+def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
+    """Update a baseline from a folder's last run; entries whose meaning did not change keep every byte.
+
+    Targets that the run covers and that the baseline holds as single files become lines.
 
     :param prune: remove evidence of what the run did not decide, of the targets that it covers.
-    :raises SentinelError: where there is nothing to take over, a file is not valid evidence, or the baseline cannot be
+    :raises SentinelError: if there is nothing to take over, a file is not valid evidence, or the baseline cannot be
         written. Everything is read before anything is written.
     """
-    fresh = _evidence_in(report_dir, store.RUN_AGAIN)
+    fresh = {place: document for place, (document, _) in store.decided(report_dir, store.RUN_AGAIN).items()}
     if not fresh:
         raise NothingExamined(f"{report_dir} holds no evidence; run pytest with --sentinel-target first")
-    before = _evidence_in(baseline_dir, store.RESTORE) if baseline_dir.is_dir() else {}
-    changed, kept = [], []
-    for place, document in fresh.items():
-        # A baseline records what searches found, and not each of the thousand laws that hold or have nothing to say.
-        if place not in before and not document["bug_id"] and document["verdict"] in ("fixed", "unavailable"):
-            continue
-        old = before.get(place)
-        changes = _changes(old, document)
-        if changes and old is not None and _says_less(old, document):
-            kept.append(f"{place}: {old['verdict']}; {document['reason']}")
-        elif changes:
-            store.write_atomically(store.own(baseline_dir, place), dumps(document), "name another baseline folder")
-            changed.append(f"{place}: {'; '.join(changes)}")
-    covered = {place.parts[0] for place in fresh}
-    for place in before if prune else ():
-        if place not in fresh and place.parts[0] in covered:
-            _remove(baseline_dir, place)
+    decided_with = {"date": store.day_of(report_dir), "sentinel": own_commit()}
+    changed, kept, files = [], [], {}
+    for target in sorted({place.parts[0] for place in fresh}):
+        before = store.entries(baseline_dir, target, recipes)
+        after = dict(before)
+        for place, document in fresh.items():
+            if place.parts[0] != target:
+                continue
+            # A baseline records what searches found, and not each of the thousand laws that hold or say nothing.
+            if place not in before and not document["bug_id"] and document["verdict"] in ("fixed", "unavailable"):
+                continue
+            facts = {**facts_of(document, recipes, store.subject_of(place)), **decided_with}
+            changes = _changes(before.get(place), facts, document)
+            if changes and place in before and _says_less(before[place], document):
+                kept.append(f"{place}: {before[place]['verdict']}; {document['reason']}")
+            elif changes:
+                after[place] = facts
+                changed.append(f"{place}: {'; '.join(changes)}")
+        for place in before.keys() - fresh.keys() if prune else ():
+            del after[place]
             changed.append(f"{place}: removed")
+        files[target] = after
+    for target, after in files.items():
+        store.write_entries(baseline_dir, target, after)
     return Update(tuple(changed), tuple(kept), len(fresh))
 
 
 def _says_less(recorded: Recorded, document: Document) -> bool:
-    """Say whether the run could not have what is recorded: the revision, or the Python that decided it. (A run that has
-    the revision, and lacks the code, is another matter.)"""
+    """Return True if the run could not have what is recorded: the revision, or the Python that decided it. (A run that
+    has the revision, and lacks the code, is another matter.)"""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
-    return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded["kind"])
+    return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded.get("kind"))
 
 
-def _evidence_in(directory: Path, advice: str) -> dict[PurePosixPath, Document]:
-    places = store.decided(directory)
-    return {PurePosixPath(file.relative_to(directory).as_posix()): store.load(file, advice) for file in places}
-
-
-def _changes(recorded: Recorded | None, current: Recorded) -> list[str]:
+def _changes(recorded: Facts | None, facts: Facts, document: Document) -> list[str]:
     if recorded is None:
-        return [f"new: {named(current)}"]
-    changed = [name for name in _SUBJECT if recorded[name] != current[name]]
-    return difference(recorded, current) + ([f"other {', '.join(changed)}"] if changed else [])
-
-
-def _remove(directory: Path, place: PurePosixPath) -> None:
-    file = store.own(directory, place)
-    try:
-        file.unlink()
-        for folder in file.parents:
-            if folder == directory or any(folder.iterdir()):
-                break
-            folder.rmdir()
-    except OSError as error:
-        raise SentinelError(f"cannot remove {file}: {error.strerror}; make the folder writable") from error
+        return [f"new: {named(document)}"]
+    changed = [name for name in _SUBJECT if recorded.get(name) != facts.get(name)]
+    before = document_of(recorded, str(document["target"]))
+    return difference(before, document) + ([f"other {', '.join(changed)}"] if changed else [])

@@ -47,7 +47,6 @@ def evidence(decision: Decision) -> Document:
         "reason": reason(decision),
         "expect": decision.expect,
         "law": decision.law,
-        **_behaviour(decision),
         "recipe": {
             "file": message(recipe.path.name),
             "digest": recipe.digest,
@@ -72,7 +71,7 @@ def evidence(decision: Decision) -> Document:
         "comparison": [_comparison(item, places) for item in decision.comparisons],
         "failure": _failure(decision, places),
     }
-    return {key: _json(value, key) for key, value in document.items()}
+    return with_behaviour({key: _json(value, key) for key, value in document.items()})
 
 
 def dumps(document: Mapping[str, Any]) -> str:
@@ -205,6 +204,11 @@ def _comparison(item: Comparison, places: Places) -> Document:
     }
 
 
+def json_comparison(item: Comparison) -> Document:
+    """Return a comparison as evidence holds it, if none of its text names a place of this machine."""
+    return dict(_json(_comparison(item, ()), item.key))
+
+
 def _checks(decision: Decision) -> Document | None:
     """Return the checks that the controller made by asking again; null for a check that was not made."""
     measured = decision.measurement
@@ -250,43 +254,62 @@ def _json(value: Any, where: str) -> Any:
 _LOUD = ("raised", "exception", "error")
 
 
-def _behaviour(decision: Decision) -> Document:
-    """``status`` and, where the verdict is ``reproduced`` or ``fixed``, what a published report says beside it.
+def with_behaviour(document: Document) -> Document:
+    """Return the document with ``status`` and, for ``reproduced`` and ``fixed``, the fields of a published report.
 
-    Only what was observed stands under ``observed_*``; ``expected_safe_behavior`` is the recipe's (or the law's) word.
+    Only observed values stand under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
     """
-    status = decision.verdict.name
+    status = document["verdict"]
     if status == "fixed":
-        return {"status": status, "not_triggered": True, "observed_fixed_behavior": _observed(decision)}
+        return {**document, "status": status, "not_triggered": True, "observed_fixed_behavior": _observed(document)}
     if status != "reproduced":
-        return {"status": status}
-    bad, safe = _observed(decision), _safe(decision)
+        return {**document, "status": status}
+    bad, safe = _observed(document), _safe(document)
     differences = {key: _minus(bad[key], safe[key]) for key in bad if key in safe}
     return {
+        **document,
         "status": status,
         "observed_bad_behavior": bad,
         "expected_safe_behavior": safe,
         "attack_effect": {
             "silent": not any(value for key, value in bad.items() if key.rsplit(".", 1)[-1] in _LOUD),
-            "crashed": decision.failure is not None,
+            "crashed": document["failure"] is not None,
             **{f"{key}_difference": plain(value) for key, value in differences.items() if value is not None},
         },
     }
 
 
-def _observed(decision: Decision) -> dict[str, Any]:
-    """Address -> value, of what was compared; where nothing was, of all that was observed."""
-    compared = {item.key: plain(item.observed) for item in decision.comparisons}
-    observation = decision.measurement.observation if decision.measurement else {}
-    return compared or {
-        address(variant, key): plain(value) for variant, values in observation.items() for key, value in values.items()
+def is_tensor(value: Any) -> bool:
+    """Return True if evidence holds a tensor there."""
+    return isinstance(value, Mapping) and value.keys() >= {"dtype", "shape", "tensor"}
+
+
+def _bare(value: Any) -> Any:
+    """Return a value of evidence without the dtypes and shapes of its tensors."""
+    if is_tensor(value):
+        return value["tensor"]
+    if isinstance(value, Mapping):
+        return {key: _bare(item) for key, item in value.items()}
+    return [_bare(item) for item in value] if isinstance(value, list) else value
+
+
+def _observed(document: Document) -> dict[str, Any]:
+    """Return address -> value of what was compared, or of everything observed if nothing was compared."""
+    compared = {item["key"]: _bare(item["observed"]) for item in document["comparison"]}
+    return compared or {key: _bare(value) for key, value in flat(document["observation"]).items()}
+
+
+def flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return address -> value of an observation."""
+    return {
+        address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
     }
 
 
-def _safe(decision: Decision) -> dict[str, Any]:
-    safe = {key: plain(item.value) for key, item in decision.recipe.expected_fixed.items()}
-    comparisons = (item for item in decision.comparisons if item.matches_fixed is not None or item.fixed is not None)
-    return safe or {item.key: plain(item.fixed) for item in comparisons}
+def _safe(document: Document) -> dict[str, Any]:
+    safe = {key: _bare(item["value"]) for key, item in document["expectation"]["fixed"].items()}
+    comparisons = (i for i in document["comparison"] if i["matches_fixed"] is not None or i["fixed"] is not None)
+    return safe or {item["key"]: _bare(item["fixed"]) for item in comparisons}
 
 
 def _minus(left: Any, right: Any) -> Any:

@@ -1,6 +1,8 @@
-"""Evidence on disk: ``<report folder>/<target>/<BUG-ID>/<key>.json``.
+"""Evidence on disk, in two forms that :func:`recorded` reads alike.
 
-``run.json`` beside the target folders holds what varies from run to run.
+A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and ``run.json`` next to the target folders for what
+varies from run to run. A baseline has a file ``<folder>/<target>.jsonl`` for each target, with a line for each verdict
+(see :mod:`sentinel.reports.lines`). A verdict has the same place in both: the path of the file that a run writes.
 """
 
 from __future__ import annotations
@@ -14,25 +16,28 @@ import re
 import shlex
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import sentinel
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
+from sentinel.reports import lines
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
+from sentinel.reports.lines import Facts, Recipes
 from sentinel.sources.home import replace_file
 from sentinel.values.documents import DocumentError, json_data, read_data
 from sentinel.values.files import GENERATED, regular_bytes
 
 RUN = "run.json"
 
-#: The folder of a report folder that has records of histories (see :mod:`sentinel.records.record`), and no evidence.
+#: The folder of a report folder that has records of histories (see :mod:`sentinel.records.history`), and no evidence.
 HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
@@ -234,22 +239,155 @@ def parse(file: Path) -> Any:
         raise SentinelError(visible(str(error))) from None
 
 
+def recorded(
+    directory: Path,
+    recipes: Recipes | None = None,
+    under: PurePosixPath = _HERE,
+    advice: str = "",
+    complain: Callable[[str], None] | None = None,
+) -> dict[PurePosixPath, Document]:
+    """Return the evidence of a folder by place, in order.
+
+    :param recipes: what a baseline's lines are expanded with; without it, or if a recipe has changed, their documents
+        lack the title, the scenario and the expectations.
+    :param under: the place of a target, a bug or one verdict.
+    :param advice: what a user can do about damaged evidence.
+    :param complain: is told about damaged evidence; the rest is returned.
+    :raises SentinelError: if evidence is damaged, and nobody is told.
+    """
+    found: dict[PurePosixPath, Callable[[], Document]] = {}
+    of_lines = set()
+    documents = {}
+    for file in line_files(directory):
+        of_lines.add(file.stem)
+        if under.parts[:1] in ((), (file.stem,)):
+            for place, facts in facts_in(file, advice).items():
+                if under in (_HERE, place) or under in place.parents:
+                    found[place] = partial(expanded, file, facts, recipes)
+    for file in files(directory, under):
+        place = PurePosixPath(file.relative_to(directory).as_posix())
+        if place.parts[0] not in of_lines:
+            found[place] = partial(load, file, advice)
+    for place in sorted(found):
+        try:
+            documents[place] = found[place]()
+        except SentinelError as error:
+            if complain is None:
+                raise
+            complain(str(error))
+    return documents
+
+
+def holds_evidence(directory: Path) -> bool:
+    """Return True if there is evidence in a folder, in either form."""
+    return bool(line_files(directory)) or any(files(directory))
+
+
+def line_files(directory: Path) -> list[Path]:
+    """Return the files of lines of a baseline."""
+    with suppress(OSError):
+        return sorted(file for file in directory.glob("*.jsonl") if file.is_file() and not file.is_symlink())
+    return []
+
+
+def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
+    """Return the facts of a file of lines by place. They are not to be changed.
+
+    :raises SentinelError: if the file or a line of it cannot be read.
+    """
+    try:
+        status = file.stat()
+        return _facts_in(file, status.st_mtime_ns, status.st_size)
+    except OSError as error:
+        raise SentinelError(f"{visible(str(file))}: cannot be read: {error.strerror}") from None
+    except SentinelError as error:
+        raise SentinelError(f"{error}; {advice or RESTORE}") from None
+
+
+@lru_cache(maxsize=32)
+def _facts_in(file: Path, modified: int, size: int) -> Mapping[PurePosixPath, Facts]:
+    return {_place_of(facts, file.stem): facts for facts in lines.read(file)}
+
+
+def _place_of(facts: Facts, target: str) -> PurePosixPath:
+    if "bug_id" in facts:
+        folder = PurePosixPath(*map(file_name, (target, facts["bug_id"])))
+    else:
+        folder = law_folder(target, str(facts.get("subject") or facts["boundary_name"]), facts["law"])
+    return folder / f"{file_name(lines.key_of(facts))}.json"
+
+
+def expanded(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
+    """Return the document of facts.
+
+    :raises SentinelError: if they do not make one.
+    """
+    recipe = lines.recipe_for(facts, file.stem, recipes)[0] if recipes is not None else None
+    try:
+        document = lines.document_of(facts, file.stem, recipe)
+        validate(document)
+    except (SentinelError, KeyError, TypeError, AttributeError, ValueError) as error:
+        subject = visible(str(facts.get("bug_id") or facts.get("law")))
+        raise SentinelError(
+            f"{visible(str(file))}: the line of {subject} is not evidence: {error}; {RESTORE}"
+        ) from None
+    return document
+
+
+def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
+    """Return what a baseline records of a target, by place, in whichever form.
+
+    :raises SentinelError: if evidence is damaged.
+    """
+    file = directory / f"{file_name(target)}.jsonl"
+    if file.is_file():
+        return dict(facts_in(file))
+    documents = recorded(directory, under=PurePosixPath(file_name(target)), advice=RESTORE)
+    return {place: lines.facts_of(document, recipes, subject_of(place)) for place, document in documents.items()}
+
+
+def subject_of(place: PurePosixPath) -> str:
+    """Return what the evidence of a law is filed under; empty for a bug's."""
+    return place.parts[2] if place.parts[1] == "laws" else ""
+
+
+def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Facts]) -> None:
+    """Write what a baseline records of a target as lines, and remove its single files."""
+    file = own(directory, PurePosixPath(f"{file_name(target)}.jsonl"))
+    text = lines.written(facts[place] for place in sorted(facts))
+    if _present(file) != text.encode():
+        write_atomically(file, text, "name another baseline folder")
+    try:
+        for old in list(files(directory, PurePosixPath(file_name(target)))):
+            old.unlink()
+            for folder in old.parents:
+                if folder == directory or any(folder.iterdir()):
+                    break
+                folder.rmdir()
+    except OSError as error:
+        raise SentinelError(f"cannot remove {old}: {error.strerror}; make the folder writable") from error
+
+
 def find(directory: Path, decision: Decision) -> Document | None:
-    """Give what a folder records about a decision's target, bug and ref, or None."""
-    file = directory / evidence_path(decision)
+    """Return what a folder records about a decision's target, bug and ref, or None."""
+    place = evidence_path(decision)
+    file = directory / f"{place.parts[0]}.jsonl"
+    if file.is_file():
+        facts = facts_in(file).get(place)
+        return None if facts is None else expanded(file, facts, None)
+    file = directory / place
     return load(file, RESTORE) if file.exists() else None
 
 
 def require_sound(directory: Path, targets: Collection[str]) -> None:
     """Raise an error if a folder's evidence of these targets (none: of all) is damaged."""
-    for file in files(directory):
-        if not targets or file.relative_to(directory).parts[0] in targets:
-            load(file, RESTORE)
+    for target in targets or ("",):
+        recorded(directory, under=PurePosixPath(file_name(target)) if target else _HERE, advice=RESTORE)
 
 
-def files(directory: Path) -> Iterator[Path]:
-    """Give every evidence file of a report folder, in order of path; ``run.json`` and other files are passed over."""
-    for file in below(directory):
+def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
+    """Yield every evidence file of a run's folder, in order of path; ``run.json`` and other files are passed over."""
+    for file in [directory / under] if under.suffix == ".json" else below(directory, under):
         parts = file.relative_to(directory).parts
         if len(parts) > 1 and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
             yield file
@@ -263,12 +401,13 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
     return []
 
 
-def decided(directory: Path) -> dict[Path, str]:
-    """Give the evidence of the items that a folder's last run decided, each with pytest's outcome; of a baseline, where
-    no run has ended, all that lies there."""
-    there = list(files(directory))
+def decided(
+    directory: Path, advice: str = "", recipes: Recipes | None = None
+) -> dict[PurePosixPath, tuple[Document, str]]:
+    """Return the evidence of the items that a folder's last run decided, each with pytest's outcome; of a baseline,
+    which no run has ended, all that lies there."""
     if not os.path.lexists(directory / RUN):
-        return dict.fromkeys(there, "")
+        return {place: (document, "") for place, document in recorded(directory, recipes, advice=advice).items()}
     name = visible(str(directory / RUN))
     try:
         listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
@@ -276,13 +415,17 @@ def decided(directory: Path) -> dict[Path, str]:
         raise SentinelError(f"{name}: not what a run writes; {RUN_AGAIN}") from None
     except SentinelError as error:
         raise SentinelError(f"{error}; {RUN_AGAIN}") from None
-    outcomes = {
-        file: listed.pop(place) for file in there if (place := file.relative_to(directory).as_posix()) in listed
-    }
-    missing = sorted(filter(None, listed))
+    places = {PurePosixPath(file.relative_to(directory).as_posix()): file for file in files(directory)}
+    missing = sorted(place for place in listed if place and PurePosixPath(place) not in places)
     if missing:
         raise SentinelError(f"{name}: no such evidence in its folder: {visible(missing[0])}; run again")
-    return outcomes
+    return {place: (load(file, advice), listed[str(place)]) for place, file in places.items() if str(place) in listed}
+
+
+def day_of(directory: Path) -> str:
+    """Return the day on which a folder's last run began, ISO; today if no run has ended there."""
+    started = parse(directory / RUN).get("started", "") if (directory / RUN).is_file() else ""
+    return str(started)[:10] or datetime.now(timezone.utc).date().isoformat()
 
 
 def _present(file: Path) -> bytes | None:

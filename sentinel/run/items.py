@@ -1,6 +1,6 @@
-"""Recipes and laws as pytest items, and how pytest comes by them.
+"""Recipes and laws as pytest items, and their collection.
 
-A recipe file is a collector with an item a ref. A boundary is a collector with an item a law and ref, and stands in no
+A recipe file is a collector with one item per ref. A boundary is a collector with one item per law and ref; it has no
 file.
 """
 
@@ -21,20 +21,21 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
 from sentinel.reports.explain import explain
 from sentinel.run.differences import differences
-from sentinel.run.session import Run, complaint, expected_unavailable
+from sentinel.run.passing import complaint, expected_unavailable
+from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
 from sentinel.targets.refs import Ref
 
-#: For the laws of a target wherever they are checked.
+#: Stands for any ref when all laws of a target are listed.
 _ANY_REF = (Ref("git", "main"),)
 
 
 class SentinelWarning(pytest.PytestWarning):
-    """Something in a recipe that is not used."""
+    """A part of a recipe is not used."""
 
 
 class VerdictError(Exception):
-    """The verdict is not the one that passes; carries what a failure shows."""
+    """An item's verdict does not pass. Carries what pytest prints about the failure."""
 
     def __init__(self, decision: Decision, headline: str) -> None:
         super().__init__(headline)
@@ -60,15 +61,18 @@ class Item(pytest.Item):
         return item
 
     def runtest(self) -> None:
-        decision = self.run.decide(self.job)
-        self.seconds = self.run.seconds(self.job)
-        self.evidence_file = self.run.record(decision)
+        decision = self.decide()
+        self.seconds = decision.seconds
+        self.evidence_file = self.run.results.record(decision)
         self.examined = decision.verdict.name not in UNDECIDED or expected_unavailable(decision)
         headline = complaint(decision, self.run.settings.baseline)
         if headline is not None:
             self.fail(decision, headline)
         if decision.verdict.name == "unavailable" and not expected_unavailable(decision):
             pytest.skip(decision.verdict.reason)
+
+    def decide(self) -> Decision:
+        raise NotImplementedError
 
     def fail(self, decision: Decision, headline: str) -> None:
         raise VerdictError(decision, headline)
@@ -90,11 +94,19 @@ class Item(pytest.Item):
 class RecipeItem(Item):
     """The verdict of one recipe at one ref."""
 
+    job: Job
+
+    def decide(self) -> Decision:
+        return self.run.decide(self.job)
+
 
 class LawItem(Item):
-    """Whether one boundary keeps one law at one ref."""
+    """The verdict of one law about one boundary at one ref."""
 
     job: LawJob
+
+    def decide(self) -> Decision:
+        return self.run.decide_law(self.job)
 
     def fail(self, decision: Decision, headline: str) -> None:
         verdict = decision.verdict
@@ -117,9 +129,11 @@ class LawItem(Item):
 
 
 class RecipeFile(pytest.Collector):
-    """A recipe file. The recipe itself, where the run has loaded it already, saves loading it twice.
+    """A recipe file.
 
-    No ``pytest.File``: ``--lf`` looks for those by their ids below the root folder, where bundled recipes are not.
+    Not a ``pytest.File``, because ``--lf`` looks for files below the root folder, and bundled recipes are elsewhere.
+
+    :ivar recipe: the recipe, if the run has already loaded it.
     """
 
     run: Run
@@ -127,10 +141,10 @@ class RecipeFile(pytest.Collector):
 
     def collect(self) -> Iterable[pytest.Item]:
         try:
-            recipe = self.recipe or self.run.load(self.path)
+            recipe = self.recipe or self.run.questions.load(self.path)
             for note in recipe.notes:
                 self.warn(SentinelWarning(note))
-            for job in self.run.jobs(recipe):
+            for job in self.run.questions.jobs(recipe):
                 law = [recipe.invariant] if recipe.invariant else []
                 item = RecipeItem.make(self, job.ref.short, self.run, job, recipe.target, *law)
                 item.extra_keyword_matches.add(recipe.bug_id)  # -k: a published blob's file may have any name
@@ -142,8 +156,8 @@ class RecipeFile(pytest.Collector):
 class RecipeFolder(pytest.Directory):
     """The selected recipes of one folder.
 
-    pytest loads the folder's ``conftest.py``, as for a folder of its own. For files that it is given by their paths it
-    would go through their folder once for each, which takes minutes for a thousand.
+    pytest loads the folder's ``conftest.py``, as it does for any folder. If it got the files as arguments instead, it
+    would scan their folder once for each file, which takes minutes for a thousand files.
     """
 
     files: Sequence[RecipeFile]
@@ -153,7 +167,7 @@ class RecipeFolder(pytest.Directory):
 
 
 class LawBoundary(pytest.Collector):
-    """A boundary, for its laws."""
+    """A boundary, with an item for each of its laws."""
 
     run: Run
     jobs: Sequence[LawJob]
@@ -168,7 +182,7 @@ class LawBoundary(pytest.Collector):
 
 
 def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
-    # pytest asks about every file of a folder again for each of them that was given.
+    # pytest calls this for every file of a folder again for each argument in that folder.
     if path not in run.places:
         run.places[path] = path.resolve()
     place = run.places[path]
@@ -178,27 +192,27 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
     else:
         nodeid = Path(os.path.relpath(path, parent.config.rootpath)).as_posix()
     file: RecipeFile = RecipeFile.from_parent(parent, name=path.name, path=path, nodeid=nodeid)
-    file.run, file.recipe = run, run.recipes.get(place)
+    file.run, file.recipe = run, run.questions.recipes.get(place)
     return file
 
 
 def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Give the selected recipes that pytest's own walk did not come by; and the laws.
+    """Yield the items of selected recipes that pytest did not collect itself, then those of laws and comparisons.
 
-    Beside a folder pytest drops the arguments that lie in it, and then does not enter a virtual environment there.
+    Given a folder and files in it, pytest drops the files, and it does not enter a virtual environment in the folder.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
     collected = set(run.places.values())
     folders: dict[Path, list[Path]] = {}
-    for path in run.invited:
+    for path in run.questions.invited:
         if path.resolve() not in collected or str(path) in by_id:
             folders.setdefault(path.absolute().parent, []).append(path.absolute())
     for folder, recipes in folders.items():
         directory: RecipeFolder = RecipeFolder.from_parent(session, path=folder)
         directory.files = [collector(run, recipe, directory) for recipe in recipes]
         yield from (item for item in session.genitems(directory) if item.nodeid not in ids)
-    # Last: who explains what broke a law asks what recipes said.
+    # Laws come last, because a broken law may be explained by the verdict of a recipe.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
         groups.setdefault((job.target, job.boundary), []).append(job)
@@ -211,20 +225,22 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """List the laws that the options or ids ask for."""
+    """List the laws that options or item ids select."""
     jobs: list[LawJob] = []
-    for target in dict.fromkeys([*(i.target for i in run.law_ids), *run.settings.targets]):
+    questions = run.questions
+    for target in dict.fromkeys([*(i.target for i in questions.law_ids), *run.settings.targets]):
         if target not in run.catalog.adapters:
             raise pytest.UsageError(
                 f"sentinel: unknown target {target!r}{nearest(target, run.catalog.adapters)}; "
                 f"known: {', '.join(run.catalog.adapters)}"
             )
-        if run.law_ids or run.has_laws:
-            candidates = law_jobs(run.catalog, target, run.law_refs(target), partial(run.registering, target))
-            jobs += [job for job in candidates if not run.law_ids or any(i.selects(job) for i in run.law_ids)]
-    for law_id in run.law_ids:
+        if questions.law_ids or questions.has_laws:
+            candidates = law_jobs(run.catalog, target, questions.law_refs(target), partial(run.registering, target))
+            ids = questions.law_ids
+            jobs += [job for job in candidates if not ids or any(i.selects(job) for i in ids)]
+    for law_id in questions.law_ids:
         if not any(law_id.selects(job) for job in jobs):
-            refs = [ref.short for ref in run.law_refs(law_id.target)]
+            refs = [ref.short for ref in questions.law_refs(law_id.target)]
             there = law_jobs(run.catalog, law_id.target, _ANY_REF)
             raise pytest.UsageError(f"sentinel: {law_id.nothing(run.catalog.targets[law_id.target], there, refs)}")
     return jobs

@@ -1,4 +1,4 @@
-"""What a run is about: which recipes were asked for, and whether the request makes sense."""
+"""Select the recipes of a run, and reject requests that make no sense."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.reports.store import files, require_sound
+from sentinel.reports.store import holds_evidence, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
 from sentinel.sources import Home
@@ -23,7 +23,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Give the recipes that the options ask for; none where paths alone do."""
+    """Return the recipes that options select. Recipes that are named by their paths come later, at collection."""
     recipes: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
         recipes = find_recipes(catalog, settings.targets, settings.bugs)
@@ -33,9 +33,12 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 
 
 def require_folders(settings: Settings) -> None:
-    """Say at once, and not after everything was decided, where nothing can be written, or compared with."""
+    """Check before anything runs that reports can be written and that the baseline can be read.
+
+    :raises SentinelError: if not.
+    """
     baseline = settings.baseline
-    if baseline is not None and not any(files(baseline)):
+    if baseline is not None and not holds_evidence(baseline):
         trouble = "it holds no evidence" if os.path.isdir(baseline) else "no such folder"
         raise SentinelError(
             f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "
@@ -47,19 +50,19 @@ def require_folders(settings: Settings) -> None:
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
     ):
-        # A store that is there and shared read-only is as good to read.
+        # An existing store may be shared read-only: this run then only reads it.
         trouble = "" if what != "reports" and folder.is_dir() else why_not_writable(folder)
         if trouble:
             raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
 
 
 def why_not_writable(folder: Path) -> str:
-    """Try to write where a folder is or will be made; empty where that works."""
+    """Try to write where a folder is or will be made. Return the error, or an empty string."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
     try:
-        tempfile.TemporaryFile(dir=place).close()  # a question to the mode bits is answered wrongly for root
+        tempfile.TemporaryFile(dir=place).close()  # os.access is always true for root
     except OSError as error:
         return f"{place}: {error.strerror}"
     return ""
@@ -68,7 +71,10 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Refuse a run that says how to judge, by a ref or a baseline, and not what."""
+    """Reject a run with a ref or a baseline but without recipes or laws to judge.
+
+    :raises SentinelError: if so.
+    """
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
     named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
@@ -96,7 +102,7 @@ def require_subject(
 
 
 class LawId:
-    """An item id given as an argument: ``laws/TARGET/BOUNDARY``, with a law and a ref or without."""
+    """An item id among the arguments: ``laws/TARGET/BOUNDARY``, optionally with a law and a ref."""
 
     def __init__(self, text: str) -> None:
         match = _ID.fullmatch(text)
@@ -109,7 +115,11 @@ class LawId:
         self.law, self.ref = match["law"], match["ref"]
 
     def nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """Say why it selects nothing: of the laws of its target at any ref, and the refs of this run."""
+        """Return why this id selects nothing.
+
+        :param there: the laws of its target at any ref.
+        :param refs: the refs of this run.
+        """
         of_boundary = [job.law for job in there if job.boundary == self.boundary]
         if not of_boundary:
             bound = any(self.boundary in binding.paths for binding in target.bindings)

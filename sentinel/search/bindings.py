@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
-from sentinel.sources.gittrees import TREE, Folder, LargeObjectError
+from sentinel.sources.gitbinary import LargeObjectError
+from sentinel.sources.gittrees import TREE, Folder
 from sentinel.sources.trees import FILE
 from sentinel.targets import Binding, PackageRoot
 

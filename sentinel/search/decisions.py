@@ -19,8 +19,9 @@ from sentinel.deciding.proof import NotProvenError, failure_of, prove
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
+from sentinel.recipes.found import found_id
 from sentinel.search.boundary_search import Finding, LawOutcome
-from sentinel.search.saving import bug_id, recipe_document
+from sentinel.search.saving import recipe_document
 from sentinel.targets import Dialect
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
@@ -141,7 +142,7 @@ def _decision(
     variants: Mapping[str, Inputs] = trial.variants if trial is not None else {"": {}}
     document: dict[str, Any] = {}
     if trial is not None:
-        name = bug_id(open_target.target, subject.boundary, law.name)
+        name = found_id(open_target.target, subject.boundary, law.name)
         finding = Finding(subject, law, trial, violations)
         document = recipe_document(finding, open_target.target, open_target.checkout, name)
     measurement, failure = None, None

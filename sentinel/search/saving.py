@@ -25,6 +25,7 @@ from sentinel.laws.law import Case, Law
 from sentinel.laws.layout import address
 from sentinel.recipes import Recipe, load_recipe
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.found import found_id, found_recipe, pin_of
 from sentinel.reports.store import write_atomically
 from sentinel.search.boundary_search import Finding
 from sentinel.targets.checkout import Checkout
@@ -33,43 +34,23 @@ from sentinel.values.literals import Tensor, plain
 
 Answers = Mapping[str, Mapping[str, Any]]
 
-_LONGEST_ID = 100
-
-
-def bug_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
-    """Make ``VERL-COMPUTE-RLOO-OUTCOME-ADVANTAGE-REJECTED-ROW-...``: the boundary's own name and the law."""
-    parts = [target, boundary.rpartition(".")[2].strip("_"), law]
-    text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
-    return text[:_LONGEST_ID].rstrip("-")
-
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
     """Write a finding, or a scenario for which a law held, as plain data in the recipe language, decided by its law."""
-    subject, law, violations = finding.subject, finding.law, finding.violations
-    last = subject.boundary.rpartition(".")[2]
+    subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
-    title = f"{last}: {violations[0].detail}" if violations else f"{last}: {law.statement}"
-    story = f"The law says: {law.statement}.\n" + "".join(f"{item.key}: {item.detail}.\n" for item in violations)
-    document: dict[str, Any] = {
-        "recipe_version": 1,
-        "bug_id": name or bug_id(target, subject.boundary, law.name, finding.symptom),
-        "title": " ".join(title.split())[:160],
-        "target": target,
-        "contract": subject.contract.name,
-        "boundary": subject.boundary,
-        "invariant": law.name,
-        "story": story,
-        "upstream": {"status": "unreported"},
-        "scenario": _scenario(subject, first),
-    }
-    if others:
-        document["variants"] = {key: _scenario(subject, value, first) for key, value in others.items()}
-    pin = f"git:{checkout.commit}" if checkout.commit else f"pypi:{checkout.version}" if checkout.version else ""
-    if pin and violations and not checkout.dirty:
-        document["pins"] = [{"ref": pin, "expect": "reproduced"}]
-        document["watch"] = ["git:main"]
-    return document
+    return found_recipe(
+        law,
+        target,
+        subject.contract.name,
+        subject.boundary,
+        _scenario(subject, first),
+        {key: _scenario(subject, value, first) for key, value in others.items()},
+        [(item.key, item.detail) for item in finding.violations],
+        "" if checkout.dirty else pin_of(checkout.commit, checkout.version),
+        name or found_id(target, subject.boundary, law.name, finding.symptom),
+    )
 
 
 def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:

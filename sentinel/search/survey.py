@@ -19,7 +19,8 @@ from sentinel.laws.law import Law
 from sentinel.recipes import load_copy
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.evidence import ref_text
-from sentinel.reports.store import below, law_folder, load
+from sentinel.reports.lines import Recipes
+from sentinel.reports.store import law_folder, recorded
 from sentinel.search.checks import subjects
 from sentinel.targets.refs import Ref
 
@@ -253,9 +254,9 @@ class Survey:
         if self._baseline is None:
             return
         for law, job in jobs.items():
-            for file in below(self._baseline, law_folder(job.target, subject.name, law.name)):
-                with suppress(SentinelError):  # who compares with the baseline says what is wrong with it
-                    document = load(file)
+            with suppress(SentinelError):  # the comparison with the baseline reports what is wrong with it
+                folder = law_folder(job.target, subject.name, law.name)
+                for document in recorded(self._baseline, Recipes(self._catalog), folder).values():
                     if document["verdict"] == "reproduced" and document["ref"] == ref_text(job.ref):
                         yield law, load_copy(document["recipe"]["document"], self._catalog).variants
                         break

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.sources.gitbinary import GitError, bounded, run, run_checked, stream
+from sentinel.sources.gitbinary import GitError, Objects, bounded, run, run_checked
 from sentinel.sources.trees import FILE, LINK, MOST_FILES, SUBMODULE, Entry, blob_id, checked_path, ignored
 
 #: Bytes of a listing: what git says of the most files that a revision may have, with long names.
@@ -74,17 +75,10 @@ def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
 
 
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Give the content of each blob once, proven to be what its name says."""
-    names = list(dict.fromkeys(blobs))
-    if not names:
-        return
-    with stream(mirror, "cat-file", "--batch", "--buffer", data="".join(f"{b}\n" for b in names).encode()) as out:
-        for blob in names:
-            header = out.readline().split()
-            if len(header) != 3 or header[1] != b"blob":
-                raise GitError(f"object {blob} is absent from {mirror} or damaged there")
-            content = out.read(int(header[2]))
-            out.read(1)
+    """Yield each blob once with its content, and check that the content has the blob's name."""
+    with closing(Objects(mirror)) as objects:
+        for blob in dict.fromkeys(blobs):
+            content = objects.read(blob)
             if blob_id(content) != blob:
                 raise GitError(f"object {blob} in {mirror} is damaged: its content is not what its name says")
             yield blob, content

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import sentinel
 from sentinel.errors import SentinelError
 from sentinel.sources.home import MORE_ROOM, Progress, small_text
 from sentinel.sources.urls import redacted
@@ -62,6 +62,9 @@ _NEUTRAL = {
 }
 _PROGRESS_LINE = re.compile(rb"[\r\n]")
 
+#: Bytes of an object that are read at once if its content is not wanted.
+_PIECE = 1 << 20
+
 
 class GitMissingError(SentinelError):
     """There is no git on this machine."""
@@ -69,6 +72,18 @@ class GitMissingError(SentinelError):
 
 class GitError(SentinelError):
     """A git command said no. ``str()`` gives git's own reason in one line."""
+
+
+class MissingObjectError(GitError):
+    """The mirror does not have an object: it is shallow, was made without large files, or is damaged."""
+
+
+class LargeObjectError(MissingObjectError):
+    """An object is larger than the reader's limit. It counts as absent."""
+
+    def __init__(self, name: str, size: int, most: int) -> None:
+        super().__init__(f"object {name} is larger than {most} bytes")
+        self.size = size
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,15 @@ def git_dir_of(top: Path) -> Path:
         return dot
     path = (small_text(dot) or "").strip().removeprefix("gitdir:").strip()
     return Path(os.path.normpath(top / path))
+
+
+def own_commit() -> str:
+    """Return the commit of Sentinel's source tree, or its version if it is not in a git repository."""
+    top = Path(__file__).resolve().parents[2]
+    if (top / ".git").exists():
+        with suppress(SentinelError):
+            return run_checked(git_dir_of(top), "rev-parse", "HEAD").decode().strip()[:12]
+    return sentinel.__version__
 
 
 def common_dir(git_dir: Path) -> Path:
@@ -236,18 +260,51 @@ def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = N
             alarm.cancel()
 
 
-@contextmanager
-def stream(git_dir: Path, *arguments: str, data: bytes) -> Iterator[IO[bytes]]:
-    """Run git and read its output while it is written."""
-    with _input(data) as stdin, _process(git_dir, arguments, istream=stdin) as process:
-        yield process.stdout
+class Objects:
+    """Reads objects of a git directory by their names, through one ``git cat-file`` that GitPython keeps running.
 
+    GitPython's ``Repo`` is not used. It reads the repository's configuration and every file that this includes, and it
+    follows ``GIT_DIR`` of the caller's environment. Its references reread ``packed-refs`` for each name: 3 s instead
+    of 0.03 s for the 5,360 refs of a mirror. Its trees and blobs put no limit on what a stranger's commit contains.
+    """
 
-@contextmanager
-def conversation(git_dir: Path, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-    """Run git for as long as the block lasts, to be asked (first file) and answer (second file) any number of times."""
-    with _process(git_dir, arguments, istream=subprocess.PIPE) as process:
-        yield process.proc.stdin, process.stdout
+    def __init__(self, git_dir: Path) -> None:
+        self._git_dir = git_dir
+        self._git = _git().Git()
+        self._git.set_persistent_git_options(c=[f"{key}={value}" for key, value in _SETTINGS.items()])
+        self._git.update_environment(**_environment(git_dir, {}))
+
+    def read(self, name: str, kind: str = "blob", most: int | None = None) -> bytes:
+        """Return the content of an object.
+
+        :raises MissingObjectError: if there is no object of this name and kind.
+        :raises LargeObjectError: if it has more than ``most`` bytes.
+        """
+        try:
+            try:
+                _, found, size, stream = self._git.stream_object_data(name)
+            except KeyError:  # GitPython copies os.environ, which pytest's main thread changes meanwhile
+                _, found, size, stream = self._git.stream_object_data(name)
+        except OSError as error:
+            raise GitError(f"git ended while {self._git_dir.name} was read: {error}") from error
+        except ValueError as error:
+            if "missing" in str(error):
+                raise MissingObjectError(f"object {name} is absent from {self._git_dir.name}") from error
+            raise GitError(f"git ended while {self._git_dir.name} was read; it may be damaged") from error
+        if most is not None and size > most:
+            while stream.read(_PIECE):
+                pass
+            raise LargeObjectError(name, size, most)
+        content: bytes = stream.read()
+        if found != kind.encode():
+            raise MissingObjectError(f"object {name} of {self._git_dir.name} is no {kind}")
+        if len(content) != size:
+            raise GitError(f"git ended while {self._git_dir.name} was read; it may be damaged")
+        return content
+
+    def close(self) -> None:
+        """End the process."""
+        self._git.clear_cache()
 
 
 def run_with_progress(

@@ -242,11 +242,6 @@ def folders_of(packages: Iterable[str]) -> list[str]:
     return places
 
 
-def holds_sentinel(folder: str) -> bool:
-    """Say whether Sentinel's package lies in a folder; in a working tree, recipes and evidence lie beside it."""
-    return os.path.isdir(os.path.join(folder, "sentinel", "worker"))
-
-
 def _build_root(
     visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str], innermost: bool
 ) -> None:

@@ -76,7 +76,9 @@ NOTHING: dict[str, list[str]] = {
     "report duplicates": ["report duplicates TINY-MEAN", "MIRROR report duplicates TINY-MEAN --run"],
     "report findings": ["report findings --from empty", "report findings --from no_such_folder", "report findings"],
     "report history": ["report history", "report history --from empty", "report history NO-SUCH-BUG"],
+    "report refresh": ["report refresh", "report refresh --check --baseline empty"],
     "report run": ["report run", "report run --from empty"],
+    "report show": ["report show TINY-MEAN --from empty"],
     "report site": ["report site", "report site --reports empty"],
     "sweep": [
         "sweep tiny",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-DATA = Path(__file__).resolve().parents[1] / "site" / "data"
+DATA = Path(__file__).resolve().parents[1] / "tools" / "site" / "data"
 
 
 @pytest.fixture

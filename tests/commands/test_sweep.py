@@ -91,7 +91,7 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
         return open_checkout(target, Ref("git", commits[ref.name]), **options)
 
     monkeypatch.setattr(releases, "versions", lambda target: list(commits))
-    monkeypatch.setattr("sentinel.deciding.runner.open_checkout", opened)
+    monkeypatch.setattr("sentinel.deciding.setup.open_checkout", opened)
     answer = run_sentinel("sweep", "tiny", "--releases", "--json").json()
     assert [(r["name"], r["verdict"]) for r in answer["records"][0]["releases"]] == [
         ("1.0", "reproduced"),
@@ -103,5 +103,5 @@ def test_releases_on_pypi_need_no_mirror(run_sentinel, monkeypatch, tiny):
 
 def test_records_are_saved_where_they_are_asked_from(run_sentinel, tmp_path):
     assert run_sentinel("sweep", "tiny", "--save", str(tmp_path / "kept")).status == 0
-    assert (tmp_path / "kept" / "tiny" / "TINY-MEAN" / "git-main.json").is_file()
+    assert (tmp_path / "kept" / "tiny.jsonl").is_file()
     assert run_sentinel("report", "history", "TINY-MEAN", "--from", str(tmp_path / "kept")).status == 0

@@ -214,8 +214,8 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     assert "1 reproduced, 1 unavailable, 2 fixed" in run_sentinel("report").out
     assert str(evidence) in run_sentinel("show", "TINY-MEAN").out
     assert "accepted" in run_sentinel("report", "changes", "--no-bisect").err  # nothing is there yet
-    assert run_sentinel("report", "accept").out.endswith("4 files changed\n")
-    assert Path("accepted/tiny/TINY-MEAN/git-main.json").is_file()
+    assert run_sentinel("report", "accept").out.endswith("4 lines changed\n")
+    assert Path("accepted/tiny.jsonl").is_file()
     out = run_sentinel("report", "changes", "--no-bisect").out
     assert out.startswith(f"3 verdicts of {evidence} compared with {Path.cwd() / 'accepted'}, which records 4 verdicts")
     assert "\nnot decided:\n  unavailable: " in out
@@ -233,13 +233,14 @@ def test_baseline_update_and_prune(run_sentinel, evidence, tiny):
     answer = run_sentinel("report", "accept", "--from", evidence)
     assert answer.status == 0
     assert f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json: new: reproduced" in answer.out
-    assert answer.out.endswith("4 files changed\n")
+    assert answer.out.endswith("4 lines changed\n")
     again = run_sentinel("report", "accept", "--from", evidence, "--to", "reports")
-    assert again.out == f"4 verdicts of {evidence} compared: 0 files changed\n"
-    stale = Path("reports/tiny/TINY-MEAN/git-old.json")
-    stale.write_bytes(Path(f"reports/tiny/TINY-MEAN/git-{tiny.buggy[:12]}.json").read_bytes())
+    assert again.out == f"4 verdicts of {evidence} compared: 0 lines changed\n"
+    lines = Path("reports/tiny.jsonl")
+    before = lines.read_text()
+    lines.write_text(before.replace(f"git:{tiny.buggy}", "git:old"))
     assert "git-old.json: removed" in run_sentinel("report", "accept", "--from", evidence, "--prune").out
-    assert not stale.exists()
+    assert lines.read_text() == before
 
 
 def test_show_has_the_last_verdicts(run_sentinel, evidence, tiny):

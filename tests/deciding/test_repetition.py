@@ -22,15 +22,15 @@ def test_every_order_comes():
     assert len(orders) == 6
 
 
-def test_an_answer_is_made_out():
+def test_an_answer_gets_its_names_back():
     repetition = Repetition(REQUEST)
     told = {name: {"loss": inputs["x"] * 10} for name, inputs in repetition.request["variants"].items()}
-    assert list(repetition.made_out(told).items()) == [
+    assert list(repetition.restore_names(told).items()) == [
         ("one", {"loss": 10}), ("two", {"loss": 20}), ("three", {"loss": 30}),
     ]  # fmt: skip
     told.popitem()
     with pytest.raises(KeyError):
-        repetition.made_out(told)
+        repetition.restore_names(told)
 
 
 def test_what_is_the_same():
@@ -72,7 +72,7 @@ def test_rows_in_an_order_that_nobody_has_seen(honest, catalog):
         name: {"loss": 2.0, "per_token_gradient": per_token(inputs["loss_mat"].array().ravel().tolist())}
         for name, inputs in repetition.request["variants"].items()
     }
-    assert repetition.rows_are_a_set(answers, repetition.made_out(answers)) == honest
+    assert repetition.rows_are_a_set(answers, repetition.restore_names(answers)) == honest
 
 
 def test_a_contract_without_rows(catalog):

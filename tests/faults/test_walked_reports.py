@@ -13,12 +13,13 @@ from demo_kit import MASKED_TOKENS, REJECTED_ROW, Decide, Repository, write_reci
 from walking import FULL, Command, listing, load_everything, unwalkable
 
 import sentinel.recipes.catalog
+import sentinel.run.questions
 import sentinel.run.session
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.records import record as records
+from sentinel.records.history import load_all
 from sentinel.reports import store
 from sentinel.search import saving
 from sentinel.tools.site import building as site
@@ -45,9 +46,6 @@ class Known:
         assert name in ("start", "plan", "close", "discard", "checkout"), name
         return lambda *arguments: None
 
-    def seconds(self, job: Job) -> float:
-        return 0.0
-
     def decide(self, job: Job) -> Decision:
         checkout = self._open(self._targets[job.recipe.target], job.ref, None)
         code = _code(checkout.path)
@@ -69,7 +67,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     load_everything(monkeypatch)
     bundled = bundled_catalog()
     catalog = replace(bundled, adapters={"demo": bundled.adapters["demo"]}, recipe_folders=(tmp_path / "mine",))
-    for module in (sentinel.recipes.catalog, sentinel.run.session):
+    for module in (sentinel.recipes.catalog, sentinel.run.questions, sentinel.run.session):
         monkeypatch.setattr(module, "bundled_catalog", lambda: catalog)
     monkeypatch.setattr("sentinel.deciding.runner.Runner", Known)
     monkeypatch.setattr("sentinel.records.executors.Runner", Known)
@@ -261,5 +259,4 @@ def test_a_sweep(walked, here, swept):
 
 
 def _records(home: Path) -> None:
-    for file in records.files(home / "history"):
-        records.load(file)
+    load_all(home / "history")

@@ -17,10 +17,12 @@ from demo_kit import MASKED_TOKENS, Decide, Lab, Repository, copy_demo, gone
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
-from sentinel.records import record as records
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.records.history import keep, load_all
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
+from sentinel.reports.lines import Recipes
 from sentinel.search.saving import save
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.sources.checkouts import files
@@ -32,7 +34,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.site.building import write
 from sentinel.tools.upstream import life
 from sentinel.tools.upstream.commands.report_findings import evidence_of
-from sentinel.tools.upstream.commands.verify import _files
+from sentinel.tools.upstream.commands.verify import _documents
 
 TARGET = Target("demo", "https://example.invalid/demo.git", (PackageRoot("demo_rl"),))
 MAIN = Ref.parse("git:main")
@@ -286,15 +288,17 @@ def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path,
         reports.write(folder, decision)
     fresh = tmp_path / "fresh"
     reports.write(fresh, decision)
-    with pytest.raises(
-        SentinelError, match="is a link, and nothing is written through it" if level < 2 else "not JSON"
-    ):
-        update(fresh, folder, prune=True)
-    record = {"target": place.parts[0], "bug_id": place.parts[1]}
-    source = dict.fromkeys(("kind", "ref", "head", "walk", "since", "until"), "git")
-    if level < 2:
-        with pytest.raises(SentinelError, match="is a link"):
-            records.place(folder, {**record, "source": {**source, "begins": []}})
+    recipes = Recipes(bundled_catalog())
+    if level == 2:
+        with pytest.raises(SentinelError, match="not JSON"):
+            update(fresh, folder, recipes, prune=True)
+    else:  # what a link leads to is not the folder's
+        update(fresh, folder, recipes, prune=True)
+        (folder / f"{place.parts[0]}.jsonl").unlink()
+    link(folder / f"{place.parts[0]}.jsonl", mine / "lines")
+    for write_lines in (lambda: update(fresh, folder, recipes), lambda: keep(folder, [{"target": place.parts[0]}])):
+        with pytest.raises(SentinelError, match="is a link" if level < 2 else "is a link|not JSON"):
+            write_lines()
 
 
 def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, tmp_path):
@@ -303,10 +307,11 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, 
     remove_tree(site / "bugs")
     link(site / "bugs", mine)
     link(tmp_path / "findings" / "demo", mine)
+    link(tmp_path / "findings" / "tiny.jsonl", mine / "file")
     with pytest.raises(SentinelError, match="is a link"):
         write(site, [("bugs/a.html", "b")])
     with pytest.raises(SentinelError, match="is a link"):
-        life.place(tmp_path / "findings", decision.recipe)
+        life.place(tmp_path / "findings", "tiny")
     with pytest.raises(SentinelError, match="is a link"):
         reports.write_below(tmp_path / "findings", "demo/status.json", "x", "")
     for name, points in (("X", mine / "file"), ("X-2", "nowhere")):  # a link that leads nowhere is somebody's too
@@ -359,9 +364,10 @@ def test_reading_stays_in_the_folder(decision, tmp_path):
     for name in ("etc", "DEMO", "history"):
         link(folder / name, "/")
         link(folder / "demo" / name, "/")
+    link(folder / "demo.jsonl", "/etc/passwd")
     assert list(reports.files(folder)) == [file]
-    assert list(records.files(folder)) == [file]
-    assert _files([folder]) == [file]  # of `verify`
+    assert load_all(folder) == []
+    assert [at for at, _ in _documents([folder], Recipes(bundled_catalog()))] == [file]  # of `verify`
     (tmp_path / "links").mkdir()
     link(tmp_path / "links" / "demo", file.parents[1])
     assert list(evidence_of(decision.recipe, tmp_path / "links")) == []
@@ -383,7 +389,7 @@ def test_a_run_that_nobody_wrote(decision, tmp_path, capsys):
     for text in RUNS:
         (tmp_path / "reports" / reports.RUN).write_text(text)
         with pytest.raises(SentinelError, match=r"run\.json"):
-            update(tmp_path / "reports", tmp_path / "baseline")
+            update(tmp_path / "reports", tmp_path / "baseline", Recipes(bundled_catalog()))
         assert not (tmp_path / "baseline").exists()
         assert main(["report", "--from", str(tmp_path / "reports")]) == 2
         assert "run.json" in capsys.readouterr().err

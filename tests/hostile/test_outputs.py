@@ -22,8 +22,8 @@ from markdown_it import MarkdownIt
 from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
-from sentinel.records import record as records
 from sentinel.records import timelines
+from sentinel.records.history import folded, load_all
 from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import dumps, evidence, validate
@@ -526,23 +526,29 @@ def test_every_field_of_a_decision_in_what_is_written_of_it(decisions):
 
 
 def test_every_field_of_a_history(sentinel_says, pytester):
-    """A record that somebody has committed."""
+    """A history that somebody has committed."""
     source = Path(__file__).resolve().parents[2] / "reports" / "history"
-    whole = json.loads(min(source.glob("*/*/git-main.json"), key=lambda file: (file.stat().st_size, file)).read_text())
-    place = pytester.path / "history" / "demo" / "DEMO" / "git-main.json"
+    of_git = (each for each in load_all(source) if each["source"]["kind"] == "git")
+    whole = folded(min(of_git, key=lambda each: len(json.dumps(each))))
+    shared = {name: whole.pop(name, []) for name in ("basis", "tags")}
+    place = pytester.path / "history" / "demo.jsonl"
     place.parent.mkdir(parents=True)
+
+    def write(line: dict[str, Any]) -> None:
+        lines = [*({"shared": "0", name: value} for name, value in shared.items()), {**line, "basis": "0", "tags": "0"}]
+        place.write_text("\n".join(map(json.dumps, lines)).replace("\\ud800", ""))  # which no file may hold
+
     seen = set()
-    for where, document in planted(whole):
+    for where, line in planted(whole):
         with contextlib.suppress(SentinelError, UnicodeEncodeError):
-            place.write_text(json.dumps(document).replace("\\ud800", ""))  # which no file may hold
-            records.load(place)
+            write(line)
+            (document,) = load_all(place.parent)
             seen.add(where)
-            for lines in (timelines.story(document), timelines.releases(document), [timelines.heading(document)]):
+            for lines in (timelines.story(document), [timelines.heading(document)]):
                 clean(visible("\n".join(lines), lines=True))
             assert foreign_markdown(timelines.markdown(*timelines.overview([document]))) == [], where
-    assert {".title", ".bug_id", ".runs[0].first.subject", ".runs[0].kind", ".source.ref"} <= seen
-    marked = {**whole, "title": MARK, "bug_id": MARK, "runs": [{**run, "kind": MARK} for run in whole["runs"]]}
-    place.write_text(json.dumps(marked).replace("\\ud800", ""))
+    assert {".bug_id", ".runs[0].first.subject", ".source.ref"} <= seen
+    write({**whole, "bug_id": MARK, "runs": [{**run, "kind": MARK} for run in whole["runs"]]})
     for command in ("history", "history --markdown", "history --json"):
         clean(sentinel_says("report", *command.split(), "--from", pytester.path / "history"))
     clean(sentinel_says("report", "history", MARK.replace("\ud800", ""), "--from", pytester.path / "history"))

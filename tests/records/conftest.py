@@ -11,8 +11,8 @@ from history_kit import ADAPTER, RECIPE, History
 import sentinel.recipes.catalog
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
+from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
-from sentinel.records.record import Selection
 from sentinel.settings import Settings
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.worker.client import Zygote

@@ -15,10 +15,11 @@ from sentinel.recipes import find_recipes
 from sentinel.records import timelines
 from sentinel.records.closure_verdicts import ClosureVerdictStore
 from sentinel.records.executors import Local, ProbeResult, Work
+from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
-from sentinel.records.record import Selection
 from sentinel.sources import Home
-from sentinel.sources.gittrees import GitTrees, MissingObjectError
+from sentinel.sources.gitbinary import MissingObjectError
+from sentinel.sources.gittrees import GitTrees
 
 
 def write(history: History, *texts: str) -> None:
@@ -206,7 +207,7 @@ def test_a_damaged_closure_or_line_is_as_good_as_none(history, swept, store):
     write(history, BUGGY)
     swept()
     folder = store.home.path / "history"
-    (folder / "tiny" / "TINY-MEAN" / "git-main.json").unlink()
+    (folder / "tiny.jsonl").unlink()
     for file in folder.glob("tiny/closures/*.json"):
         file.write_text("{}")
     assert (swept()["probed"], swept()["probed"]) == (1, 0)

@@ -11,7 +11,7 @@ from history_kit import BUGGY, FIXED
 
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.recipes import find_recipes
-from sentinel.records.record import Selection
+from sentinel.records.history import Selection
 from sentinel.tools.sweep.ray_executor import RayExecutor
 from sentinel.worker.client import Options
 

@@ -9,7 +9,7 @@ from demo_kit import few
 from history_kit import BROKEN, BUGGY, CHANGED, DRIFTED, FIXED, VERDICTS, History
 
 from sentinel.recipes import find_recipes
-from sentinel.records.record import Selection
+from sentinel.records.history import Selection
 from sentinel.sources.commits import Lineage, releases
 
 #: ``losses.py`` that leaves the work to another module, so that the bug comes and goes beside the boundary's file.

@@ -1,6 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -8,9 +8,11 @@ import pytest
 from sentinel.deciding.outcomes import Failure, Measurement, Verdict
 from sentinel.errors import SentinelError
 from sentinel.recipes import Expected
+from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store
 from sentinel.reports.baseline import circumstances, difference, not_here, update, verify_report
 from sentinel.reports.evidence import evidence
+from sentinel.reports.lines import Recipes
 from sentinel.values.literals import tensor
 from sentinel.values.tolerance import Tolerance
 
@@ -110,42 +112,55 @@ def test_verify_says_whether_every_number_is_the_same(decide):
     assert "no numbers to compare" in str(nothing)
 
 
+PLACE = PurePosixPath("roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json")
+RECIPES = Recipes(bundled_catalog())
+
+
 def folders(tmp_path: Path, decision: Any) -> tuple[Path, Path, Path]:
     fresh, baseline = tmp_path / "sentinel-reports", tmp_path / "reports"
-    file = store.write(fresh, decision)
-    return fresh, baseline, file
+    store.write(fresh, decision)
+    return fresh, baseline, baseline / "roll.jsonl"
 
 
-def test_update_copies_what_is_new_and_then_nothing(decide, tmp_path):
-    fresh, baseline, file = folders(tmp_path, decide())
-    (line,) = update(fresh, baseline).changed
-    assert line == "roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json: new: reproduced"
-    kept = baseline / file.relative_to(fresh)
-    assert kept.read_bytes() == file.read_bytes()
-    assert not (baseline / ".gitignore").exists()
-    assert update(fresh, baseline).changed == ()
+def test_update_records_what_is_new_and_then_nothing(decide, tmp_path):
+    fresh, baseline, lines = folders(tmp_path, decide())
+    assert update(fresh, baseline, RECIPES).changed == (f"{PLACE}: new: reproduced",)
+    (document,) = store.recorded(baseline).values()
+    assert document["observation"] == evidence(decide())["observation"]
+    assert [file.name for file in baseline.iterdir()] == ["roll.jsonl"]
+    before = lines.stat().st_mtime_ns
+    assert update(fresh, baseline, RECIPES).changed == ()
+    assert lines.stat().st_mtime_ns == before
 
 
 def test_update_leaves_noise_alone(decide, tmp_path, measurement):
-    fresh, baseline, file = folders(tmp_path, decide())
-    update(fresh, baseline)
-    kept = baseline / file.relative_to(fresh)
-    before = kept.read_bytes(), kept.stat().st_mtime_ns
+    fresh, baseline, lines = folders(tmp_path, decide())
+    update(fresh, baseline, RECIPES)
+    before = lines.read_bytes()
     noisy = measurement(26.0 + 2e-6, [[0.5, 0.5], [0.5, 0.5]])
     store.write(fresh, decide(measurement=noisy, environment=replace(decide().environment, torch="2.9")))
-    assert file.read_bytes() != kept.read_bytes()
-    assert update(fresh, baseline).changed == ()
-    assert (kept.read_bytes(), kept.stat().st_mtime_ns) == before
+    assert update(fresh, baseline, RECIPES).changed == ()
+    assert lines.read_bytes() == before
 
 
-def test_update_takes_over_what_changed(decide, recipe, tmp_path):
-    fresh, baseline, file = folders(tmp_path, decide())
-    update(fresh, baseline)
+def test_update_takes_over_what_changed_and_no_prose(decide, recipe, tmp_path):
+    fresh, baseline, _ = folders(tmp_path, decide())
+    update(fresh, baseline, RECIPES)
     store.write(fresh, decide("fixed"))
-    assert "newly fixed: reproduced -> fixed" in update(fresh, baseline).changed[0]
-    store.write(fresh, decide("fixed", recipe=recipe(title="a better title", digest="sha256:" + "9" * 64)))
-    assert update(fresh, baseline).changed[0].endswith("other title, recipe")
-    assert store.load(baseline / file.relative_to(fresh))["title"] == "a better title"
+    assert "newly fixed: reproduced -> fixed" in update(fresh, baseline, RECIPES).changed[0]
+    store.write(fresh, decide("fixed", recipe=recipe(title="a better title")))
+    assert update(fresh, baseline, RECIPES).changed == ()
+
+
+def test_accept_turns_single_files_into_lines(decide, recipe, tmp_path):
+    fresh, baseline, lines = folders(tmp_path, decide())
+    for name in ("ROLL-AGGLOSS-TOKENMEAN-MASK", "OTHER"):
+        store.write(baseline, decide(recipe=recipe(bug_id=name)))
+    before = {place: document["observation"] for place, document in store.recorded(baseline).items()}
+    update(fresh, baseline, RECIPES)
+    assert lines.is_file()
+    assert list(baseline.rglob("*.json")) == []
+    assert {place: document["observation"] for place, document in store.recorded(baseline).items()} == before
 
 
 @pytest.mark.parametrize(
@@ -159,29 +174,27 @@ def test_what_this_machine_lacks_is_no_difference(decide, kind, python, absent):
 
 @pytest.mark.parametrize(("kind", "stays"), [("ref", True), ("python", True), ("not-in-this-version", False)])
 def test_update_keeps_what_was_decided_where_it_cannot_be_decided_here(kind, stays, decide, tmp_path):
-    fresh, baseline, file = folders(tmp_path, decide())
-    update(fresh, baseline)
+    fresh, baseline, _ = folders(tmp_path, decide())
+    update(fresh, baseline, RECIPES)
     store.write(
         fresh, decide("unavailable", verdict=Verdict("unavailable", "away", kind), failure=Failure(kind, "away"))
     )
-    done = update(fresh, baseline)
-    place = file.relative_to(fresh)
-    assert (store.load(baseline / place)["verdict"] == "reproduced") == stays
-    assert done.kept == ((f"{place.as_posix()}: reproduced; away",) if stays else ())
+    done = update(fresh, baseline, RECIPES)
+    assert (store.recorded(baseline)[PLACE]["verdict"] == "reproduced") == stays
+    assert done.kept == ((f"{PLACE}: reproduced; away",) if stays else ())
     assert len(done.changed) == (not stays)
 
 
 def test_update_removes_only_when_asked(decide, recipe, tmp_path):
-    fresh, baseline, file = folders(tmp_path, decide())
+    fresh, baseline, _ = folders(tmp_path, decide())
     for target in ("roll", "verl"):
         store.write(baseline, decide(recipe=recipe(bug_id="GONE", target=target)))
     (baseline / "roll" / "README.md").write_text("mine")
-    assert len(update(fresh, baseline).changed) == 1
-    assert update(fresh, baseline, prune=True).changed == ("roll/GONE/git-c09bc8bc9f43.json: removed",)
-    assert not (baseline / "roll" / "GONE").exists()
-    assert (baseline / "verl" / "GONE").exists(), "a target that the run does not cover is not judged"
+    assert len(update(fresh, baseline, RECIPES).changed) == 1
+    assert update(fresh, baseline, RECIPES, prune=True).changed == ("roll/GONE/git-c09bc8bc9f43.json: removed",)
+    left = [str(place.parent) for place in store.recorded(baseline)]
+    assert left == [str(PLACE.parent), "verl/GONE"], "a target that the run does not cover is not judged"
     assert (baseline / "roll" / "README.md").exists()
-    assert (baseline / file.relative_to(fresh)).exists()
 
 
 def test_update_reads_everything_before_it_writes(decide, tmp_path):
@@ -189,5 +202,11 @@ def test_update_reads_everything_before_it_writes(decide, tmp_path):
     (fresh / "verl" / "X").mkdir(parents=True)
     (fresh / "verl" / "X" / "git-main.json").write_text("{")
     with pytest.raises(SentinelError, match="not JSON"):
-        update(fresh, baseline)
+        update(fresh, baseline, RECIPES)
     assert not baseline.exists()
+
+
+def test_what_was_never_found_is_recorded_once(decide, tmp_path):
+    fresh, baseline, _ = folders(tmp_path, decide("unavailable"))
+    update(fresh, baseline, RECIPES)
+    assert update(fresh, baseline, RECIPES).changed == ()

@@ -7,7 +7,7 @@ committed evidence (``.ci/run``). Here one of each verdict is decided twice.
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -20,7 +20,7 @@ from sentinel.deciding.outcomes import Measurement, Provenance
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports.evidence import dumps, evidence
-from sentinel.reports.store import files
+from sentinel.reports.store import facts_in, line_files
 from sentinel.search.scenarios import with_dialects
 from sentinel.values.literals import Tensor, tensor
 
@@ -75,8 +75,15 @@ def test_every_committed_evidence_is_of_a_pin_or_a_watched_ref():
         for recipe in RECIPES.values()
         for ref in (*(pin.ref for pin in recipe.pins), *recipe.watch)
     }
-    strangers = {file.relative_to(REPORTS).parts for file in _committed()} - known
+    strangers = {place.parts for place in _committed()} - known
     assert {parts for parts in strangers if parts[1] != "laws"} == set()
+
+
+def test_the_committed_evidence_is_small():
+    files = [file for file in REPORTS.rglob("*") if file.is_file()]
+    assert _committed()
+    assert len(files) <= 60
+    assert sum(file.stat().st_size for file in files) <= 5_000_000
 
 
 # -- every recipe can fail --------------------------------------------------------------------------------------------
@@ -134,5 +141,5 @@ def test_a_second_run_writes_the_same_bytes():
 
 
 @cache
-def _committed() -> tuple[Path, ...]:
-    return tuple(files(REPORTS)) if REPORTS.is_dir() else ()
+def _committed() -> tuple[PurePosixPath, ...]:
+    return tuple(place for file in line_files(REPORTS) for place in facts_in(file))

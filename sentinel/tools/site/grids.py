@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from sentinel.reports.baseline import is_tensor
+from sentinel.reports.evidence import is_tensor
 from sentinel.values.closeness import mismatch
 
 #: Larger tables are truncated; the evidence has all values.

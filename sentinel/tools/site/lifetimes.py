@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sentinel.records.chronicle import state_of
+from sentinel.records.history import state_of
 from sentinel.records.timelines import came_with_its_code, carried_by, change_text
 from sentinel.tools.site.material import Bug, Material
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import NothingExamined, SentinelError
+from sentinel.errors import NothingExamined
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.triggers import laws_named
-from sentinel.records import record
-from sentinel.reports.store import HISTORY, file_name, files, load
+from sentinel.records import history
+from sentinel.reports.evidence import dumps
+from sentinel.reports.lines import Recipes
+from sentinel.reports.store import HISTORY, file_name, recorded
 from sentinel.sources.home import read_json
 from sentinel.targets.refs import Ref
 
@@ -72,7 +74,7 @@ class Bug:
 
     :ivar recipe: None if the recipe of the evidence does not exist any more.
     :ivar evidence: its evidence; pins in the recipe's order, then other refs.
-    :ivar histories: its records, see :mod:`sentinel.records.record`.
+    :ivar histories: its records, see :mod:`sentinel.records.history`.
     """
 
     target: str
@@ -174,12 +176,11 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
             f"no such folder: {reports}; run pytest with --sentinel-target first, or give --reports DIR"
         )
     groups: dict[tuple[str, ...], list[Evidence]] = {}
-    for file in files(reports):
-        place = file.relative_to(reports).as_posix()
-        document = load(file)
+    for path, document in recorded(reports, Recipes(catalog)).items():
+        place = path.as_posix()
         alone = not document["bug_id"]
         about = ("laws", place.rpartition("/")[0]) if alone else ("bugs", document["target"], document["bug_id"])
-        groups.setdefault(about, []).append(Evidence(document, place, file.read_text(encoding="utf-8")))
+        groups.setdefault(about, []).append(Evidence(document, place, dumps(document)))
     if not groups:
         raise NothingExamined(
             f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
@@ -218,13 +219,8 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
     """Load the histories, and return notes about unreadable ones, which are skipped."""
     histories: dict[tuple[str, str], list[Document]] = {}
-    notes = []
-    for file in record.files(folder) if folder.is_dir() else ():
-        try:
-            document = record.load(file)
-        except SentinelError as error:
-            notes.append(str(error))
-            continue
+    notes: list[str] = []
+    for document in history.load_all(folder, complain=notes.append):
         histories.setdefault((document["target"], document["bug_id"]), []).append(document)
     return histories, notes
 

@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 
 from sentinel.recipes.affects import affected, in_text
 from sentinel.recipes.grades import counted, grade, order, realism, root
-from sentinel.records.chronicle import state_of
+from sentinel.records.history import state_of
 from sentinel.tools.site.material import Bug, Evidence, Material
 from sentinel.tools.site.story import chips
 

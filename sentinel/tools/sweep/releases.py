@@ -16,10 +16,10 @@ from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.records import record as records
 from sentinel.records.basis import basis
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.records.closures import closure_of
+from sentinel.records.history import Selection, history_of, keep
 from sentinel.records.ledger import Account
 from sentinel.reports.evidence import reason
 from sentinel.settings import Settings
@@ -89,6 +89,6 @@ def sweep_releases(
             runner.discard(target.name, ref)
     commits = [Commit(f"pypi:{version}", "", (), "", f"{target.pypi} {version}") for version in releases]
     tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
-    selected = records.Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
-    documents = (records.record(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
-    return Account(records.kept(store.folder, documents), probed)
+    selected = Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
+    documents = (history_of(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
+    return Account(keep(store.folder, documents), probed)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout, Runner
+from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.setup import OpenCheckout
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets.refs import Ref

@@ -1,12 +1,11 @@
-"""The life of a finding: found, reproduced, reported, fixed upstream, released; one small file each.
+"""The life of a finding: found, reproduced, reported, fixed upstream, released; a line of ``<folder>/<target>.jsonl``.
 
-The state follows from facts that a machine can know (a recipe, recorded evidence, the recipe's word on its report); a
-file keeps when each state was first seen, which nothing else remembers.
+The state follows from facts that a machine can know: a recipe, recorded evidence, what the recipe says of its report.
+The line keeps when each state was first seen, which nothing else remembers.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -16,8 +15,9 @@ from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
+from sentinel.reports import jsonlines
 from sentinel.reports.escaping import message
-from sentinel.reports.store import file_name, own, parse, write_atomically
+from sentinel.reports.store import file_name, own, write_atomically
 
 STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
@@ -50,8 +50,6 @@ class Finding:
 
     bug_id: str
     target: str
-    title: str
-    upstream: Mapping[str, Any]
     steps: tuple[Step, ...] = ()
     since: str = ""
     main: Mapping[str, Any] = field(default_factory=dict)
@@ -112,43 +110,50 @@ def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
     return f", since {commit['sha'][:9]}{pull}"
 
 
-def advanced(finding: Finding | None, recipe: Recipe, state: str, because: str, day: str, **facts: Any) -> Finding:
-    """Give the finding with a step more where its state is another than before."""
-    steps = finding.steps if finding else ()
+def advanced(
+    steps: tuple[Step, ...], recipe: Recipe, state: str, because: str, day: str, since: str, main: Mapping[str, Any]
+) -> Finding:
+    """Return the finding, with one step more if its state is not the last one."""
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
-    return Finding(recipe.bug_id, recipe.target, message(recipe.title), dict(recipe.upstream), steps, **facts)
+    return Finding(recipe.bug_id, recipe.target, steps, since, main)
 
 
-def place(folder: Path, recipe: Recipe) -> Path:
-    return own(folder, PurePosixPath(file_name(recipe.target), f"{file_name(recipe.bug_id)}.json"))
+def place(folder: Path, target: str) -> Path:
+    """Return the file that holds the findings of a target."""
+    return own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
 
 
-def load(file: Path) -> Finding | None:
-    """Give a finding's file; None where there is none."""
-    try:
-        if not os.path.lexists(file):
-            return None
-        data = parse(file)
-        steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in data["steps"])
+def load(folder: Path, target: str) -> dict[str, Finding]:
+    """Return the findings of a target by bug; none if there is no file.
+
+    :raises SentinelError: if the file is damaged.
+    """
+
+    def finding(line: dict[str, Any]) -> Finding:
+        steps = tuple(Step(str(s["state"]), str(s["on"]), str(s["because"])) for s in line["steps"])
         if any(step.state not in STATES for step in steps):
             raise ValueError(f"a state is one of {', '.join(STATES)}")
-        texts = {name: str(data[name]) for name in ("bug_id", "target", "title")}
-        return Finding(
-            **texts,
-            upstream=data["upstream"],
-            steps=steps,
-            since=str(data.get("since", "")),
-            main=dict(data.get("main", {})),
-        )
-    except (SentinelError, ValueError, KeyError, TypeError) as error:
-        raise SentinelError(f"{file} is no finding: {error}; remove it to begin anew") from None
+        return Finding(str(line["bug_id"]), target, steps, str(line.get("since", "")), dict(line.get("main", {})))
+
+    file = place(folder, target)
+    if not os.path.lexists(file):
+        return {}
+    try:
+        return {each.bug_id: each for each in jsonlines.read(file, (), finding)}
+    except OSError as error:
+        raise SentinelError(f"{file}: cannot be read: {error.strerror}") from None
+    except SentinelError as error:
+        raise SentinelError(f"{error}; restore the file from git, or remove it to begin anew") from None
 
 
-def save(file: Path, finding: Finding) -> bool:
-    """Write a finding; whether anything was changed."""
-    text = json.dumps(asdict(finding), indent=1, sort_keys=True) + "\n"
-    if file.is_file() and file.read_text(encoding="utf-8") == text:
-        return False
-    write_atomically(file, text, "name another folder with --to")
-    return True
+def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:
+    """Write the findings of a target; a file that says the same is left alone."""
+    file = place(folder, target)
+    lines = [
+        {name: value for name, value in asdict(each).items() if value and name != "target"}
+        for each in sorted(findings, key=lambda each: each.bug_id)
+    ]
+    text = jsonlines.written(lines, ("bug_id", "since", "main"))
+    if not file.is_file() or file.read_text(encoding="utf-8") != text:
+        write_atomically(file, text, "name another folder with --to")

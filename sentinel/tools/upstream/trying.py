@@ -11,7 +11,8 @@ import numpy as np
 
 from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, OpenCheckout, Runner, opener, options_of
+from sentinel.deciding.runner import Job, Runner
+from sentinel.deciding.setup import OpenCheckout, opener, options_of
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import gap_between
 from sentinel.recipes import Recipe, find_recipes

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from sentinel.recipes.catalog import Catalog, bundled_catalog
-from sentinel.records.record import SCHEMA_VERSION
 from sentinel.tools.site.building import build, write
 from sentinel.tools.site.material import read
 
@@ -74,46 +73,28 @@ def history(reports: Path) -> Path:
 
 
 def add_history(reports: Path) -> Path:
-    """A record of a history beside the evidence: introduced, shipped, mended."""
+    """A history next to the evidence: introduced, shipped, mended."""
 
-    def commit(sha: str, day: str, subject: str = "", pull: int | None = None) -> dict[str, Any]:
-        return {"sha": sha * 40, "date": f"{day}T12:00:00Z", "subject": subject, "pull": pull}
+    def commit(sha: str, day: str, subject: str = "", **pull: int) -> dict[str, Any]:
+        return {"sha": sha * 40, "date": f"{day}T12:00:00Z", "subject": subject, **pull}
 
-    code = {"begins": False, "origin": None}
-
-    def change(what: str, at: dict[str, Any], after: dict[str, Any] | None) -> dict[str, Any]:
-        return {"what": what, "commit": at, "after": after, "undecided": 0, "why": "", **code}
-
-    first, begun = commit("a", "2025-01-01"), commit("b", "2025-03-01", "Aggregate <b>losses</b>", 12)
-    last, mended, newest = (
-        commit("c", "2025-08-01"),
-        commit("d", "2025-09-01", "Mask the loss"),
-        commit("e", "2026-01-01"),
-    )
-    introduced, fixed = change("introduced", begun, first), change("fixed", mended, last)
-
-    def run(verdict: str, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-        return {"verdict": verdict, "kind": "", "reason": "", "commits": 5, "first": one, "last": other}
-
-    def release(name: str, day: str, verdict: str) -> dict[str, Any]:
-        return {"name": name, "commit": "f" * 40, "date": f"{day}T00:00:00Z", "verdict": verdict, "kind": ""}
-
-    record = {
-        "schema_version": SCHEMA_VERSION, "target": "roll", "bug_id": "ROLL-AGGLOSS-TOKENMEAN-MASK", "title": "",
-        "laws": [],
-        "boundary": "roll.utils.functionals.agg_loss", "basis": {}, "packages": {}, "commits": 15, "closures": 3,
-        "source": {"kind": "git", "ref": "main", "head": "e" * 40, "walk": "first-parent", "since": "", "until": "",
-                   "begins": []},
-        "runs": [run("fixed", first, first), run("reproduced", begun, last), run("fixed", mended, newest)],
-        "changes": [introduced, fixed],
-        "spells": [{"introduced": introduced, "ended": fixed, "last": last, "days": 184,
-                    "clock_went_backwards": False}],
-        "releases": [release("v0.1", "2025-02-01", "fixed"), release("v0.2", "2025-05-01", "reproduced"),
-                     release("v0.3", "2025-12-01", "fixed")],
+    first, newest = commit("a", "2025-01-01"), commit("e", "2026-01-01")
+    begun, last = commit("b", "2025-03-01", "Aggregate <b>losses</b>", pull=12), commit("c", "2025-08-01")
+    mended = commit("d", "2025-09-01", "Mask the loss")
+    days = {"v0.1": "2025-02-01", "v0.2": "2025-05-01", "v0.3": "2025-12-01"}
+    line = {
+        "bug_id": "ROLL-AGGLOSS-TOKENMEAN-MASK", "recipe": "", "closures": 3, "basis": "0", "tags": "0",
+        "source": {"kind": "git", "ref": "main", "head": "e" * 40, "walk": "first-parent"},
+        "runs": [{"verdict": "fixed", "commits": 5, "first": first},
+                 {"verdict": "reproduced", "commits": 5, "first": begun, "last": last},
+                 {"verdict": "fixed", "commits": 5, "first": mended, "last": newest}],
+        "releases": {"fixed": ["v0.1", "v0.3"], "reproduced": ["v0.2"]},
     }  # fmt: skip
-    file = reports / "history" / "roll" / "ROLL-AGGLOSS-TOKENMEAN-MASK" / "git-main.json"
+    tags = [[name, "f" * 40, f"{day}T00:00:00Z"] for name, day in days.items()]
+    file = reports / "history" / "roll.jsonl"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(record))
+    lines = ({"shared": "0", "basis": {}}, {"shared": "0", "tags": tags}, line)
+    file.write_text("\n".join(map(json.dumps, lines)))
     return file
 
 

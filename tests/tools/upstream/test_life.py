@@ -62,37 +62,36 @@ def test_what_mended_a_bug_is_told_from_its_history(state, what, pull, said):
 
 
 def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe, tmp_path):
-    file = place(tmp_path, loaded_recipe)
-    assert load(file) is None
-    first = advanced(None, loaded_recipe, "fixed upstream", "fixed at git:main", "2026-01-01")
-    assert save(file, first)
-    same = advanced(load(file), loaded_recipe, "fixed upstream", "fixed at git:main", "2026-01-02")
-    assert same == first
-    assert not save(file, same)
-    back = advanced(same, loaded_recipe, "reported", "pull #9", "2026-01-03")
+    def later(state: str, because: str, day: str) -> Finding:
+        before = load(tmp_path, loaded_recipe.target).get(loaded_recipe.bug_id)
+        finding = advanced(before.steps if before else (), loaded_recipe, state, because, day, "", {})
+        save(tmp_path, loaded_recipe.target, [finding])
+        return finding
+
+    first = later("fixed upstream", "fixed at git:main", "2026-01-01")
+    file = place(tmp_path, loaded_recipe.target)
+    text = file.read_text()
+    assert len(text.splitlines()) == 1
+    assert later("fixed upstream", "fixed at git:main", "2026-01-02") == first
+    assert file.read_text() == text
+    back = later("reported", "pull #9", "2026-01-03")
     assert [(step.state, step.on) for step in back.steps] == [
         ("fixed upstream", "2026-01-01"),
         ("reported", "2026-01-03"),
     ]
 
 
-def test_a_file_that_is_none_is_told(loaded_recipe, tmp_path):
-    file = place(tmp_path, loaded_recipe)
-    file.parent.mkdir(parents=True)
-    for text in (
-        "{}",
-        "no",
-        '{"bug_id": "x", "target": "t", "title": "", "upstream": {}, "steps": [{"state": "done"}]}',
-    ):
-        file.write_text(text)
-        with pytest.raises(SentinelError, match="is no finding"):
-            load(file)
+def test_a_damaged_line_is_an_error(tmp_path):
+    for text in ("{}", "no", '{"bug_id": "x", "steps": [{"state": "done", "on": "", "because": ""}]}'):
+        place(tmp_path, "tiny").write_text(text)
+        with pytest.raises(SentinelError, match=r"tiny.jsonl:1: not a valid line.*; restore the file from git"):
+            load(tmp_path, "tiny")
 
 
 def entry(recipe: Recipe, state: str, verdict: str = "", **document: object) -> Entry:
     main = {"verdict": verdict, "commit": "a" * 40, "file": "a/b.py", "line": 3} if verdict else {}
     recipe = replace(recipe, document={**recipe.document, **document})
-    finding = advanced(None, recipe, state, state, "2026-01-01", since="2025-01-01", main=main)
+    finding = advanced((), recipe, state, state, "2026-01-01", "2025-01-01", main)
     return Entry(finding, recipe, "https://github.com/a/b")
 
 
@@ -138,12 +137,12 @@ def test_dates_are_of_revisions_and_main_is_the_branch(loaded_recipe):
 def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is_theirs():
     folder = Path(__file__).resolve().parents[3] / "findings"
     catalog = bundled_catalog()
-    kept: dict[Path, Finding] = {}
-    entries = []
-    for recipe in find_recipes(catalog):
-        finding = load(place(folder, recipe))
-        if finding is not None:  # a recipe has no life yet before `sentinel report findings` has looked at it
-            kept[place(folder, recipe)] = finding
-            entries.append(Entry(finding, recipe, catalog.targets[recipe.target].repository.removesuffix(".git")))
-    assert set(folder.glob("*/*.json")) == set(kept), "findings of recipes that are no more"
+    kept = {bug: each for target in catalog.targets for bug, each in load(folder, target).items()}
+    recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog)}
+    assert kept.keys() <= recipes.keys(), "findings of recipes that are no more"
+    entries = [  # a recipe has no life yet before `sentinel report findings` has looked at it
+        Entry(kept[bug], recipe, catalog.targets[recipe.target].repository.removesuffix(".git"))
+        for bug, recipe in recipes.items()
+        if bug in kept
+    ]
     assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries)

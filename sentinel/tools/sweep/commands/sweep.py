@@ -23,11 +23,10 @@ from sentinel.commands.console import (
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, find_recipes
-from sentinel.records import record as records
 from sentinel.records import timelines
 from sentinel.records.executors import Executor
+from sentinel.records.history import Selection, keep
 from sentinel.records.ledger import Account, Ledger
-from sentinel.records.record import Selection
 from sentinel.reports.summary import causes
 from sentinel.tools.sweep.ray_executor import RayExecutor
 from sentinel.tools.sweep.releases import sweep_releases
@@ -89,7 +88,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        records.kept(arguments.save, account.records)
+        keep(arguments.save, account.records)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
     if decided:

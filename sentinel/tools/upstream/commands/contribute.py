@@ -10,7 +10,7 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, counted, progress, say
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import UNDECIDED
-from sentinel.deciding.runner import opener, options_of
+from sentinel.deciding.setup import opener, options_of
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,18 @@ from sentinel.commands.console import Commands, command, counted, json_option, s
 from sentinel.commands.evidence import evidence_of
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
 from sentinel.errors import NothingExamined
-from sentinel.recipes import Recipe, find_recipes
-from sentinel.records import record
+from sentinel.recipes import find_recipes
+from sentinel.records.history import load_all
 from sentinel.reports.rows import is_decided
-from sentinel.reports.store import file_name, write_below
+from sentinel.reports.store import write_below
 from sentinel.tools.upstream import life
 from sentinel.tools.upstream.findings_page import Entry, page
 
 _EXAMPLE = """\
-  sentinel report findings                            what has moved since the last time; files in findings/
+  sentinel report findings                            what has moved since the last time
   sentinel report findings --from nightly             with the evidence of the nightly run
 
-Writes one small file a bug into --to, and BUG_FINDINGS.md beside them.
+Writes one line for each bug into <target>.jsonl in --to, and BUG_FINDINGS.md next to these files.
 """
 
 
@@ -59,21 +59,25 @@ def _findings(arguments: argparse.Namespace) -> int:
             "another folder with --from DIR"
         )
     kept, entries, moved = [], [], []
-    for recipe in recipes:
-        file = life.place(arguments.to, recipe)
-        before = life.load(file)
-        documents = evidence[recipe.bug_id]
-        target = catalog.targets[recipe.target]
-        state, because = life.state_of(recipe, documents, target.branch)
-        history = _history_of(recipe, target.branch, sources[::-1])
-        since, because = life.first_day(recipe, history), because + life.mended_with(state, history)
-        main = life.at_main(documents, target.branch)
-        finding = life.advanced(before, recipe, state, because, day, since=since, main=main)
-        life.save(file, finding)
-        kept.append(finding)
-        entries.append(Entry(finding, recipe, target.repository.removesuffix(".git")))
-        if before is None or before.state != finding.state:
-            moved.append((recipe.bug_id, before.state if before else "", finding.state, finding.steps[-1].because))
+    for name, group in groupby(recipes, lambda recipe: recipe.target):
+        target = catalog.targets[name]
+        findings = life.load(arguments.to, name)
+        histories = _histories(name, target.branch, sources)
+        for recipe in group:
+            before = findings.get(recipe.bug_id)
+            documents = evidence[recipe.bug_id]
+            state, because = life.state_of(recipe, documents, target.branch)
+            history = histories.get(recipe.bug_id)
+            since, because = life.first_day(recipe, history), because + life.mended_with(state, history)
+            main = life.at_main(documents, target.branch)
+            finding = life.advanced(before.steps if before else (), recipe, state, because, day, since, main)
+            findings[recipe.bug_id] = finding
+            kept.append(finding)
+            entries.append(Entry(finding, recipe, target.repository.removesuffix(".git")))
+            if before is None or before.state != finding.state:
+                because = finding.steps[-1].because
+                moved.append((recipe.bug_id, before.state if before else "", finding.state, because))
+        life.save(arguments.to, name, findings.values())
     write_below(arguments.to, "BUG_FINDINGS.md", page(entries), "name another folder with --to")
     if arguments.json:
         say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
@@ -87,9 +91,12 @@ def _findings(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _history_of(recipe: Recipe, branch: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
-    for folder in folders:
-        file = folder / "history" / file_name(recipe.target) / file_name(recipe.bug_id) / f"git-{branch}.json"
-        if file.is_file():
-            return record.load(file)
-    return None
+def _histories(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
+    """Return the histories of a target's whole branch, by bug; a later folder has the later word."""
+    return {
+        history["bug_id"]: history
+        for folder in folders
+        for history in load_all(folder / "history", target)
+        if (history["source"]["ref"], history["source"]["walk"]) == (branch, "first-parent")
+        and not (history["source"]["since"] or history["source"]["until"])
+    }

@@ -12,14 +12,16 @@ from typing import Any
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
-from sentinel.deciding.runner import Job, Runner, opener, runner_of
+from sentinel.deciding.runner import Job, Runner, runner_of
+from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import find_fixes, fix_of
 from sentinel.reports.baseline import Verification, verify_report
 from sentinel.reports.evidence import evidence
-from sentinel.reports.store import RUN, below, load
+from sentinel.reports.lines import Recipes
+from sentinel.reports.store import RUN, below, line_files, load, recorded
 from sentinel.reports.summary import causes
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
@@ -75,7 +77,7 @@ def declare(commands: Commands) -> None:
 
 def _verify(arguments: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
-    documents = [(file, document) for file in _files(arguments.files) for document in _load(file)]
+    documents = list(_documents(arguments.files, Recipes(catalog_and_settings(arguments)[0])))
     targets = {document["target"] for _, document in documents if isinstance(document, dict)}
     with progress() as tell, _Verifier(arguments, sorted(targets), tell) as verifier:
         for file, document in documents:
@@ -95,16 +97,29 @@ def _verify(arguments: argparse.Namespace) -> int:
     return 1 if "different" in results else 2 if "could not" in results else 0
 
 
-def _files(paths: list[Path]) -> list[Path]:
-    files: list[Path] = []
-    for path in paths:  # of a folder every JSON file but ``run.json``, whoever laid them out
-        there = below(path) if path.is_dir() else [path]
-        files += [f for f in there if f is path or not (f.name == RUN or f.name.startswith("."))]
-    if not files:
+def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+    """Yield each file with the evidence in it, or what is wrong with the file; of a folder, all evidence below it.
+
+    :raises NothingExamined: if there is none.
+    """
+    several = [(path, _in_folder(path, recipes) if path.is_dir() else [(path, None)]) for path in paths]
+    if not any(found for _, found in several):
         raise NothingExamined(
             f"{', '.join(map(str, paths))}: no evidence there; name a file or folder that a run wrote"
         )
-    return files
+    for _, found in several:
+        for file, document in found:
+            if document is not None:
+                yield file, document
+            else:
+                yield from ((file, each) for each in _load(file))
+
+
+def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any] | None]]:
+    """Return the lines of a baseline; of another folder, each JSON file but ``run.json``, whoever laid it out."""
+    if line_files(folder):
+        return [(folder / place, document) for place, document in recorded(folder, recipes).items()]
+    return [(file, None) for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:

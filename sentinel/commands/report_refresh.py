@@ -1,0 +1,142 @@
+"""``sentinel report refresh``: decide again the recorded verdicts whose binding, contract or recipe has changed."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from sentinel.commands.console import Commands, command, counted, progress, say
+from sentinel.commands.options import PROBING, catalog_and_settings, evidence_folders, evidence_option, settings_options
+from sentinel.errors import NothingExamined
+from sentinel.reports import lines, store
+from sentinel.reports.baseline import update
+
+_EXAMPLE = """\
+  sentinel report refresh --check          list the entries that are stale; runs nothing of a framework
+  sentinel report refresh                  decide them again, and write what comes out
+
+An entry is stale if the digest of its binding, its contract or its recipe is not today's. Prose does not count.
+exit status: 0 nothing is stale (any more), 1 something is, 2 nothing is recorded
+"""
+
+
+@dataclass(frozen=True)
+class Stale:
+    target: str
+    place: PurePosixPath
+    facts: lines.Facts
+    why: str
+
+    @property
+    def ref(self) -> str:
+        return str(next(iter(self.facts["refs"])))
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "refresh", _refresh, "decide stale entries of the baseline again", _EXAMPLE)
+    parser.add_argument("--check", action="store_true", help="only list them")
+    evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
+    parser.add_argument("--target", metavar="NAME", action="append", help="only these targets (default: all)")
+    settings_options(parser, *(name for name in PROBING if name != "repo-url"))
+
+
+def _refresh(arguments: argparse.Namespace) -> int:
+    baseline = evidence_folders(arguments)[1]
+    recipes = lines.Recipes(catalog_and_settings(arguments)[0])
+    stale, elsewhere, examined = _stale(baseline, recipes, arguments)
+    if not examined:
+        raise NothingExamined(f"{baseline} holds no lines of evidence; `sentinel report accept` records a run there")
+    if stale and not arguments.check:
+        with progress() as tell:
+            for words in _runs(stale, recipes):
+                tell(f"pytest {' '.join(words)}"[:160])
+                with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
+                    _decide(words, arguments, Path(folder) / "run", baseline, recipes)
+        stale, elsewhere, examined = _stale(baseline, recipes, arguments)
+    for entry in stale if arguments.check or len(stale) <= 40 else ():
+        say(f"stale: {entry.place}: {entry.why}")
+    why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in stale).most_common(3))
+    newer = f"; {elsewhere} more can be decided only with the newer Python that decided them" if elsewhere else ""
+    say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(stale)} stale{why}{newer}")
+    return 1 if stale else 0
+
+
+def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
+    """Return the entries that are stale here, how many are stale for a newer Python, and how many there are in all."""
+    stale, elsewhere, examined = [], 0, 0
+    for file in store.line_files(baseline):
+        if arguments.target and file.stem not in arguments.target:
+            continue
+        for place, facts in store.facts_in(file).items():
+            examined += 1
+            why = lines.why_stale(facts, file.stem, recipes)
+            if why and not arguments.python and _python_of(facts) > sys.version_info[:2]:
+                elsewhere += 1
+            elif why:
+                stale.append(Stale(file.stem, place, facts, why))
+    return stale, elsewhere, examined
+
+
+def _python_of(facts: lines.Facts) -> tuple[int, ...]:
+    """Return the version of Python that decided: the code of some revisions needs a newer one."""
+    text = str(facts.get("environment", {}).get("python", ""))
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+
+def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
+    """Yield the arguments of the runs of pytest that decide entries: for each target its pins, then other refs."""
+    for target in sorted({entry.target for entry in stale}):
+        here = [entry for entry in stale if entry.target == target]
+        pinned = [entry for entry in here if _is_pin(entry, recipes)]
+        if pinned:
+            bugs = sorted({entry.facts["bug_id"] for entry in pinned})
+            yield [f"--sentinel-target={target}", f"--sentinel-bug={','.join(bugs)}"]
+        others = [entry for entry in here if not _is_pin(entry, recipes)]
+        for ref in sorted({entry.ref for entry in others}):
+            there = [entry for entry in others if entry.ref == ref]
+            names = sorted({entry.facts["bug_id"] for entry in there if "bug_id" in entry.facts})
+            laws = sorted({_law_id(entry) for entry in there if "bug_id" not in entry.facts})
+            if names:
+                yield [f"--sentinel-target={target}", f"--sentinel-bug={','.join(names)}", f"--sentinel-ref={ref}"]
+            if laws:
+                yield [*laws, f"--sentinel-ref={ref}", "--sentinel-laws=quick"]
+
+
+def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
+    recipe = recipes.get(entry.target, entry.facts.get("bug_id", ""))
+    return recipe is not None and any(str(pin.ref) == entry.ref for pin in recipe.pins)
+
+
+def _law_id(entry: Stale) -> str:
+    """Return the id of all laws of an entry's boundary: whether any call was answered is part of each verdict."""
+    facts = entry.facts
+    contract = f"({facts['contract_name']})" if "subject" in facts else ""
+    return f"laws/{entry.target}/{facts['boundary_name']}{contract}"
+
+
+def _decide(
+    words: list[str], arguments: argparse.Namespace, folder: Path, baseline: Path, recipes: lines.Recipes
+) -> None:
+    """Run pytest, and write what it decided into the baseline."""
+    options = [
+        f"--sentinel-{name}={value}"
+        for name in PROBING
+        for given in [getattr(arguments, name.replace("-", "_"), None)]
+        for value in (given if isinstance(given, list) else [given] if given else [])
+    ]
+    quiet = ["-q", "-p", "no:cacheprovider", "--no-header", "--no-summary"]
+    command = [sys.executable, "-m", "pytest", *words, *options, *quiet, f"--sentinel-report-dir={folder}"]
+    done = subprocess.run([*command, f"--sentinel-baseline={baseline}"], capture_output=True, text=True, check=False)
+    if not (folder / store.RUN).is_file():
+        say(f"pytest decided nothing ({' '.join(words)[:160]}): {done.stdout[-600:]}{done.stderr[-600:]}")
+        return
+    result = update(folder, baseline, recipes)
+    for line in (*result.changed, *(f"kept: {line}" for line in result.kept)):
+        if "other binding" not in line or "->" in line:
+            say(line)

@@ -1,0 +1,138 @@
+"""Ask one checkout about recipes. Two processes answer each question, so that no answer depends on how it was asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.deciding.outcomes import Observation
+from sentinel.deciding.pool import Loaded
+from sentinel.deciding.repetition import Repetition, same
+from sentinel.laws.law import Law
+from sentinel.recipes import Recipe
+from sentinel.recipes.catalog import Adapter, Catalog
+from sentinel.targets import Binding
+from sentinel.worker.answers import Failed, Measured
+
+#: Seconds for one process to answer many questions. A boundary that hangs is found when it is asked alone.
+_ALL_TOGETHER = 20.0
+
+
+@dataclass(frozen=True)
+class Question:
+    """A recipe, and what the catalog has for it. ``law`` decides if the recipe has no expected values."""
+
+    recipe: Recipe
+    adapter: Adapter
+    contract: Contract
+    law: Law | None = None
+
+    @classmethod
+    def about(cls, recipe: Recipe, catalog: Catalog) -> Question:
+        law = None if recipe.has_values else catalog.laws[str(recipe.invariant)]
+        return cls(recipe, catalog.adapters[recipe.target], catalog.contracts[recipe.contract], law)
+
+    @property
+    def pull(self) -> int | None:
+        """The pull request to fetch if a mirror lacks the commit."""
+        return self.recipe.upstream.get("pull")
+
+    @cached_property
+    def binding(self) -> Binding | None:
+        return self.adapter.target.binding(self.recipe.boundary, self.recipe.contract)
+
+    @cached_property
+    def request(self) -> Mapping[str, Any]:
+        """Return the request that a worker answers."""
+        recipe, contract = self.recipe, self.contract
+        return {
+            "boundary": recipe.boundary,
+            "contract": recipe.contract,
+            "contract_file": contract.file,
+            "adapter": str(self.adapter.file),
+            "requires": list(recipe.requires),
+            "given": recipe.scenario_inputs(contract, self.binding.fixed if self.binding else ()),
+            "variants": {name: dict(inputs) for name, inputs in recipe.variants.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What two processes answered to one question.
+
+    :ivar first: the answer that is judged.
+    :ivar second: the second process's observation, under the recipe's names; None if there is none.
+    :ivar agree: whether both observations are equal to the last bit.
+    :ivar refusal: why the second process gave no observation; empty if it did, or was not asked.
+    :ivar reordered: whether the same rows in another order had the same results, in that order.
+    :ivar seconds: this question's share of the time for which a process answered several.
+    """
+
+    first: Measured | Failed
+    second: Observation | None = None
+    agree: bool = False
+    refusal: str = ""
+    reordered: bool = False
+    seconds: float = 0.0
+
+
+def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
+    """Ask a question in a process of its own, and once more in another one if there was an observation."""
+    boundary = question.recipe.boundary
+    first = loaded.probe(boundary, question.request)
+    if not repeat or isinstance(first, Failed):
+        return Answers(first)
+    repetition = Repetition(question.request, question.contract)
+    second = loaded.probe(boundary, repetition.request)
+    if isinstance(second, Failed) and repetition.reordered:  # a boundary may honestly refuse another order of rows
+        repetition = Repetition(question.request)
+        second = loaded.probe(boundary, repetition.request)
+    if isinstance(second, Failed):
+        return Answers(first, refusal=second.reason)
+    return _compare(first, second, repetition)
+
+
+def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
+    """Ask many questions in one process, and in a second one in the opposite order and with another seed.
+
+    No question comes after the same others in both processes, so an effect of one question on another one shows. A
+    question has no answers here if the two disagree or a process ended early: it has to be asked alone.
+    """
+    began = time.monotonic()
+    results: list[Answers | None] = [None] * len(questions)
+    indices = _without_a_middle(
+        [i for i, question in enumerate(questions) if loaded.hangs.failure(question.recipe.boundary) is None], questions
+    )
+    repetitions = [Repetition(questions[i].request, questions[i].contract) for i in indices]
+    first = loaded.probes([questions[i].request for i in indices], _ALL_TOGETHER)
+    if not first:
+        return results
+    second = loaded.probes([repetition.request for repetition in repetitions[::-1]], _ALL_TOGETHER)[::-1]
+    share = (time.monotonic() - began) / len(indices)
+    for i, one, other, repetition in zip(indices, first, second, repetitions):
+        if isinstance(one, Measured) and isinstance(other, Measured):
+            answers = _compare(one, other, repetition)
+            results[i] = replace(answers, seconds=share) if answers.agree else None
+    return results
+
+
+def _compare(first: Measured, second: Measured, repetition: Repetition) -> Answers:
+    restored = repetition.restore_names(second.observation)
+    reordered = repetition.rows_are_a_set(second.observation, first.observation)
+    return Answers(first, restored, same(first.observation, restored), reordered=reordered)
+
+
+def _without_a_middle(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:
+    """Drop the middle one of an odd number of questions about a boundary.
+
+    As many of them come before it in either order, so a boundary that counts its calls would answer it the same twice.
+    """
+    of_boundary: dict[str, list[int]] = {}
+    for index in indices:
+        of_boundary.setdefault(questions[index].recipe.boundary, []).append(index)
+    middles = {same[len(same) // 2] for same in of_boundary.values() if len(same) > 1 and len(same) % 2}
+    return [index for index in indices if index not in middles]

@@ -1,0 +1,55 @@
+"""The recipe of a scenario that a search found: what a law's finding says, in the recipe language."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sentinel.laws.law import Law
+
+_LONGEST_ID = 100
+
+
+def found_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
+    """Return the bug id of a finding: the boundary's own name and the law."""
+    parts = [target, boundary.rpartition(".")[2].strip("_"), law]
+    text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
+    return text[:_LONGEST_ID].rstrip("-")
+
+
+def pin_of(commit: str | None, version: str | None) -> str:
+    """Return the ref that stands for a checkout for ever; empty if none does."""
+    return f"git:{commit}" if commit else f"pypi:{version}" if version else ""
+
+
+def found_recipe(
+    law: Law,
+    target: str,
+    contract: str,
+    boundary: str,
+    scenario: Mapping[str, Any],
+    variants: Mapping[str, Any],
+    details: Sequence[tuple[str, str]] = (),
+    pin: str = "",
+    name: str = "",
+) -> dict[str, Any]:
+    """Return a finding, or a scenario for which a law held, as a recipe that its law decides.
+
+    :param details: what breaks the law: the key of each value, and what is wrong with it.
+    :param pin: the ref at which it was found; empty if no ref stands for the code.
+    """
+    title = f"{boundary.rpartition('.')[2]}: {details[0][1] if details else law.statement}"
+    return {
+        "recipe_version": 1,
+        "bug_id": name or found_id(target, boundary, law.name),
+        "title": " ".join(title.split())[:160],
+        "target": target,
+        "contract": contract,
+        "boundary": boundary,
+        "invariant": law.name,
+        "story": f"The law says: {law.statement}.\n" + "".join(f"{key}: {detail}.\n" for key, detail in details),
+        "upstream": {"status": "unreported"},
+        "scenario": scenario,
+        **({"variants": variants} if variants else {}),
+        **({"pins": [{"ref": pin, "expect": "reproduced"}], "watch": ["git:main"]} if pin and details else {}),
+    }

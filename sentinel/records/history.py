@@ -1,0 +1,423 @@
+"""Histories: what a sweep found of one bug, as a line of ``<folder>/<target>.jsonl``, and the one reader of it.
+
+The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for what is committed. A line has the runs of
+neighbouring revisions with one verdict, and the releases by verdict. What changed where and how long the bug was there
+follows from that and is not stored. Nothing is interpolated: a range that could not be decided stays one, and a change
+beyond it says so. The same history, recipe, adapter and environment give the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from itertools import groupby
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sentinel.errors import NothingExamined, SentinelError, nearest
+from sentinel.recipes import Recipe
+from sentinel.recipes.json_schema import JsonSchema
+from sentinel.records.basis import Basis
+from sentinel.records.closure_verdicts import ClosureVerdict
+from sentinel.records.origins import Origin
+from sentinel.reports import jsonlines
+from sentinel.reports.escaping import message
+from sentinel.reports.store import file_name, own, write_atomically
+from sentinel.sources.commits import Commit, Tag, is_moment
+from sentinel.sources.home import Home
+from sentinel.sources.locks import locked
+
+#: More than there are commits, lines or days.
+_MANY = 10**9
+
+_TEXT, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 0, "maximum": _MANY}
+_COMMIT = {
+    "type": "object",
+    "required": ["sha"],
+    "properties": {"sha": _TEXT, "date": _TEXT, "subject": _TEXT, "pull": _COUNT},
+    "additionalProperties": False,
+}
+#: What is read of a line; it may come from anybody's ``reports/``.
+_SCHEMA = JsonSchema({
+    "type": "object",
+    "required": ["bug_id", "source", "basis", "recipe", "closures", "runs"],
+    "properties": {
+        "bug_id": _TEXT,
+        "basis": {"type": "object"},
+        "recipe": _TEXT,
+        "closures": _COUNT,
+        "source": {
+            "type": "object",
+            "required": ["kind", "ref", "walk"],
+            "properties": {
+                "kind": {"enum": ["git", "pypi"]},
+                "begins": {"type": "array", "items": _TEXT},
+                **dict.fromkeys(("ref", "head", "walk", "since", "until"), _TEXT),
+            },
+        },
+        "runs": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "required": ["verdict", "first"],
+                "properties": {
+                    "verdict": {"enum": ["reproduced", "fixed", "changed", "inconclusive", "unavailable"]},
+                    "kind": _TEXT,
+                    "reason": _TEXT,
+                    "commits": {**_COUNT, "minimum": 1},
+                    "first": _COMMIT,
+                    "last": _COMMIT,
+                },
+            },
+        },
+        "origins": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": _COUNT, "minItems": 2, "maxItems": 2},
+        },
+        "tags": {"type": "array", "items": {"type": "array", "items": _TEXT, "minItems": 3, "maxItems": 3}},
+        "releases": {"type": "object", "additionalProperties": {"type": "array", "items": _TEXT}},
+    },
+})  # fmt: skip
+_FIRST = ("bug_id", "source")
+_SHARED = ("basis", "tags")
+_NO_RUN = {"kind": "", "reason": "", "commits": 1}
+_NO_COMMIT = {"date": "", "subject": "", "pull": None}
+_NO_SOURCE = {"since": "", "until": "", "head": "", "begins": []}
+
+History = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is looked at.
+
+    :ivar ref: the branch or commit that was asked for.
+    :ivar since, until: days or refs, as they were asked for; empty: the whole history.
+    :ivar begins: the commits at which the history begins because the mirror is shallow.
+    """
+
+    ref: str = ""
+    since: str = ""
+    until: str = ""
+    walk: str = "first-parent"
+    kind: str = "git"
+    head: str = ""
+    begins: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        if self.kind != "git":
+            return self.kind
+        parts = [self.ref, "" if self.walk == "first-parent" else self.walk, self.since, self.until]
+        return "-".join(["git", *(part for part in parts if part)])
+
+
+# -- from verdicts to a history ---------------------------------------------------------------------------------------
+
+
+def history_of(
+    recipe: Recipe,
+    basis: Basis,
+    source: Selection,
+    commits: Sequence[Commit],
+    tags: Sequence[Tag],
+    entries: Mapping[str, ClosureVerdict],
+    origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, entry: None,
+) -> dict[str, Any]:
+    """Return the history of one recipe.
+
+    :param entries: by commit, also of tags that are not on the line.
+    :param origin: returns where the code came from that is first decided at a commit.
+    """
+    runs = runs_of(commits, entries)
+    by_sha = {commit.sha: commit for commit in commits}
+    begun = (by_sha[change["commit"]["sha"]] for change in changes_of(runs, {}) if change["begins"])
+    origins = {commit.sha: origin(commit, entries[commit.sha]) for commit in begun}
+    released = [tag for tag in tags if tag.commit.sha in entries]
+    line = {
+        "bug_id": recipe.bug_id,
+        "source": {**asdict(source), "begins": list(source.begins)},
+        "basis": {key: value for key, value in asdict(basis).items() if key != "recipe"},
+        "recipe": basis.recipe,
+        "closures": len({(entries[c.sha].closure, entries[c.sha].answers) for c in commits}),
+        "runs": runs,
+        "origins": {sha: [found.lines, found.older] for sha, found in origins.items() if found is not None},
+        "tags": [[tag.name, tag.commit.sha, tag.commit.date] for tag in released],
+        "releases": _by_outcome(released, entries),
+    }
+    return expanded(_clean(line), recipe.target)
+
+
+def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
+    """Return the names of releases by verdict and kind."""
+    outcomes: dict[str, list[str]] = {}
+    for tag in tags:
+        outcomes.setdefault(" ".join(filter(None, entries[tag.commit.sha].outcome)), []).append(tag.name)
+    return outcomes
+
+
+def _clean(value: Any) -> Any:
+    """Remove from foreign text (subjects, reasons, tag names) what a terminal would obey or what names this machine."""
+    if isinstance(value, Mapping):
+        return {message(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_clean(item) for item in value]
+    return message(value) if isinstance(value, str) else value
+
+
+def plain_commit(commit: Commit) -> dict[str, Any]:
+    """Return what a history holds of a commit."""
+    return {"sha": commit.sha, "date": commit.date, "subject": commit.subject, "pull": commit.pull}
+
+
+def state_of(verdict: str, kind: str) -> str | None:
+    """Return what a verdict says about the bug: a decided verdict, ``absent`` for code that is not there, or None."""
+    if verdict in ("reproduced", "fixed", "changed"):
+        return verdict
+    return "absent" if kind == "not-in-this-version" else None
+
+
+def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[dict[str, Any]]:
+    """Join neighbours of one verdict, and of one reason if they could not be decided."""
+    runs: list[dict[str, Any]] = []
+    for commit in commits:
+        entry, last = entries[commit.sha], runs[-1] if runs else None
+        undecided = state_of(*entry.outcome) is None
+        alike = last is not None and (last["verdict"], last["kind"]) == entry.outcome
+        if last is not None and alike and (not undecided or _gist(last["reason"]) == _gist(entry.reason)):
+            last |= {"last": plain_commit(commit), "commits": last["commits"] + 1}
+        else:
+            reason = entry.reason if undecided else ""
+            ends = {"first": plain_commit(commit), "last": plain_commit(commit)}
+            runs.append({"verdict": entry.verdict, "kind": entry.kind, "reason": reason, "commits": 1, **ends})
+    return runs
+
+
+def _gist(reason: str) -> str:
+    """Return the part of a reason that stays while signatures and the nearest names change around it."""
+    return re.split(r"[;(\[]", reason, maxsplit=1)[0]
+
+
+# -- from a line to a history -----------------------------------------------------------------------------------------
+
+#: state before (``""``: there was none) and after -> what happened
+_CHANGES = {
+    ("", "reproduced"): "present",
+    ("absent", "fixed"): "appeared",
+    ("absent", "changed"): "appeared",
+}
+_BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed", "absent": "removed"}
+
+
+def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
+    """Return what changed along a line of commits.
+
+    ``what`` is ``present`` (from the first revision that can be decided), ``introduced``, ``fixed``, ``changed``
+    (neither value set fits any more), ``removed`` (the code is gone) or ``appeared`` (without the bug). ``after`` is
+    the last revision with another state. ``undecided`` counts the revisions between the two, in which the change may
+    lie as well. ``begins`` is true if no revision before could be decided, or the code was absent; ``origin`` then
+    says how many ``lines`` the code has, and how many are ``older``.
+    """
+    changes: list[dict[str, Any]] = []
+    before: History | None = None
+    gap: list[History] = []
+    for run in runs:
+        state = state_of(run["verdict"], run["kind"])
+        if state is None:
+            gap.append(run)
+            continue
+        was = (state_of(before["verdict"], before["kind"]) if before else "") or ""
+        # A history has to begin somewhere: only with the bug in it is that a change.
+        if was != state and (before is not None or state == "reproduced"):
+            lines = origins.get(run["first"]["sha"])
+            changes.append({
+                "what": _CHANGES.get((was, state)) or _BY_STATE[state],
+                "commit": run["first"],
+                "after": before["last"] if before else None,
+                "undecided": sum(item["commits"] for item in gap),
+                "why": ", ".join(dict.fromkeys(item["kind"] for item in gap)),
+                "begins": was in ("", "absent"),
+                "origin": {"lines": int(lines[0]), "older": int(lines[1])} if lines and was in ("", "absent") else None,
+            })  # fmt: skip
+        before, gap = run, []
+    return changes
+
+
+def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[dict[str, Any]]:
+    """Return the times for which the bug was there: ``introduced``, ``ended`` (None if it is still there), ``last``,
+    the last revision with it, and ``days`` between the author dates (0 if the clock went backwards)."""
+    lifetimes: list[dict[str, Any]] = []
+    start: History | None = None
+    for change in changes:
+        if change["what"] in ("present", "introduced"):
+            start = change
+        elif start is not None:
+            lifetimes.append(_lifetime(start, change, change["after"], change["commit"]))
+            start = None
+    if start is not None:
+        last = [run for run in runs if run["verdict"] == "reproduced"][-1]["last"]
+        lifetimes.append(_lifetime(start, None, last, runs[-1]["last"]))
+    return lifetimes
+
+
+def _lifetime(start: History, end: History | None, last: History, until: History) -> dict[str, Any]:
+    days = 0
+    if until["date"] and start["commit"]["date"]:  # the package index does not say when
+        days = (_moment(until["date"]) - _moment(start["commit"]["date"])).days
+    return {"introduced": start, "ended": end, "last": last, "days": max(days, 0), "clock_went_backwards": days < 0}
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def expanded(line: History, target: str) -> dict[str, Any]:
+    """Return the history that a line holds, with what follows from it.
+
+    :raises SentinelError: if it is none.
+    """
+    # JSON Schema takes 2.0 for an integer.
+    runs = [{**_NO_RUN, **run, "commits": int(run.get("commits", 1)), **_ends(run)} for run in line["runs"]]
+    dates = [run[end]["date"] for run in runs for end in ("first", "last")]
+    dates += [date for _, _, date in line.get("tags", ())]
+    if (line["source"]["kind"] == "git" or any(dates)) and not all(map(is_moment, dates)):
+        raise SentinelError("a date is not a day with a time")
+    changes = changes_of(runs, line.get("origins", {}))
+    outcomes = {name: outcome for outcome, names in line.get("releases", {}).items() for name in names}
+    releases = []
+    for name, commit, date in line.get("tags", ()):
+        verdict, _, kind = outcomes[name].partition(" ")
+        releases.append({"name": name, "commit": commit, "date": date, "verdict": verdict, "kind": kind})
+    return {
+        "target": target,
+        "bug_id": line["bug_id"],
+        "basis": {**line["basis"], "recipe": line["recipe"]},
+        "closures": line["closures"],
+        "source": {**_NO_SOURCE, **line["source"]},
+        "commits": sum(run["commits"] for run in runs),
+        "runs": runs,
+        "changes": changes,
+        "spells": lifetimes_of(changes, runs),
+        "releases": releases,
+    }
+
+
+def _ends(run: History) -> dict[str, Any]:
+    return {"first": {**_NO_COMMIT, **run["first"]}, "last": {**_NO_COMMIT, **run.get("last", run["first"])}}
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
+
+
+def folded(history: History) -> dict[str, Any]:
+    """Return the line of a history: without what follows from the rest, without null, and without what is usual."""
+    runs = []
+    for run in history["runs"]:
+        first, last = (_lean(run[end], _NO_COMMIT) for end in ("first", "last"))
+        runs.append({**_lean(run, _NO_RUN), "first": first, "last": last})
+        if first == last:
+            del runs[-1]["last"]
+    begun = [(change["commit"]["sha"], change["origin"]) for change in history["changes"] if change["origin"]]
+    outcome = {item["name"]: " ".join(filter(None, (item["verdict"], item["kind"]))) for item in history["releases"]}
+    names = sorted(outcome, key=outcome.__getitem__)
+    line = {
+        "bug_id": history["bug_id"],
+        "source": _lean(history["source"], _NO_SOURCE),
+        "basis": {key: value for key, value in history["basis"].items() if key != "recipe"},
+        "recipe": history["basis"]["recipe"],
+        "closures": history["closures"],
+        "runs": runs,
+        "origins": {sha: [origin["lines"], origin["older"]] for sha, origin in begun},
+        "tags": [[item["name"], item["commit"], item["date"]] for item in history["releases"]],
+        "releases": {which: list(group) for which, group in groupby(names, outcome.__getitem__)},
+    }
+    return {key: value for key, value in line.items() if value not in ({}, [], "")}
+
+
+def _lean(value: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item != usual.get(key, ...)}
+
+
+def keep(folder: Path, histories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write histories into a folder, each in place of the one of the same bug and source, and return them."""
+    fresh = list(histories)
+    for target in sorted({history["target"] for history in fresh}):
+        file = own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(Home.default().path / "history" / ".lock"):
+            kept = {_key(history): history for history in (_read(file) if file.is_file() else [])}
+            kept |= {_key(history): history for history in fresh if history["target"] == target}
+            text = jsonlines.written((folded(kept[key]) for key in sorted(kept)), _FIRST, _SHARED)
+            write_atomically(file, text, "choose another folder")
+    return fresh
+
+
+def _key(history: History) -> tuple[str, str]:
+    source = Selection(**{**history["source"], "begins": tuple(history["source"]["begins"])})
+    return history["bug_id"], source.key
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    def history(line: dict[str, Any]) -> dict[str, Any]:
+        for error in _SCHEMA.errors(line):
+            place = ".".join(map(str, error.instance_path))
+            raise SentinelError(f"at {place or 'the top'}: {message(error.message)[:200]}")
+        return expanded(line, file.stem)
+
+    try:
+        return jsonlines.read(file, _SHARED, history)
+    except OSError as error:
+        raise SentinelError(f"{file}: cannot be read: {error.strerror}") from None
+    except SentinelError as error:
+        raise SentinelError(f"{error}; remove the file, and `sentinel sweep` writes it anew") from None
+
+
+def load_all(folder: Path, target: str = "", complain: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+    """Return the histories of a folder, or of one target.
+
+    :param complain: is told about a file that cannot be read; the others are returned.
+    :raises SentinelError: if a file cannot be read, and nobody is told.
+    """
+    histories = []
+    for file in sorted(folder.glob(f"{file_name(target) if target else '*'}.jsonl")):
+        if file.is_symlink():
+            continue
+        try:
+            histories += _read(file)
+        except SentinelError as error:
+            if complain is None:
+                raise
+            complain(str(error))
+    return histories
+
+
+def require_all(folder: Path) -> list[dict[str, Any]]:
+    """Return the histories of a folder.
+
+    :raises NothingExamined: if there is none.
+    """
+    histories = load_all(folder)
+    if not histories:
+        raise NothingExamined(
+            f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
+            "--from reports/history has them"
+        )
+    return histories
+
+
+def require_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
+    """Return the histories of a bug, the one over most commits first.
+
+    :raises NothingExamined: if there is none.
+    """
+    every = load_all(folder)
+    histories = [history for history in every if history["bug_id"].lower() == bug.lower()]
+    if not histories:
+        bugs = [history["bug_id"] for history in every]
+        raise NothingExamined(
+            f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it"
+        )
+    return sorted(histories, key=lambda history: -int(history["commits"]))

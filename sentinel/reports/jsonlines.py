@@ -1,0 +1,85 @@
+"""Files of JSON lines: entries in a fixed order, and once, at the top, the values that many of them have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sentinel.errors import SentinelError
+from sentinel.reports.escaping import message, visible
+from sentinel.values.documents import json_data
+from sentinel.values.files import regular_bytes
+
+_T = TypeVar("_T")
+
+#: The most bytes of a file that are read.
+_MOST = 64 << 20
+
+
+def encoded(value: Any) -> str:
+    """Return a value as one line of ASCII."""
+    # A hosted runner obeys ``##[command]`` in whatever is printed.
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("##[", "#\\u0023[")
+
+
+def ordered(value: Any) -> Any:
+    """Return a value with the keys of its mappings sorted."""
+    if isinstance(value, Mapping):
+        return {key: ordered(value[key]) for key in sorted(value)}
+    return [ordered(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def written(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: Sequence[str] = ()) -> str:
+    """Return the text of a file.
+
+    :param first: the keys that every line begins with, in this order.
+    :param shared: the keys whose values stand at the top, once each.
+    """
+    top: dict[tuple[str, str], str] = {}
+    lines = []
+    for entry in entries:
+        keys = [*(key for key in first if key in entry), *sorted(entry.keys() - {*first})]
+        line = {key: ordered(entry[key]) for key in keys}
+        for name in shared:
+            if name in line:
+                text = encoded(line[name])
+                digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+                top[name, digest] = text
+                line[name] = digest
+        lines.append(encoded(line))
+    heads = [f'{{"shared":"{digest}","{name}":{text}}}' for (name, digest), text in sorted(top.items())]
+    return "\n".join([*heads, *lines, ""])
+
+
+def read(file: Path, shared: Sequence[str], convert: Callable[[dict[str, Any]], _T]) -> list[_T]:
+    """Return what `convert` makes of each entry of a file.
+
+    :raises OSError: if the file cannot be read.
+    :raises SentinelError: if a line is damaged; the message begins with the file and the line.
+    """
+    top: dict[tuple[str, str], Any] = {}
+    entries = []
+    for number, line in enumerate(regular_bytes(file, _MOST).splitlines(), 1):
+        try:
+            value = json_data(line)
+            if "shared" in value:
+                name = next(name for name in shared if name in value)
+                top[name, value["shared"]] = value[name]
+                continue
+            value |= {name: top[name, value[name]] for name in shared if name in value}
+            entries.append(convert(value))
+        except (
+            SentinelError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            StopIteration,
+        ) as error:
+            why = message(str(error)) or type(error).__name__
+            raise SentinelError(f"{visible(str(file))}:{number}: not a valid line: {why}") from None
+    return entries

@@ -1,0 +1,270 @@
+"""Evidence as lines: one line for each verdict, with what its recipe does not say.
+
+A *fact sheet* is the mapping that a line holds: the verdict, what was observed, what was called, and the digests of
+what decides. :func:`facts_of` makes it from a document, :func:`document_of` makes the document from it and the recipe.
+Lines of the same bug at the same commit are joined if they differ in the ref alone. Environments and checkouts that
+many lines have in common stand once, at the top of the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sentinel.deciding.outcomes import Decision, Verdict
+from sentinel.deciding.verdicts import by_expectation
+from sentinel.errors import SentinelError
+from sentinel.laws.law import Law
+from sentinel.recipes import Recipe, find_recipes, load_copy
+from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.digests import binding_digest, contract_digest, recipe_digest
+from sentinel.recipes.found import found_recipe, pin_of
+from sentinel.reports import jsonlines
+from sentinel.reports.evidence import Document, evidence, flat, json_comparison, with_behaviour
+from sentinel.targets.refs import Ref
+from sentinel.values.literals import untyped
+
+Facts = dict[str, Any]
+
+_CHECKOUT: Facts = {
+    **dict.fromkeys(("commit", "version", "digest", "tree")),
+    "dirty": False,
+    "roots": [],
+    "left_out": [],
+}
+_CHECKS = dict.fromkeys(("code", "repeated", "reordered"))
+_COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatched", "matches_fixed"))
+#: Values that a line holds as the document does.
+_KEPT = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
+#: Values that many lines have in common.
+_SHARED = ("checkout", "environment")
+#: When and with what an entry was decided: entries that differ in these alone say the same.
+CIRCUMSTANCES = ("date", "sentinel", "sentinel_version", "adapter")
+_FIRST = ("bug_id", "law", "boundary_name", "contract_name", "subject", "refs", "verdict", "kind", "reason")
+
+
+class Recipes:
+    """The recipes that a catalog has now, by target and bug, each read when it is needed."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.catalog = catalog
+        self._of: dict[str, dict[str, Recipe]] = {}
+        self._digests: dict[tuple[str, ...], Facts] = {}
+
+    def get(self, target: str, bug: str) -> Recipe | None:
+        if target not in self._of:
+            known = target in self.catalog.adapters
+            self._of[target] = {r.bug_id: r for r in find_recipes(self.catalog, (target,))} if known else {}
+        return self._of[target].get(bug)
+
+    def digests(self, recipe: Recipe, law: str | None) -> Facts:
+        """Return the digests of the binding and the contract that would decide now."""
+        key = (recipe.target, recipe.boundary, recipe.contract, law or "")
+        if key not in self._digests:
+            adapter = self.catalog.adapters[recipe.target]
+            self._digests[key] = {
+                "binding": binding_digest(adapter.target, adapter.file, recipe.boundary, recipe.contract),
+                "contract": contract_digest(self.catalog.contracts[recipe.contract], self.catalog.laws.get(law or "")),
+            }
+        return self._digests[key]
+
+
+# -- from a document to facts -----------------------------------------------------------------------------------------
+
+
+def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -> Facts:
+    """Return the facts of a document, with the digests of what decides as far as they are known.
+
+    :param subject: what the evidence of a law is filed under.
+    """
+    catalog, target = recipes.catalog, str(document["target"])
+    if target not in catalog.adapters:
+        raise SentinelError(f"{target} is not a target here; install the plugin that has its adapter")
+    recipe: Recipe | None = None
+    facts: Facts = {"refs": {document["ref"]: document["expect"] or ""}, "boundary": _lean(document["boundary"])}
+    written = facts["boundary"].pop("written")
+    facts |= {name: document[name] for name in _KEPT if document[name]}
+    facts |= {"checks": _lean(document.get("checks") or {}), "environment": _lean(document["environment"])}
+    if document["checkout"] is not None:
+        facts["checkout"] = _lean(document["checkout"], _CHECKOUT)
+    if document["failure"] is not None:
+        same = {"kind": facts.get("kind"), "reason": facts.get("reason"), "traceback": ""}
+        facts["failure"] = _lean(document["failure"], same)
+    if document["bug_id"]:
+        facts["bug_id"] = document["bug_id"]
+        facts |= {"law": document["law"]} if document["law"] else {}
+        with suppress(SentinelError):  # a copy that today's contract refuses; its entry is stale
+            recipe = _recipe_of(document, recipes)
+            facts["recipe"] = recipe_digest(recipe)
+    else:
+        facts |= {"law": document["law"], "boundary_name": written, "contract_name": document["contract"]}
+        copy = document["recipe"]["document"]
+        facts |= {name: copy[name] for name in ("scenario", "variants") if name in copy}
+        facts |= {"subject": subject} if subject not in ("", written) else {}
+        recipe = recipe_for(facts, target, recipes)[0]
+    if recipe is not None and document["adapter"] in (None, catalog.adapters[target].digest):
+        facts |= recipes.digests(recipe, document["law"])
+    if not _same(document_of(facts, target, recipe)["comparison"], document["comparison"]):
+        seen = flat(document["observation"])
+        facts["comparison"] = [
+            _lean(item, {**_COMPARISON, "observed": seen.get(item["key"])}) for item in document["comparison"]
+        ]
+    empty = ("failure", "comparison", "scenario")  # whose presence says something
+    return {name: value for name, value in facts.items() if value not in ({}, [], "") or name in empty}
+
+
+def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
+    """Return the recipe that decided: today's file, or the copy in the document if the file has changed."""
+    recipe = recipes.get(str(document["target"]), str(document["bug_id"]))
+    if recipe is not None and recipe.digest == document["recipe"]["digest"]:
+        return recipe
+    return load_copy(document["recipe"]["document"], recipes.catalog)
+
+
+def _lean(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
+    """Return a mapping without what is usual, or null if nothing is said to be."""
+    usual = usual or {}
+    return {key: item for key, item in value.items() if not _same(item, usual.get(key))}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return True if two values have the same text: 0.0, 0 and false differ."""
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+# -- from facts to a document -----------------------------------------------------------------------------------------
+
+
+def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | None, str]:
+    """Return the recipe that facts are about, or None and the reason why they cannot be expanded."""
+    if "bug_id" not in facts:
+        if facts["law"] not in recipes.catalog.laws:
+            return None, f"there is no law {facts['law']}"
+        try:
+            return _found(facts, target, recipes.catalog, facts.get("comparison", ())), ""
+        except SentinelError as error:
+            return None, f"its scenario no longer fits the contract: {error}"
+    recipe = recipes.get(target, facts["bug_id"])
+    if recipe is None:
+        return None, f"there is no recipe {facts['bug_id']}; add its folder with --recipes"
+    if recipe_digest(recipe) != facts.get("recipe"):
+        return None, "its recipe changed"
+    return recipe, ""
+
+
+def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
+    """Return why facts must be decided again, or an empty text. No code of the framework runs for that."""
+    recipe, why = recipe_for(facts, target, recipes)
+    if recipe is None:
+        return why
+    now = recipes.digests(recipe, facts.get("law"))
+    changed = [name for name in ("binding", "contract") if facts.get(name) != now[name]]
+    return f"its {' and '.join(changed)} changed" if changed else ""
+
+
+def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
+    """Return the recipe of a scenario with which a law was searched."""
+    law: Law = catalog.laws[facts["law"]]
+    boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
+    document: dict[str, Any] = {}
+    variants: Mapping[str, Mapping[str, Any]] = {"": {}}
+    if "scenario" in facts:
+        pin = "" if checkout.get("dirty") else pin_of(checkout.get("commit"), checkout.get("version"))
+        details = [(item["key"], item["detail"]) for item in comparison]
+        inputs = facts["scenario"], facts.get("variants", {})
+        document = found_recipe(law, target, contract, boundary, *inputs, details, pin)
+        variants = load_copy(document, catalog).variants
+    text = json.dumps(document, sort_keys=True)
+    return Recipe(
+        bug_id="",
+        title=law.statement,
+        target=target,
+        contract=contract,
+        boundary=boundary,
+        variants=variants,
+        path=Path(f"{law.name}.yaml"),
+        digest=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",
+        invariant=law.name,
+        document=document,
+    )
+
+
+def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
+    """Return the document of facts for their first ref.
+
+    :param recipe: see :func:`recipe_for`; without one, the document lacks title, scenario and expectations.
+    """
+    if recipe is None:
+        names = {"boundary": facts.get("boundary_name", ""), "contract": facts.get("contract_name", "")}
+        path = Path(f"{facts.get('bug_id') or facts['law']}.yaml")
+        empty = Recipe(facts.get("bug_id", ""), "", target, **names, variants={"": {}}, path=path, digest="")
+        recipe = replace(empty, digest=facts.get("recipe", "sha256:" + 64 * "0"))
+    (ref, expect), *_ = facts["refs"].items()
+    document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable"), law=facts.get("law")))
+    document |= {"ref": ref, "expect": expect or None, "kind": "", "reason": ""}
+    document |= {name: facts[name] for name in _KEPT if name in facts}
+    for name in ("boundary", "environment"):
+        document[name] = {**document[name], **facts.get(name, {})}
+    if "checkout" in facts:
+        document["checkout"] = {**_CHECKOUT, **facts["checkout"]}
+    if facts.get("checks") or document["observation"] is not None:
+        document["checks"] = {**_CHECKS, **facts.get("checks", {})}
+    if "failure" in facts:
+        usual = {"kind": document["kind"], "reason": document["reason"], "traceback": ""}
+        document["failure"] = {**usual, **facts["failure"]}
+    seen = flat(document["observation"])
+    if "comparison" in facts:
+        document["comparison"] = [
+            {**_COMPARISON, "observed": seen.get(item["key"]), **item} for item in facts["comparison"]
+        ]
+    elif recipe.has_values and seen:
+        judged = by_expectation(recipe, untyped(document["observation"]))[1]
+        document["comparison"] = [json_comparison(item) for item in judged]
+    return with_behaviour(document)
+
+
+# -- as text ----------------------------------------------------------------------------------------------------------
+
+
+def written(entries: Iterable[Facts]) -> str:
+    """Return the text of a file with these entries, in their order."""
+    return jsonlines.written(_joined(entries), _FIRST, _SHARED)
+
+
+def _joined(entries: Iterable[Facts]) -> Iterator[Facts]:
+    """Join entries of a bug at one commit that differ in ref and circumstances alone; the latest gives those."""
+    groups: dict[str, Facts] = {}
+    for facts in entries:
+        same = jsonlines.ordered({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
+        commit = facts.get("checkout", {}).get("commit")
+        key = jsonlines.encoded([same, commit or list(facts["refs"])])
+        before = groups.get(key)
+        if before is not None:
+            latest = max((before, facts), key=lambda each: str(each.get("date", "")))
+            facts = {**latest, "refs": {**before["refs"], **facts["refs"]}}
+        groups[key] = facts
+    return iter(groups.values())
+
+
+def read(file: Path) -> list[Facts]:
+    """Return the facts of a file, one for each bug or law and ref; raises as :func:`jsonlines.read` does."""
+
+    def by_ref(line: Facts) -> list[Facts]:
+        if "bug_id" not in line:
+            line["law"], line["boundary_name"], line["contract_name"]
+        return [{**line, "refs": {ref: expect}} for ref, expect in line["refs"].items()]
+
+    return list(chain.from_iterable(jsonlines.read(file, _SHARED, by_ref)))
+
+
+def key_of(facts: Facts) -> str:
+    """Return the stem under which the evidence of facts with one ref is filed."""
+    (ref,) = facts["refs"]
+    kind, _, name = ref.partition(":")
+    return Ref(kind, name).key(facts.get("checkout", {}).get("tree") or "absent")

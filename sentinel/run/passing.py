@@ -1,0 +1,41 @@
+"""Whether an item passes: its verdict against the pin's expectation, or against a baseline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sentinel.deciding.outcomes import Decision
+from sentinel.reports.baseline import difference, not_here
+from sentinel.reports.evidence import evidence
+from sentinel.reports.store import find
+
+
+def expected_unavailable(decision: Decision) -> bool:
+    """Return True if the pin expects ``unavailable`` and reading the code established it."""
+    return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
+
+
+def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
+    """Return why an item fails, or None if it passes or is skipped. A baseline replaces the pin's expectation."""
+    verdict = decision.verdict
+    name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
+    head = f"{name} at {decision.ref.short}"
+    if baseline is not None:
+        return _against(baseline, decision, head)
+    if decision.expect is not None:
+        absent = verdict.name == "unavailable" and verdict.kind not in ("not-in-this-version", "drift")
+        if absent or verdict.name == decision.expect:
+            return None
+        return f"{head}: expected {decision.expect}, got {verdict.name}"
+    return None if verdict.name in ("fixed", "unavailable") else f"{head}: {verdict.name}"
+
+
+def _against(baseline: Path, decision: Decision, head: str) -> str | None:
+    recorded = find(baseline, decision)
+    if recorded is None:
+        if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
+            return None  # a baseline has the laws that a search broke, not the thousands that hold
+        return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
+    now = evidence(decision)
+    changes = [] if not_here(recorded, now) else difference(recorded, now)
+    return f"{head}: " + "; ".join(changes) if changes else None

@@ -1,0 +1,159 @@
+"""What a run decided: the evidence of each item, ``run.json`` and the summary on the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.deciding.outcomes import UNDECIDED, Decision
+from sentinel.errors import SentinelError
+from sentinel.reports.escaping import message
+from sentinel.reports.evidence import evidence
+from sentinel.reports.store import RunItem, load, write, write_run
+from sentinel.reports.summary import causes, outline, summary, undecided
+from sentinel.settings import Settings
+
+
+class Results:
+    """The results of one run.
+
+    :ivar items: evidence file, outcome, seconds and item id of each reported item.
+    """
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self.items: list[tuple[Path, str, float, str]] = []
+        self._documents: dict[Path, dict[str, Any]] = {}
+        self._examined: dict[str, bool] = {}
+        self._last_line = ""
+        self._unwritten: list[str] = []
+        self._start = time.monotonic()
+        self._when = datetime.now(timezone.utc)
+
+    def begin(self) -> None:
+        """Write a ``run.json`` without items: if this run is killed, the folder must not describe an earlier one."""
+        with suppress(SentinelError):  # `finish` reports it
+            self._write_run(())
+
+    def record(self, decision: Decision) -> Path:
+        """Write the evidence of a decision and notify other plugins."""
+        document = evidence(decision)
+        place = write(self._settings.report_dir, decision, document)
+        self._documents[place] = document
+        self._config.hook.pytest_sentinel_decided(decision=decision)
+        return place
+
+    def count(self, nodeid: str, examined: bool) -> None:
+        """Record that an item of Sentinel finished, and whether it reached a verdict."""
+        self._examined[nodeid] = examined or self._examined.get(nodeid, False)
+
+    def collect(self, report: pytest.TestReport, evidence: Path) -> None:
+        """Add an item's report."""
+        self.items.append((evidence, report.outcome, report.duration, report.nodeid))
+
+    def documents(self) -> list[tuple[dict[str, Any], str]]:
+        """Return the evidence and the outcome of each item."""
+        for place, _, _, _ in self.items:
+            if place not in self._documents:
+                self._documents[place] = load(place)
+        return [(self._documents[place], outcome) for place, outcome, _, _ in self.items]
+
+    def finish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write ``run.json``, and set pytest's status 5 if nothing was decided."""
+        self._require_an_examination(session, exitstatus)
+        documents = self.documents()
+        if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
+            lines = ["sentinel:", *(outline(documents) if documents else []), self._last_line.rstrip("\n")]
+            print("\n".join(filter(None, lines)), file=sys.stderr)
+        if not self.items:
+            return
+        items = [
+            RunItem(nodeid, outcome, document["verdict"], duration, self._below_reports(evidence))
+            for (document, _), (evidence, outcome, duration, nodeid) in zip(documents, self.items)
+        ]
+        try:
+            self._write_run(items, undecided(documents))
+        except SentinelError as error:
+            self.could_not_write(session, error)
+
+    def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
+        """Report a file that could not be written at the end. An error raised here would hide the run's verdicts."""
+        self._unwritten.append(str(error))
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+
+    def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
+        """Set pytest's status 5 if no item decided anything; ``--collect-only`` lists items and claims nothing."""
+        if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
+            return
+        reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
+        why = f"none of the {len(self._examined)} items could be decided"
+        why += f" ({'; '.join(causes(reasons))})" if reasons else ""
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+        self._last_line = f"nothing was decided: {why}; this run is not a success\n"
+
+    def _below_reports(self, evidence: Path) -> str:
+        return evidence.resolve().relative_to(self._settings.report_dir.resolve()).as_posix()
+
+    def _write_run(self, items: Sequence[RunItem], undecided: Mapping[str, int] | None = None) -> None:
+        write_run(
+            self._settings.report_dir,
+            items,
+            started=self._when,
+            duration=time.monotonic() - self._start,
+            command=["pytest", *map(str, self._config.invocation_params.args)],
+            undecided=undecided,
+        )
+
+    # -- the terminal -------------------------------------------------------------------------------------------------
+
+    def header(self) -> list[str]:
+        targets = ", ".join(self._settings.targets) or "as the given paths say"
+        lines = [f"sentinel: targets {targets}; evidence in {self._settings.report_dir}"]
+        owner = other_owner_of_the_name()
+        return [*lines, f"sentinel: {owner}"] if owner else lines
+
+    def summarise(self, reporter: pytest.TerminalReporter) -> None:
+        """Print the summary below pytest's own results."""
+        for sentence in self._unwritten:
+            reporter.write_line(f"sentinel: {sentence}", red=True)
+        if not self.items or self._config.get_verbosity() < -1:
+            reporter.write(self._last_line)
+            return
+        reporter.section("sentinel")
+        writer = reporter._tw
+        text = summary(
+            self.documents(),
+            str(self._settings.report_dir),
+            terminal=writer.hasmarkup,
+            width=writer.fullwidth,
+            every=self._config.get_verbosity() > 0,
+        )
+        writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
+
+    def _weaker(self) -> str:
+        """Return a line for users who chose no sandbox if this machine cannot offer the strict one."""
+        levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
+        if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
+            return ""
+        return "sandbox: basic, no boundary against malice; strict is not available here, `sentinel doctor` says why\n"
+
+
+def other_owner_of_the_name() -> str | None:
+    """Return a warning if PyPI's distribution ``sentinel``, another project, is installed too."""
+    try:
+        other = distribution("sentinel")
+    except PackageNotFoundError:
+        return None
+    return (
+        f"another distribution, sentinel {other.version}, has the import name `sentinel` too, and either may have "
+        "overwritten the other's files; uninstall it, then reinstall rl-sentinel"
+    )

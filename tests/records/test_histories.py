@@ -1,0 +1,99 @@
+"""From verdicts to runs, changes and spells, by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+from sentinel.records.closure_verdicts import ClosureVerdict
+from sentinel.records.history import changes_of, lifetimes_of, runs_of
+from sentinel.records.timelines import counts, overview
+from sentinel.sources.commits import Commit
+
+WORDS = {
+    "R": ("reproduced", ""),
+    "F": ("fixed", ""),
+    "C": ("changed", ""),
+    "D": ("inconclusive", "drift"),
+    "A": ("unavailable", "not-in-this-version"),
+    "U": ("unavailable", "ref"),
+}
+
+
+def line(text: str, days: list[int] | None = None) -> tuple[list[Commit], dict[str, ClosureVerdict]]:
+    days = days or list(range(1, len(text) + 1))
+    commits = [Commit(str(n), "", (str(n - 1),), f"2026-01-{day:02}T00:00:00Z", "") for n, day in enumerate(days)]
+    return commits, {str(n): ClosureVerdict("", "", *WORDS[letter]) for n, letter in enumerate(text)}
+
+
+def told(text: str) -> list[tuple[str, str, int]]:
+    return [(c["what"], c["commit"]["sha"], c["undecided"]) for c in changes_of(runs_of(*line(text)), {})]
+
+
+def test_runs_are_neighbours_of_one_verdict_and_one_kind():
+    assert [(run["verdict"], run["kind"], run["commits"]) for run in runs_of(*line("RRFDDU"))] == [
+        ("reproduced", "", 2),
+        ("fixed", "", 1),
+        ("inconclusive", "drift", 2),
+        ("unavailable", "ref", 1),
+    ]
+
+
+def test_a_range_that_cannot_be_decided_is_one_as_long_as_its_reason():
+    commits, entries = line("DDDD")
+    reasons = ["no 'f' here", "no 'f' here; the nearest is 'g'", "f(a) has no parameter", "f(a, b) has no parameter"]
+    entries = {
+        sha: replace(entry, reason=reason) for (sha, entry), reason in zip(entries.items(), reasons, strict=True)
+    }
+    runs = runs_of(commits, entries)
+    assert [(run["commits"], run["reason"]) for run in runs] == [(2, reasons[0]), (2, reasons[2])]
+
+
+def test_what_changed():
+    assert told("FRF") == [("introduced", "1", 0), ("fixed", "2", 0)]
+    assert told("RRC") == [("present", "0", 0), ("changed", "2", 0)]
+    assert told("ARA") == [("introduced", "1", 0), ("removed", "2", 0)]
+    assert told("AFR") == [("appeared", "1", 0), ("introduced", "2", 0)]
+    assert told("FFF") == []
+    assert told("") == []
+
+
+def test_nothing_is_interpolated():
+    assert told("DDR") == [("present", "2", 2)]
+    assert told("FDUR") == [("introduced", "3", 2)]
+    assert told("RDR") == [("present", "0", 0)]
+    assert told("RDD") == [("present", "0", 0)]
+
+
+def spells(text: str, days: list[int] | None = None) -> list[tuple[int, bool, bool]]:
+    runs = runs_of(*line(text, days))
+    return [
+        (lifetime["days"], lifetime["ended"] is not None, lifetime["clock_went_backwards"])
+        for lifetime in lifetimes_of(changes_of(runs, {}), runs)
+    ]
+
+
+def test_how_long_a_bug_was_there():
+    assert spells("FRRRFR") == [(3, True, False), (0, False, False)]
+    assert spells("RRR") == [(2, False, False)]
+    assert spells("RDF") == [(2, True, False)]
+    assert spells("FFF") == []
+
+
+def test_a_clock_that_goes_backwards_gives_no_negative_days_and_is_told():
+    assert spells("FRF", [5, 9, 3]) == [(0, True, True)]
+
+
+def test_a_line_for_each_bug_from_all_that_was_recorded_of_it():
+    """Tags alone do not say with which commit a bug came."""
+    release = {"name": "v1", "commit": "0", "date": "", "verdict": "reproduced", "kind": ""}
+    runs = [{"verdict": "reproduced", "kind": "", "reason": "", "commits": 1}]
+
+    def record(bug: str, kind: str, walk: str, commits: int) -> dict[str, Any]:
+        source = {"kind": kind, "walk": walk, "ref": "main"}
+        shared: dict[str, Any] = {"target": "tiny", "runs": runs, "changes": [], "spells": [], "releases": [release]}
+        return {**shared, "bug_id": bug, "source": source, "commits": commits}
+
+    records = [record("A", "git", "first-parent", 9), record("A", "pypi", "releases", 2), record("B", "git", "tags", 3)]
+    headings, rows = overview(records)
+    assert headings[-2:] == ("releases with the bug", "on PyPI")
+    assert rows == [("tiny", "A", "not decided", "", "", "v1", "v1"), ("tiny", "B", "not swept", "", "", "v1", "")]
+    assert counts(records)[0] == "bugs: 1, at 9 commits; seen: 0; in a tagged release: 0"
