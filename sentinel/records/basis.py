@@ -71,7 +71,7 @@ def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
-    own = _digest((*_judges(True), *(_PACKAGE / "comparing").glob("*.py"), *map(Path, others)))
+    own = _digest((*_judges(True), *_sources("comparing"), *map(Path, others)))
     return hashlib.sha256(" ".join([own, *sorted(map(recipe_digest, recipes))]).encode()).hexdigest()[:12]
 
 
@@ -82,7 +82,14 @@ _JUDGES = ("binding", "worker", "deciding", "values", "targets", "contracts")
 @cache
 def _judges(with_laws: bool) -> tuple[Path, ...]:
     names = (*_JUDGES, "laws", "search") if with_laws else _JUDGES
-    return tuple(sorted(file for name in names for file in (_PACKAGE / name).glob("*.py")))
+    return tuple(sorted(file for name in names for file in _sources(name)))
+
+
+def _sources(package: str) -> list[Path]:
+    """List the modules of one of Sentinel's packages; one without any has moved, and its code would count no more."""
+    found = list((_PACKAGE / package).glob("*.py"))
+    assert found, f"sentinel has no package {package}"
+    return found
 
 
 def _digest(files: tuple[Path, ...]) -> str:

@@ -55,11 +55,10 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Whether it is a law that holds, has nothing to say, or is broken by a bug whose own row says so: one of a
-        thousand, and nothing to read."""
-        return self.law and (
-            self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
-        )
+        """Return True for a law that holds, has nothing to say, or is broken by a bug that has a row of its own."""
+        if self.outcome == "skipped":
+            return self.law and self.verdict != "inconclusive"
+        return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
 
 #: Kinds of reason that say that the adapter and the revision do not fit: no bug of the framework.
