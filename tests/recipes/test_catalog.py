@@ -15,6 +15,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
 from sentinel.recipes.grades import realism, root
+from sentinel.reports.store import recorded
 from sentinel.targets import Binding, PackageRoot, Registry, Target
 
 ROOT = Path(__file__).resolve().parents[2]
