@@ -130,7 +130,7 @@ def why(search: BoundarySearch) -> str:
     """Why no law broke: they held, or every call was refused."""
     outcomes = search.outcomes.values()
     refused = sum((outcome.refused for outcome in outcomes), Counter[str]())
-    if any(outcome.spoken for outcome in outcomes) or not refused:
+    if any(outcome.judged for outcome in outcomes) or not refused:
         return "every law held"
     return f"every call was refused: {refused.most_common(1)[0][0]}"
 

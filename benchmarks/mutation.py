@@ -208,7 +208,11 @@ class Judge:
         """Each law that breaks, with its symptom: no declared dialect, no rounding."""
         self._search._law_session = law_session  # it asks once more in float64
         trials = zip(plans, law_session.try_(subject, plans))
-        return {(law.name, found.symptom) for (law, _), trial in trials for found in self._search.genuine(law, trial)}
+        return {
+            (law.name, found.symptom)
+            for (law, _), trial in trials
+            for found in self._search.genuine_violations(law, trial)
+        }
 
     def _observed(self, law_session: LawSession, subject: Subject, plans: Scenario) -> Mapping[str, Any] | str:
         """What the boundary does in a scenario; why it refuses."""

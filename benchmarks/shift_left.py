@@ -180,7 +180,7 @@ def _shown(comparison: Comparison, side: str, subject: Subject, recipe: Recipe) 
         for given in _otherwise(subject, example(subject, recipe)):
             search = BoundarySearch(session, subject, 0)
             search.begin([given])
-            left_out = search.narrowed(subject)
+            left_out = search.without_rejected(subject)
             if left_out is not None:
                 search = BoundarySearch(session, left_out, 0)
                 search.begin([example(left_out, recipe)])

@@ -92,9 +92,9 @@ class Asking:
         def over() -> bool:
             return self.budget.over() or enough()
 
-        while not over() and outcome.spoken < examples and search.tried < _REFUSED * examples:
+        while not over() and outcome.judged < examples and search.tried < _REFUSED * examples:
             tried = search.tried
-            search.run(examples - outcome.spoken, enough=over)
+            search.run(examples - outcome.judged, enough=over)
             if search.tried == tried:
                 break
 
@@ -136,7 +136,7 @@ class Asking:
             return None
         finally:
             alone.close()
-        runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].spoken)
+        runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].judged)
         if search.undecided or not one.apart_from(other, runs.functions):
             return None
         runs_here.insert(0, runs)

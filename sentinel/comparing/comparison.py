@@ -194,7 +194,7 @@ class Comparison:
                 answered=log.answered,
                 undecided={key: count for key, count in log.undecided.items() if count},
                 blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
-                scenarios=max(search.outcomes[NUMBERS_STAY].spoken, len(differences)),
+                scenarios=max(search.outcomes[NUMBERS_STAY].judged, len(differences)),
                 rounding=log.rounding,
                 differences=differences,
                 broken=broken,

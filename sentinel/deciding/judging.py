@@ -103,5 +103,5 @@ def _case_of(question: Question, law: Law, loaded: Loaded, references: Reference
     finally:
         session.close()
     if trial.case is None:
-        return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
+        return Failure("raised" if trial.refused else "law", trial.refused or trial.inapplicable)
     return trial.case

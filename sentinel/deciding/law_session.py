@@ -124,7 +124,7 @@ class Trial:
 
     :ivar variants: the scenario's variants; the first is the scenario itself.
     :ivar case: the case that the law judged; None if it judged none.
-    :ivar silent: why the law does not apply to the scenario; empty if it does.
+    :ivar inapplicable: why the law does not apply to the scenario; empty if it does.
     :ivar answered: whether at least one call returned an observation.
     :ivar refused: the exception of a call; empty if none raised. An exception is no silent bug.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
@@ -134,7 +134,7 @@ class Trial:
     variants: Mapping[str, Inputs]
     case: Case | None = None
     violations: tuple[Violation, ...] = ()
-    silent: str = ""
+    inapplicable: str = ""
     refused: str = ""
     refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
@@ -380,13 +380,13 @@ def _look(
             reason = f"the oracle failed: {reply.refused.reason}"
             raise Undecidable(replace(reply.refused, kind="harness", reason=reason))
         if reply.observation is None:
-            return Trial(variants, silent=reply.silent, answered=answered)
+            return Trial(variants, inapplicable=reply.silent, answered=answered)
         oracle[variant] = reply.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
         return Trial(variants, case, tuple(law.violations(case)), answer=answer, answered=answered)
     except DoesNotApply as error:
-        return Trial(variants, silent=str(error), answered=answered)
+        return Trial(variants, inapplicable=str(error), answered=answered)
 
 
 def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:

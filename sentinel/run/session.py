@@ -221,7 +221,7 @@ class Run:
             return [recipe for recipe in recipes if self._verdict(recipe, job.ref) == "reproduced"]
 
         explained = explain(
-            {each: self._survey.findings(each) for each in self._survey.beside(job)},
+            {each: self._survey.findings(each) for each in self._survey.jobs_of_boundary(job)},
             about,
             lambda bugs: self._survey.search_others(job.place, {each.law: bugs[each] for each in bugs}),
         )

@@ -310,7 +310,7 @@ def test_new_code_that_refuses_every_call_is_not_said_to_keep_its_laws(run_senti
     refusing = f"{CODE.format(returned='unknown(loss_mat)')}\n"
     refs = tree("one", "def quite_another(x):\n    return x\n"), tree("other", refusing)
     assert (
-        "new: tiny.losses.agg_loss (tiny/losses.py:2): every call was refused: "
+        "new: tiny.losses.agg_loss (tiny/losses.py:2): every call raised: "
         in run_sentinel("diff", "tiny", *refs, *FEW).out
     )
 

@@ -84,8 +84,8 @@ def test_tests_train_nothing(module):
 
 
 def test_every_pattern_matches_whole_words_and_could_matter():
-    assert inventory._spoken("oldLogProbs") == ((0, "log-probability"),)
-    assert inventory._spoken("catalog_problem") == ()
+    assert inventory._subjects_in("oldLogProbs") == ((0, "log-probability"),)
+    assert inventory._subjects_in("catalog_problem") == ()
     for subject, levels in inventory.WORDS.items():
         assert any(levels), subject
     assert all(of_itself > beside >= 0 for of_itself, beside in inventory.SITES.values())

@@ -138,15 +138,15 @@ class Bound:
         """
         rule: Law = self._catalog.laws[law]
         [trial] = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
-        if trial.silent:
-            raise DoesNotApply(trial.silent)
+        if trial.inapplicable:
+            raise DoesNotApply(trial.inapplicable)
         return trial
 
     def ask_all(self, subject: Subject, law: str, scenarios: Sequence[Mapping[str, Any]]) -> list[Trial]:
         """What a law says about each scenario, asked at once; one after the other where a call is refused."""
         rule: Law = self._catalog.laws[law]
         trials = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, {"": inputs}) for inputs in scenarios])
-        if any(trial.refused or trial.silent for trial in trials):
+        if any(trial.refused or trial.inapplicable for trial in trials):
             return [self.ask(subject, law, {"": inputs}) for inputs in scenarios]
         return trials
 

@@ -186,7 +186,7 @@ class TwoFunctions(Pair):
         try:
             return super()._look(subject, law, variants, called, answer, coarsest)
         except DoesNotApply as error:
-            return Trial(variants, silent=str(error))
+            return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
         """Drop violations that vanish in float64: they are rounding."""
@@ -355,7 +355,7 @@ class Frameworks:
         finally:
             pair.close()
         outcome = search.outcomes[FUNCTIONS_AGREE]
-        if not outcome.spoken:
+        if not outcome.judged:
             return Compared(other.name, reason=search.undecided or "both answered no scenario")
         claim, place = pair.logs.get(subject.name, Log()).claims.get(AFTER), ""
         if claim is not None:
@@ -368,7 +368,7 @@ class Frameworks:
             if finding.trial.case is not None
         )
         bugs = tuple(self._known_bugs(other)) if differences else ()
-        return Compared(other.name, place, outcome.spoken, differences, bugs)
+        return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
         """Decide the known bugs of a function at its ref."""
