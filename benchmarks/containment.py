@@ -1,7 +1,7 @@
-"""What containment costs, as ratios in one run: `python benchmarks/containment.py`. Needs nothing but this machine.
+"""Measure the cost of containment, as ratios in one run: `python benchmarks/containment.py`. Needs only this machine.
 
-A target process is started, and a bare probe (fork, one backward pass, exit) made in it, under each level in turns; the
-figures are medians, and differences to ``off``.
+Starts a target process and runs a bare probe (fork, one backward pass, exit) in it, under each level in turn. The
+figures are medians, and differences from ``off``.
 """
 
 from __future__ import annotations

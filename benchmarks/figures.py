@@ -1,6 +1,6 @@
 """Write the README's figures that follow from recipes, laws and committed evidence: ``python benchmarks/figures.py``.
 
-Each stands in the README once, in the words of its pattern; what a measurement gave names the benchmark that gave it.
+Each figure appears once in the README, in the words of its pattern. Measured figures name the benchmark that gave them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ README = ROOT / "README.md"
 
 
 def figures() -> dict[str, tuple[object, ...]]:
-    """Pattern, with a group for each figure -> the figures."""
+    """Return pattern -> figures; the pattern has a group for each figure."""
     catalog = bundled_catalog()
     recipes = find_recipes(catalog)
     rows = [row(recipe.target, recipe.document) for recipe in recipes]
     every = [(recipe, pin) for recipe in recipes for pin in recipe.pins]
     verl = [(recipe.bug_id, pin) for recipe, pin in every if recipe.target == "verl"]
-    unknown = [(name, pin.ref) for name, pin in verl if pin.ref.kind == "git"]  # the first command has no mirror yet
+    unknown = [
+        (name, pin.ref) for name, pin in verl if pin.ref.kind == "git"
+    ]  # before the first command there is no mirror
     releases = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
     there = {pin.ref for _, pin in verl if pin.ref.kind == "pypi" and pin.expect == "reproduced"}
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
@@ -43,7 +45,7 @@ def figures() -> dict[str, tuple[object, ...]]:
 
 
 def rewritten(text: str) -> str:
-    """Put the figures into the text of the README."""
+    """Return the README's text with the current figures."""
     for pattern, values in figures().items():
         (found,) = re.finditer(pattern, text, re.MULTILINE)
         for group in range(len(values), 0, -1):

@@ -1,17 +1,17 @@
-"""Load, as ratios in one run: `python benchmarks/load.py`. Needs nothing but this machine and git.
+"""Measure behaviour under load, as ratios in one run: `python benchmarks/load.py`. Needs only this machine and git.
 
-On the demo framework, each with a worker of its own:
+On the demo framework, each with its own worker:
 
-1. 1,000 recipes in one run of pytest, in one process: seconds an item, and the memory of the controller after a tenth
-   and at the end.
-2. 10,000 probes of one recipe: seconds a probe at the beginning and at the end, and the memory likewise.
-3. 100 refs of one recipe, a commit each: seconds a ref at the beginning and at the end, and the memory likewise.
-4. An observation of 200 MB: the verdict, and what it has added to the memory.
+1. 1,000 recipes in one run of pytest, in one process: seconds per item, and the memory of the controller after a tenth
+and at the end.
+2. 10,000 probes of one recipe: seconds per probe at the beginning and at the end, and the memory.
+3. 100 refs of one recipe, a commit each: seconds per ref at the beginning and at the end, and the memory.
+4. An observation of 200 MB: the verdict, and the memory that it adds.
 
-After each it is counted what is left: processes, threads, descriptors, temporary files.
+After each, leftover processes, threads, descriptors and temporary files are counted.
 
-Measured on 2026-11-21, on two cores that others used too (load 5 to 9): 10,000 probes left nothing, and the controller
-had 80.3 MB after a fifth of them and 80.2 MB at the end; the CPU time of a probe did not grow over the first 1,250.
+Measured on 2026-11-21, on two cores that others used too (load 5 to 9): 10,000 probes left nothing; the controller had
+80.3 MB after a fifth of them and 80.2 MB at the end; the CPU time of a probe did not grow over the first 1,250.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ RECIPE = {
 
 
 def megabytes() -> float:
-    """Of this process in memory."""
+    """Return the memory of this process in MB."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6, 1)
@@ -81,7 +81,9 @@ def held() -> dict[str, int]:
 
 @contextmanager
 def counted(told: dict[str, Any]) -> Iterator[None]:
-    """Tell what a block leaves. One descriptor, the lease on checkouts that are in use, is held to the end."""
+    """Print the resources that a block leaves behind. One descriptor, the lease on checkouts in use, is held to the
+    end.
+    """
     before = held()
     yield
     told["left"] = {name: count - before[name] for name, count in held().items()}
@@ -101,7 +103,7 @@ def recipe(folder: Path, bug_id: str, **changes: Any) -> Path:
 
 
 class Sampler:
-    """A pytest plugin that looks at the memory and the clock when items end."""
+    """A pytest plugin that records memory and time when items end."""
 
     def __init__(self, items: int) -> None:
         self.samples: dict[int, tuple[float, float]] = {}
@@ -136,7 +138,7 @@ def recipes(folder: Path, count: int) -> dict[str, Any]:
 
 
 def repeated(count: int, once: Callable[[int], str]) -> dict[str, Any]:
-    """Do something again and again: its speed in the second tenth and in the last, and the memory at their ends."""
+    """Repeat an action; return its speed in the second tenth and in the last, and the memory at their ends."""
     marks, verdicts = {}, set()
     for number in range(count):
         if number in (count // 10, count // 5, count - count // 10):

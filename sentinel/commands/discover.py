@@ -24,7 +24,7 @@ from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
 from sentinel.search.checks import Omission, matches, matches_any, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, match_known_bugs
-from sentinel.search.saving import CannotDistinguish, recipe_document, save, tested_document
+from sentinel.search.saving import CannotDistinguish, decisive_document, recipe_document, save
 from sentinel.search.survey import checkout_with_registries
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
@@ -139,7 +139,7 @@ def _discover(arguments: argparse.Namespace) -> int:
                 findings[place : place + 1] = [item]
                 if arguments.save is not None and item.known_as == ():
                     try:
-                        saved[place] = save(arguments.save, tested_document(item, open_target, runner, catalog))
+                        saved[place] = save(arguments.save, decisive_document(item, open_target, runner, catalog))
                     except CannotDistinguish as error:
                         saved[place] = str(error)
         except KeyboardInterrupt:

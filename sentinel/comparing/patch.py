@@ -1,4 +1,4 @@
-"""Patch coverage of signal code: the changed statements of two trees, and which of them ran.
+"""Find the changed statements of two trees, and record which of them ran.
 
 The claim that nothing differs covers only statements that ran: added ones at the head, deleted ones at the base.
 Functions are compared statement by statement. Any other definition (a value, a class, a field) counts as one statement,
@@ -19,9 +19,9 @@ from sentinel.comparing.reached import Place
 from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or nothing to run
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or do nothing
 
-#: Characters of a guard that are shown.
+#: The most characters of a guard in a message.
 _GUARD = 60
 
 
@@ -87,7 +87,7 @@ class Patch:
         return sum(len(numbers) for changed in self._changed.values() for numbers in changed.values())
 
     def units(self, side: str) -> dict[Place, Unit]:
-        """Return the changed definitions of one side."""
+        """Return the changed definitions of one side by place."""
         both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
         return {place: unit for place, unit in both if unit is not None}
 
@@ -110,7 +110,7 @@ class Patch:
                     self._ran[side, place].add(number)
 
     def imported(self, places: Iterable[Place]) -> None:
-        """Record that module-level code ran at both sides, because its module was imported."""
+        """Record that module-level code of these definitions ran at both sides, because its module was imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
@@ -195,7 +195,7 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
     """Return the statements of a function, of which the signature is the first. Another definition is one statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
-        return whole  # two definitions of one name are one unit, whose lines do not match the file
+        return whole  # two definitions of one name are one unit, whose line numbers do not match the file
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         try:
             body = ast.parse(source).body

@@ -128,9 +128,8 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
     for binding in adapter.target.bindings:
         where = f"{adapter.file}: the binding of {binding.boundary}"
         if binding.contract not in contracts:
-            raise SentinelError(
-                f"{where}: unknown contract {binding.contract!r}{nearest(binding.contract, contracts, 'the contracts are')}"
-            )
+            near = nearest(binding.contract, contracts, "the contracts are")
+            raise SentinelError(f"{where}: unknown contract {binding.contract!r}{near}")
         inputs = [item.name for item in contracts[binding.contract].inputs]
         for field in ("arguments", "fixed", "accepts"):
             for name in getattr(binding, field):

@@ -1,4 +1,4 @@
-"""Collect the problems of a recipe with their places. All stages of loading add to one list, so that one run shows all."""
+"""Collect the problems of a recipe with their places; all stages of loading add to one list."""
 
 from __future__ import annotations
 

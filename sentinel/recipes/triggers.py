@@ -82,7 +82,7 @@ class _Values:
 
 
 def _constant_group(values: _Values) -> bool:
-    """Return True if all scores of a group with several rows are equal; a row's score is the sum of its valid values."""
+    """Return True if all scores of a group with several rows are equal; a score is the sum of a row's valid values."""
     scores = np.where(values.masked, 0.0, values.array.astype(np.float64))
     scores = scores.reshape(len(scores), -1).sum(-1)
     return any(len(rows) > 1 and np.ptp(scores[rows]) == 0 for rows in values.groups(counted=True))

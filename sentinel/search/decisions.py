@@ -101,7 +101,7 @@ def of_undecidable(
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     if lack is not None:
-        failure = Failure("not-in-this-version", lack.told(error.failure.reason))
+        failure = Failure("not-in-this-version", lack.describe(error.failure.reason))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)
 
 

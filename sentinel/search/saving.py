@@ -124,7 +124,7 @@ class CannotDistinguish(Exception):
     """Raised if no recipe could be written that distinguishes the broken boundary from a right one."""
 
 
-def tested_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
     """Return the recipe document of a finding after trying it on the current code and on simulated right outputs.
 
     The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.

@@ -254,7 +254,7 @@ class Survey:
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
         recipes = (recipe for recipe in self._recipes_of(open_target.target) if recipe.boundary in binding.paths)
-        older = self._runner.known(open_target.target, recipes)
+        older = self._runner.checkouts_of_pins(open_target.target, recipes)
         return self._runner.absence(open_target.target, binding, open_target.checkout, older)
 
     def _baseline_scenarios(

@@ -15,7 +15,7 @@ from sentinel.recipes import load_recipe
 from sentinel.search.boundary_search import Finding
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.discovery import Discovery, Memory, grouped
-from sentinel.search.saving import recipe_document, save, tested_document
+from sentinel.search.saving import decisive_document, recipe_document, save
 from sentinel.search.scenarios import narrowed
 from sentinel.targets import Dialect
 from sentinel.worker.client import Session
@@ -159,7 +159,7 @@ def test_a_stale_dialect_is_told(open_toys, monkeypatch):
 def test_a_saved_finding_is_a_finished_recipe(open_toys, runners, toys, tmp_path):
     open_target, found = open_toys("unmasked")
     (finding,) = discover(open_target, found, examples=30).findings
-    document = tested_document(finding, open_target, runners[-1], toys)
+    document = decisive_document(finding, open_target, runners[-1], toys)
     place = save(tmp_path / "recipes", document)
     assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
     again = save(tmp_path / "recipes", document)
