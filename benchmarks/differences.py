@@ -1,5 +1,4 @@
-"""Measure how often `sentinel diff` finds known differences without the recipes' scenarios, and how often it reports
-false ones.
+"""Measure how often `sentinel diff` finds known differences without the recipes' scenarios, or reports false ones.
 
     python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
     python benchmarks/differences.py comments [TARGET[=PAIRS] …] commits that change a bound file, and no code in it
@@ -139,8 +138,9 @@ def _commented(code: Code, before: str, after: str) -> list[str]:
 
 
 def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, examples: int = 20) -> None:
-    """Measure the same scenarios at the first revision alone, and then at both, for each boundary that reaches changed
-    code.
+    """Measure the same scenarios at the first revision alone, and then at both.
+
+    Boundaries that reach no changed code are left out.
     """
     with closing(runner_of(catalog, Settings())) as runner:
         target, refs = catalog.targets[name], (Ref.parse(one), Ref.parse(other))

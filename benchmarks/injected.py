@@ -1,5 +1,4 @@
-"""Inject bugs into real trainings of TRL; report which of them watching finds, at which step, and the effect on the
-logs.
+"""Inject bugs into real trainings of TRL; report which of them watching finds, and at which step.
 
     pip install trl==1.16.0                       (or have it on PYTHONPATH)
     python benchmarks/injected.py                 every bug, and four trainings without one: ten minutes of a core
@@ -449,7 +448,7 @@ def picture(one: Mapping[str, Any], clean: Mapping[str, Any], file: str) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--picture", metavar="FILE", help="of the loss and what was named, for the last bug")
+    parser.add_argument("--picture", metavar="FILE", help="write a plot of the loss and the findings, for the last bug")
     parser.add_argument("--only", metavar="GLOB", default="*")
     parser.add_argument("--steps", type=int, default=_WITHIN)
     parser.add_argument("--clean-steps", type=int, default=_CLEAN)
@@ -461,7 +460,7 @@ def main() -> None:
     }
     for kind, one in clean.items():
         alarms = "; ".join(f"{item['law']} at step {item['step']}: {item['detail']}" for item in one["named"])
-        print("write a plot of the loss and the findings, for the last bug", flush=True)
+        print(f"| {kind}, no bug, {arguments.clean_steps} steps | {alarms or 'nothing'} | | |", flush=True)
         bare, same = (prepared.trained(kind, _SAME, every=every)["parameters"] for every in (0, 1))
         print(
             f"| {kind}, parameters after {_SAME} steps | {'the same' if bare == same else 'DIFFER'} | | |", flush=True

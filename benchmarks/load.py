@@ -81,8 +81,9 @@ def held() -> dict[str, int]:
 
 @contextmanager
 def counted(told: dict[str, Any]) -> Iterator[None]:
-    """Print the resources that a block leaves behind. One descriptor, the lease on checkouts in use, is held to the
-    end.
+    """Print the resources that a block leaves behind.
+
+    One descriptor, the lease on checkouts in use, is held to the end.
     """
     before = held()
     yield

@@ -96,8 +96,7 @@ def torch_import() -> float:
 
 
 def target_imports(jobs: list[Job]) -> float:
-    """Return the seconds to import the real packages that targets need, once, and the boundary modules of each (target,
-    ref).
+    """Return the seconds to import the real packages that targets need, and the boundary modules of each (target, ref).
 
     The imports run one after the other in forks of one preloader, so that nothing competes. The packages count once,
     although each fresh process would pay for them again, so this is a lower bound.
@@ -143,8 +142,7 @@ def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
 
 
 def startup(repeats: int) -> float:
-    """Return the CPU seconds that the plugin adds to `pytest` on one empty test: the median difference of alternating
-    pairs.
+    """Return the CPU seconds that the plugin adds to `pytest` on one empty test, as the median of pairs.
 
     CPU seconds are used because start-up does not wait, and other work on the machine then does not count.
     """

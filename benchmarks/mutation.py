@@ -275,7 +275,7 @@ class Court:
                 print(f"{subject.name}: {error}", file=sys.stderr)
 
     def sample(self, most: int, operators: Mapping[str, Operator]) -> list[Mutant]:
-        """Return a random sample of mutants, taken from the functions in turn, so that long functions do not dominate."""
+        """Return a random sample of mutants, drawn from the functions in turn, so that none dominates."""
         ran = {path for judge in self.judges for path in judge.ran}
         own = {path for judge in self.judges for path in judge.subject.binding.paths}
         files = {place[1] for path in own if (place := self._place(path))}

@@ -117,8 +117,9 @@ def judge_commit(
 
 
 def _before(recipe: Recipe, brought: str) -> list[str]:
-    """Return older commits, newest first: those that the recipe's root cause names, and those where its recorded
-    verdict changes.
+    """Return older commits that may have introduced the bug, newest first.
+
+    These are the commits that the recipe's root cause names, and those where its recorded verdict changes.
     """
     histories = load_all(Path("reports/history"), recipe.target)
     lines = (h for h in histories if (h["bug_id"], h["source"]["walk"]) == (recipe.bug_id, "first-parent"))
@@ -168,8 +169,9 @@ def _asked(
 
 
 def was_broken(comparison: Comparison, runner: Runner, subject: Subject, recipe: Recipe) -> bool:
-    """Return True if the parent gives the recipe's numbers, or breaks the recipe's laws in all the ways in which the
-    commit does.
+    """Return True if the parent already has the bug.
+
+    It has it if it gives the recipe's numbers, or breaks the recipe's laws in all the ways in which the commit does.
     """
     if runner.decide(Job(recipe, comparison.refs[BEFORE])).verdict.name == "reproduced":
         return True

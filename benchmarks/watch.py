@@ -65,8 +65,7 @@ class _Clock:
 
 
 def switched(file: Path) -> Callable[[Any, Any], None]:
-    """Return a function that makes a training switch watching on and off between steps, and record the CPU time of
-    each.
+    """Return a function that makes a training switch watching on and off between steps, and times each step.
 
     Both kinds of steps run in one process, next to each other, because two processes with the same work differ by
     several per cent through their memory layout.
@@ -132,8 +131,9 @@ _FIRST, _IDLE = 10, 5.0
 
 
 def _middle(values: list[float]) -> float:
-    """Return the mean without the lowest and highest fifth; one step in a hundred takes six times as long as the
-    others.
+    """Return the mean without the lowest and highest fifth.
+
+    One step in a hundred takes six times as long as the others.
     """
     fifth = len(values) // 5
     return statistics.fmean(sorted(values)[fifth : len(values) - fifth])
@@ -190,7 +190,7 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
     print(f"a look by its own clocks: {100 * statistics.median(own):.1f}% of a step, at most {100 * max(own):.1f}%")
     for kind in dict.fromkeys(_BLOCK):
         above = [row["took"] > 1.05 * _beside(block, row) for block in blocks for row in block if row["kind"] == kind]
-        print(f"{kind} steps that take 5% more than bare ones beside them: {sum(above)} of {len(above)}")
+        print(f"{kind} steps that take 5% more than unwatched ones next to them: {sum(above)} of {len(above)}")
 
 
 def of_memory() -> None:

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 
 class DriftError(Exception):
-    """Raised if the boundary is missing, has another signature, or returns another type. The message names the
-    difference.
+    """Raised if the boundary is missing, has another signature, or returns another type.
+
+    The message names the difference.
     """
 
 
@@ -23,14 +24,16 @@ class UnknownInputError(DriftError):
 
 
 class StandInMissingError(AttributeError):
-    """Raised if the target reads an attribute that a stand-in lacks; an AttributeError, so that ``getattr`` defaults
-    work.
+    """Raised if the target reads an attribute that a stand-in lacks.
+
+    It is an AttributeError, so ``getattr`` defaults work.
     """
 
 
 class Neutral:
-    """Replaces an attribute of counters or loggers that an adapter does not define: false, empty, and callable without
-    effect.
+    """Replaces an attribute of counters or loggers that an adapter does not define.
+
+    It is false, empty, and callable without effect.
 
     Results of operations with it are neutral too, and comparisons are false. It is not a number: a boundary result that
     contains it is drift. Each name is recorded for the evidence.

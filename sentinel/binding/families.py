@@ -96,8 +96,9 @@ def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) 
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic of the valid tokens whose axis is numbered as in torch. Optional inputs that are not in
-    ``knobs`` are fixed.
+    """Bind a statistic of the valid tokens whose axis is numbered as in torch.
+
+    Optional inputs that are not in ``knobs`` are fixed.
     """
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
     call = partial(call_with, says={"axis": AXIS})
@@ -224,8 +225,10 @@ def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
 
 
 def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
-    """Bind a function that packs sequences into microbatches with a token limit. Without a ``call`` it takes lengths
-    and the limit."""
+    """Bind a function that packs sequences into microbatches with a token limit.
+
+    Without a ``call`` it takes lengths and the limit.
+    """
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
     packing = call or partial(pack_by_length, **more)
     accepts = {"attention_mask": ("full", "right")}

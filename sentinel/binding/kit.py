@@ -469,8 +469,9 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the rows of each part of a container that deals its rows out in order. A row with another row's label is
-    in no part.
+    """Return the rows of each part of a container that deals its rows out in order.
+
+    A row with another row's label is in no part.
     """
     fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
@@ -557,8 +558,9 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 class _Collectives:
-    """The collectives of simulated ranks. All ranks of a group must call the same one, because a real training would
-    hang otherwise.
+    """The collectives of simulated ranks.
+
+    All ranks of a group must call the same one, because a real training would hang otherwise.
 
     :ivar failure: the error of the first rank that failed, or the disagreement of the ranks; None if there is none.
     """
@@ -797,8 +799,10 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the ids of the valid tokens of :func:`token_table`'s rows; with ``ended`` the last one is the end
-    token."""
+    """Return the ids of the valid tokens of :func:`token_table`'s rows.
+
+    With ``ended`` the last one is the end token.
+    """
     width = mask.shape[1] + 2
     numbers = []
     for row, counts in enumerate(mask.tolist()):

@@ -1,6 +1,4 @@
-"""Draw scenarios for a boundary, and set options that no scenario sets, until both revisions have run the changed
-lines.
-"""
+"""Draw scenarios for a boundary until both revisions have run the changed lines, and vary options that none sets."""
 
 from __future__ import annotations
 
@@ -212,8 +210,9 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """Return each side's observation, or its exception as text. With ``beside``, return these parts outside the
-    contract.
+    """Return each side's observation, or its exception as text.
+
+    With ``beside``, return these parts outside the contract.
     """
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, each in replies.items():

@@ -116,7 +116,7 @@ class Comparison:
         if name not in self._results:
             candidate = self.selection.candidates[name]
             subject, result = candidate.subject, candidate.result
-            self._results[name] = result  # a recursive function asks for itself while it is compared
+            self._results[name] = result  # a recursive function needs its own result
             if result.state == "new":
                 self._results[name] = self._check_new(subject, result)
             elif result.lost:
@@ -208,8 +208,7 @@ class Comparison:
         self.selection.patch.imported(place for place, _, _ in changed)
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed after the change, if this import runs all the changed code that ran
-        there.
+        """Return a boundary whose import failed after the change and ran all the changed code that runs at import.
 
         Such a failure then costs its time only once.
         """

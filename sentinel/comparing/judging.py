@@ -81,8 +81,9 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Return the finding if its scenario needs an option or choice that the base lacks, and the head keeps the law
-    without it.
+    """Return the finding if it concerns only an option or choice that the base lacks, else None.
+
+    The head must keep the law without that option or choice.
     """
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])

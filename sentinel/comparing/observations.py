@@ -90,8 +90,10 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences outside the contract: returned and mutated values, warnings, arguments of stand-ins, and
-    results of changed functions for equal arguments. The differences closest to the result come first.
+    """Return differences outside the contract, those closest to the result first.
+
+    Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
+    equal arguments.
 
     A part that only one side has is ignored if its list was truncated.
     """
@@ -114,9 +116,7 @@ def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
 
 
 def _remoteness(key: str) -> int:
-    """Return the rank of a part by its distance from the boundary's result, from returned values to arguments of
-    stand-ins.
-    """
+    """Return the rank of a part by its distance from the boundary's result; returned values come first."""
     label, _, path = key.rpartition(": ")
     of_function = "(" in label
     if path.startswith("returned"):
@@ -132,8 +132,9 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision befo
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return :data:`NUMBERS_STAY` for a scenario as it is, with other values under its mask, and as the other laws vary
-    it.
+    """Return :data:`NUMBERS_STAY` for a scenario and for its variants.
+
+    Variants have other values under the mask, or are those of the other laws.
     """
     varying = [law for law in laws if law.vary is not None and not law.twin]
     junk = [law for law in varying if law is masked_values_have_no_influence]

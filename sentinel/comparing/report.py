@@ -207,8 +207,9 @@ _FILES, _ENTRIES = 12, 6
 def list_unexamined(
     comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False
 ) -> Iterator[str]:
-    """Yield lines about the code that was not examined: changed lines by file, boundaries by reason, parts that are not
-    finite.
+    """Yield lines about the code that was not examined.
+
+    They list changed lines by file, boundaries by reason, and parts that are not finite.
     """
     idle = comparison.selection.patch.unexamined()
     by_file: dict[str, list[Unexamined]] = {}
@@ -451,8 +452,9 @@ def _to_data(item: BoundaryDiff) -> dict[str, Any]:
 
 
 def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Return a comparison as data for a page: a headline, and a row for each boundary that differs, or that is new and
-    breaks a law.
+    """Return a comparison as data for a page: a headline, and rows of boundaries.
+
+    There is a row for each boundary that differs, or that is new and breaks a law.
     """
     rows = []
     for item in (each for each in results if each.judgement):

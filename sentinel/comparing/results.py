@@ -105,8 +105,10 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """``worse``, ``better`` or ``mixed`` if laws or known bugs decide; ``other`` if the numbers differ; ``beside``
-        if only values outside the contract differ; empty if nothing differs.
+        """Whether the change is ``worse``, ``better`` or ``mixed``, by laws and known bugs.
+
+        It is ``other`` if only numbers differ, ``beside`` if only values outside the contract differ, and empty if
+        nothing differs.
         """
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         worse = worse or bool(self.lost)

@@ -156,8 +156,7 @@ class Selection:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
-        """Return the subject with its new path, if the head has a function of this name and nearly this body
-        elsewhere."""
+        """Return the subject with its new path if the function has moved with nearly the same body."""
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
         if lack is None or not lack.moved:
@@ -263,8 +262,7 @@ class Selection:
 
     @cached_property
     def other_changes(self) -> list[str]:
-        """List the changed functions that carry no training signal by the inventory's rule and that no boundary
-        reaches: ``file:line name``."""
+        """List changed functions that no boundary reaches and that are not signal functions: ``file:line name``."""
         if self.boundaries:
             return []
         known = self.patch.places

@@ -250,8 +250,9 @@ class Pair(LawSession):
         return Trial(variants, case, violations, answer=answer)
 
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
-        """Return the differences outside the contract, without parts that vary between calls at one revision, such as a
-        clock or an address.
+        """Return the differences outside the contract.
+
+        Parts that vary between calls at one revision, such as a clock or an address, are left out.
         """
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]

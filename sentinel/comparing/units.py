@@ -25,8 +25,10 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Unit:
-    """A definition: a function, a method, a class without its methods, a dataclass field, a module-level value, or the
-    rest of a module.
+    """A definition in a file.
+
+    It is a function, a method, a class without its methods, a dataclass field, a module-level value, or the rest of a
+    module.
 
     :ivar text: its source. :attr:`digest` is computed from its syntax.
     :ivar names: the names that it uses.
@@ -301,8 +303,9 @@ _KEPT = 800
 
 
 class Modules(dict[str, Module]):
-    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``. Each version of this parser has its own
-    cache.
+    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``.
+
+    Each version of this parser has its own cache.
     """
 
     def __init__(self, target: str) -> None:

@@ -18,7 +18,7 @@ from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding
 from sentinel.worker.answers import Failed, Measured
 
-#: Seconds for one process to answer many questions. If it takes longer, each question is asked alone.
+#: Seconds for one process to answer many questions. If it takes longer, each question gets a process of its own.
 _ALL_TOGETHER = 20.0
 
 
@@ -100,7 +100,7 @@ def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers 
     """Ask many questions in one process, and again in a second process in the opposite order and with another seed.
 
     So no question follows the same others in both processes, and an effect of one question on another shows. The result
-    of a question is None if the two processes disagree or one ended early; it must then be asked alone.
+    of a question is None if the two processes disagree or one ended early; it must then be repeated alone.
     """
     began = time.monotonic()
     results: list[Answers | None] = [None] * len(questions)

@@ -78,8 +78,9 @@ class Hangs:
         self._reasons: dict[str, str] = {}
 
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
-        """Record a boundary that hung. With ``imported``, its import hung, so all boundaries of its module are
-        recorded.
+        """Record a boundary that hung.
+
+        With ``imported``, its import hung, so all boundaries of its module are recorded.
         """
         names = boundary.split(".")
         end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)

@@ -261,7 +261,7 @@ class Loaded:
         return self.process
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process. Return an empty sequence if the process ended before it answered all."""
+        """Run several probes in one process. Return an empty sequence if the process ended before it returned all."""
         for request in requests:
             self.load(request["boundary"], request["contract"], request["contract_file"])
         return self.alive().probes(requests, timeout)

@@ -134,8 +134,11 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if the file cannot be parsed by this Python, uses a newer standard-library name, or imports the
-    missing name from the given package."""
+    """Return True if the file needs another Python or another version of a package.
+
+    That is so if this Python cannot parse it, or if it uses a newer standard-library name, or imports the missing name
+    from the given package.
+    """
     name = _name(failure.place, checkout)
     content = content_of(name, checkout) if name else b""
     if not content or versions.names_newer(content):
@@ -146,8 +149,10 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
-    """Return True if the checkout's text defines a dotted path: a module, a name in a module, a class field, or with
-    ``(parameter)`` at the end a parameter. Inherited names are not found.
+    """Return True if the checkout's text defines a dotted path.
+
+    The path is a module, a name in a module, a class field, or with ``(parameter)`` at the end a parameter. Inherited
+    names are not found.
 
     :param trail: paths that led here through imports, which are not followed again.
     """

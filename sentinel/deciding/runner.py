@@ -62,7 +62,7 @@ class Job:
 #: Identifies a job in a run: bug id, file, ref.
 _Key = tuple[str, str, Ref]
 
-#: The most questions that one process answers.
+#: The most questions in one process.
 _TOGETHER = 32
 
 #: The most pins whose checkouts are opened to read the code of a function that a revision lacks.
@@ -100,8 +100,9 @@ class Runner:
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def plan(self, jobs: Sequence[Job]) -> None:
-        """Decide these jobs before :meth:`decide` is called, in order, with a thread for each checkout, at most one per
-        core.
+        """Decide these jobs before :meth:`decide` is called, in order, with at most one thread per core.
+
+        Each checkout has one thread.
         """
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
@@ -145,7 +146,7 @@ class Runner:
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Return the decision of a job. The other arguments are given if the job was answered in a batch."""
+        """Return the decision of a job. The other arguments are given if the job was part of a batch."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()

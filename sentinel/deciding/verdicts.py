@@ -103,8 +103,9 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key of the generic contract. Keys may contain dots: ``gradients.output.values`` is the key
-    ``output.values`` of ``gradients``.
+    """Look up a dotted key of the generic contract.
+
+    Keys may contain dots: ``gradients.output.values`` is the key ``output.values`` of ``gradients``.
     """
     if not parts:
         return value

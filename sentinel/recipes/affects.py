@@ -49,8 +49,9 @@ class Affected:
 
 
 def affected(entry: Any) -> Affected:
-    """Read an entry of ``affects``. An entry that is invalid in a recipe is read as prose, so that foreign evidence can
-    be shown.
+    """Read an entry of ``affects``.
+
+    An entry that is invalid in a recipe is read as prose, so that foreign evidence can be shown.
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))

@@ -51,8 +51,10 @@ def contract_digest(contract: Contract, law: Law | None = None) -> str:
 
 
 def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> str:
-    """Return the digest of one binding: its declaration, and the adapter's and Sentinel's functions, classes and
-    constants that the declaration reaches by name.
+    """Return the digest of one binding.
+
+    It covers its declaration, and the adapter's and Sentinel's functions, classes and constants that the declaration
+    reaches by name.
 
     A member of a registry uses the binding named by ``like``.
 

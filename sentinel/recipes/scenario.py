@@ -40,8 +40,9 @@ class ScenarioReader:
         return self._build(shared, {name: self._named(own or {}, ("variants", name)) for name, own in variants.items()})
 
     def published(self, written: Mapping[str, Any]) -> Variants:
-        """Read the scenario of a published recipe. ``baseline_X`` and ``outlier_X`` are variants; unknown keys are
-        prose.
+        """Read the scenario of a published recipe.
+
+        ``baseline_X`` and ``outlier_X`` are variants; unknown keys are prose.
         """
         shared: Entries = {}
         variants: dict[str, Entries] = {"baseline": {}, "outlier": {}}

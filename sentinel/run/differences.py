@@ -1,5 +1,6 @@
-"""Compare two revisions in pytest: an item for each boundary that the change can reach, and an item for the text of
-both trees.
+"""Compare two revisions in pytest: an item for each boundary that the change can reach, and one for the text.
+
+The item for the text checks the code of both trees that no boundary reaches.
 """
 
 from __future__ import annotations

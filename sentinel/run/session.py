@@ -101,8 +101,9 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check the refs and interpreters that the user named, before anything runs. The pins of recipes may be
-        unavailable, but these may not.
+        """Check the refs and interpreters that the user named, before anything runs.
+
+        The pins of recipes may be unavailable, but these may not.
 
         :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does not
             start or lacks torch.
@@ -165,8 +166,9 @@ class Run:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
-        """Start to decide these questions on all cores, before their items run. Under xdist each worker decides its
-        own.
+        """Start to decide these questions on all cores, before their items run.
+
+        Under xdist each worker decides its own.
         """
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]

@@ -170,8 +170,7 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Return the longest prefix of a dotted path that is a module, with its file; ``("", None)`` if there is
-        none."""
+        """Return the longest prefix of a dotted path that is a module, with its file; else ``("", None)``."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -255,9 +254,7 @@ def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
 
 
 def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first missing entry of the binding's ``requires``, and of its ``imports``; each empty if none is
-    missing.
-    """
+    """Return the first missing entry of the binding's ``requires``, and of its ``imports``; or empty texts."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))

@@ -296,8 +296,9 @@ class BoundarySearch:
             self.subject = narrower or self.subject
 
     def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
-        """Try scenarios that are known to break laws, before any is drawn. Their violations are confirmed and not
-        shrunk.
+        """Try scenarios that are known to break laws, before any is drawn.
+
+        Their violations are confirmed and not shrunk.
 
         :param recorded: failing scenarios of an earlier run, tried after the examples.
         :raises Undecidable: if the boundary cannot be called at this revision.
@@ -363,8 +364,9 @@ class BoundarySearch:
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
-        """Try plans and confirm each symptom of each law by the first trial that shows it. Return True if any was
-        confirmed.
+        """Try plans and confirm each symptom of each law by the first trial that shows it.
+
+        Return True if any was confirmed.
 
         If a trial is not confirmed, later trials with the symptom are tried.
         """
@@ -406,7 +408,7 @@ class BoundarySearch:
     def _try(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
         trials = law_session.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
-            # The crash of one call has lost the answers of the others, so each is repeated alone.
+            # The crash of one call has lost the results of the others, so each is repeated alone.
             return [law_session.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
@@ -465,15 +467,16 @@ class BoundarySearch:
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
             together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
             for variants, several in zip(batch, plans):
-                if together == 1 < len(batch):  # the crash of one call has lost the answers of the others
+                if together == 1 < len(batch):  # the crash of one call has lost the results of the others
                     yield variants, self._law_session.try_(self.subject, several)
                 else:
                     yield variants, trials[: len(several)]
                     del trials[: len(several)]
 
     def _vary(self, drawn: Drawn, law: Law) -> Mapping[str, Inputs] | str:
-        """Return the variants of a scenario for a law, with other choices if ``left_out`` rejects the drawn ones; else
-        the reason.
+        """Return the variants of a scenario for a law, or the reason if there are none.
+
+        If ``left_out`` rejects the drawn choices, other choices are tried.
         """
         why = ""
         for choices in (drawn.choices, *EXAMPLE_CHOICES):
@@ -652,8 +655,9 @@ class BoundarySearch:
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
-        """Repeat the suspects in a fresh process; record each symptom that shows again as a finding. Return True if one
-        did.
+        """Repeat the suspects in a fresh process, and return True if one is confirmed.
+
+        Each symptom that shows again is recorded as a finding.
         """
         if not suspects:
             return False
@@ -740,8 +744,9 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return False if the scenario has one row, or a row whose mask is all zeros; it may not show the effect of a
-    choice.
+    """Return False if the scenario may not show the effect of a choice.
+
+    That is so if it has one row, or a row whose mask is all zeros.
     """
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]

@@ -174,8 +174,10 @@ def lines(
 
 
 class CheckoutTrees:
-    """The files of a checkout as a :class:`~sentinel.search.bindings.Trees`. It has one tree, so ``tree`` is
-    ignored."""
+    """The files of a checkout as a :class:`~sentinel.search.bindings.Trees`.
+
+    It has one tree, so ``tree`` is ignored.
+    """
 
     def __init__(self, checkout: Checkout) -> None:
         self._base = checkout.path

@@ -67,8 +67,7 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Why the law can compare nothing without the bugs, although drawn scenarios do not trigger them; else
-        empty."""
+        """Why the law can compare nothing without the bugs, although drawn scenarios do not trigger them; or ""."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -77,8 +76,7 @@ class Others:
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Return True if the finding's scenario is one of the recipes', or triggers bugs that explain all its
-    violations."""
+    """Return True if a finding's scenario is a recipe's own, or triggers bugs that explain all its violations."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
     explained = _explained(recipes, finding.law, finding.subject.contract, finding.trial.variants)

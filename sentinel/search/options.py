@@ -37,8 +37,10 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name under which an expression reads an option: an attribute, a key or a ``getattr`` name; else
-    empty."""
+    """Return the name under which an expression reads an option, or "".
+
+    It is an attribute, a key, or the name in a ``getattr``.
+    """
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Call):

@@ -1,5 +1,4 @@
-"""Draw scenarios: concrete canonical inputs, from a contract's declared inputs and the values that a boundary
-accepts."""
+"""Draw scenarios: canonical inputs, from a contract's declarations and the values that a boundary accepts."""
 
 from __future__ import annotations
 

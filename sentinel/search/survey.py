@@ -130,8 +130,9 @@ class Survey:
         return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
     def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
-        """Search scenarios that trigger none of the bugs that are known to break each law; empty if the boundary cannot
-        be called.
+        """Search scenarios that trigger none of the bugs that are known to break each law.
+
+        The result is empty if the boundary cannot be called.
 
         :param bugs: law -> recipes of the bugs.
         """
@@ -291,8 +292,9 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Search longer for laws with a declared dialect that has not shown; few scenarios do not prove that it is
-        stale.
+        """Search longer for laws with a declared dialect that has not shown.
+
+        Few scenarios do not prove that it is stale.
         """
         from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
@@ -308,8 +310,10 @@ class Survey:
 
 
 def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout, to be searched for registered functions. None if the target has no registry or no such
-    ref."""
+    """Return the checkout, to be searched for registered functions.
+
+    None if the target has no registry or no such ref.
+    """
     if not catalog.adapters[target].target.registries:
         return None
     try:

@@ -146,8 +146,9 @@ class Function(LawSession):
 
 
 def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
-    """Return the scenario with the function's fixed values and dialects, and with the first choice of each input whose
-    value it does not accept.
+    """Return the scenario with the function's own settings.
+
+    These are its fixed values and dialects, and its first choice for each input whose value it does not accept.
     """
     contract, binding = subject.contract, subject.binding
     own = dict(inputs)
@@ -201,8 +202,10 @@ class TwoFunctions(Pair):
 
 
 def functions_agree(case: Case) -> list[Violation]:
-    """Return violations of ``|one - other| <= bound``, for outputs, gradients and decisions that are finite and
-    valid."""
+    """Return violations of ``|one - other| <= bound`` in outputs, gradients and decisions.
+
+    Compared are elements that are finite and valid at both.
+    """
     violations = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
     return [item for item in violations if item.symptom != "non-finite"]
 
@@ -382,8 +385,7 @@ class Frameworks:
                     yield recipe.bug_id
 
     def _functions(self, target: str, contract: Contract, where: Mapping[str, Any]) -> Iterator[Function]:
-        """Open a target and yield its functions that have the given settings, including those of an equivalent
-        contract.
+        """Yield a target's functions that have the given settings, including those of an equivalent contract.
 
         :raises Unavailable: if the target's revision is not available.
         """
@@ -442,8 +444,9 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
 
 
 def shortened(paths: Sequence[str]) -> dict[str, str]:
-    """Return each dotted path shortened to the last parts that distinguish it from the others; at least two for a
-    method.
+    """Return each dotted path shortened to the last parts that distinguish it from the others.
+
+    A method keeps at least two parts.
     """
     short = {}
     for path in paths:
