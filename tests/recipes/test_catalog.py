@@ -30,7 +30,6 @@ TARGET = Target("mine", "https://example.invalid/mine", (PackageRoot("mine"),), 
 """
 WORKERS = """\
 from sentinel.targets import Binding
-from sentinel.reports.store import recorded
 
 BINDINGS = (Binding("mine.workers.update", "loss_aggregation"),)
 """
