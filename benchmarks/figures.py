@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.grades import counted, row
+from sentinel.recipes.grades import count_bugs, row
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -31,7 +31,7 @@ def figures() -> dict[str, tuple[object, ...]]:
     there = {pin.ref for _, pin in verl if pin.ref.kind == "pypi" and pin.expect == "reproduced"}
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
     return {
-        r"ships (\d+ bugs? .*?), with (\d+) revisions": (counted(rows), len(every)),
+        r"ships (\d+ bugs? .*?), with (\d+) revisions": (count_bugs(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
         r"(\d+) recipes +pypi:0\.9\.1  fixed ": (right,),
         r"(\d+) recipes +(\d+) refs +reproduced ": (seen, len(there)),

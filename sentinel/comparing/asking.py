@@ -16,7 +16,7 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, glimpses
@@ -196,7 +196,7 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
         details = {key: detail for key, detail in details.items() if key in again} or details
     refused = (next(iter(each.answers.values())).refused for each in replies.values())
     slip = next((each.slip for each in refused if each is not None), "")
-    wide = widened(subject.contract, {"": inputs})
+    wide = widen(subject.contract, {"": inputs})
     if symptom == "value" and wide is not None:
         with suppress(Undecidable):
             closer = _observations(pair.both(subject, wide[0]))

@@ -135,7 +135,7 @@ class Comparison:
         if result.state not in ("differs", "same numbers", "not examined"):
             return result
         changed = self.selection.candidates[result.name].changed
-        idle = tuple(self.selection.patch.unexamined([place for place, _, _ in changed]))
+        idle = tuple(self.selection.patch.find_unexamined([place for place, _, _ in changed]))
         state = result.state
         if state == "not examined" and not result.reason and not idle:
             state = "same numbers"
@@ -205,7 +205,7 @@ class Comparison:
     def _note_lines(self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]) -> None:
         for side, units in located.items():
             self.selection.patch.note(side, units, log.lines[side])
-        self.selection.patch.imported(place for place, _, _ in changed)
+        self.selection.patch.note_imported(place for place, _, _ in changed)
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
         """Return a boundary whose import failed after the change and ran all the changed code that runs at import.

@@ -109,7 +109,7 @@ class Patch:
                 if any(statement.lines[0] <= line <= statement.lines[1] for line in ran):
                     self._ran[side, place].add(number)
 
-    def imported(self, places: Iterable[Place]) -> None:
+    def note_imported(self, places: Iterable[Place]) -> None:
         """Record that module-level code of these definitions ran at both sides, because its module was imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
@@ -120,7 +120,7 @@ class Patch:
         """Return True if any statement of a definition ran at either side."""
         return any(self._ran.get((side, place)) for side in SIDES)
 
-    def examined(self, places: Collection[Place] | None = None) -> int:
+    def count_examined(self, places: Collection[Place] | None = None) -> int:
         """Count the changed statements that ran."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
@@ -129,7 +129,7 @@ class Patch:
             for side, numbers in self._changed[place].items()
         )
 
-    def unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
+    def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [

@@ -153,7 +153,7 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
         parts.append(f"{_count_boundaries(partly)} not examined")
     if patch.count:
         scenarios = sum(item.scenarios for item in results)
-        parts.append(f"{patch.examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
+        parts.append(f"{patch.count_examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
     if patch.unbound:
         count_unbound = len(patch.unbound)
         parts.append(f"{count_unbound} changed signal function{'' if count_unbound == 1 else 's'} not bound")
@@ -211,7 +211,7 @@ def list_unexamined(
 
     They list changed lines by file, boundaries by reason, and parts that are not finite.
     """
-    idle = comparison.selection.patch.unexamined()
+    idle = comparison.selection.patch.find_unexamined()
     by_file: dict[str, list[Unexamined]] = {}
     for item in idle:
         by_file.setdefault(item.file, []).append(item)
@@ -274,7 +274,7 @@ def format_lines(item: Unexamined) -> str:
 
 def list_beyond(comparison: Comparison) -> Iterator[str]:
     """Yield at most three lines about the changed code that no boundary can examine."""
-    idle = [item for item in comparison.selection.patch.unexamined() if not item.bound]
+    idle = [item for item in comparison.selection.patch.find_unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {_join([format_lines(item) for item in idle])}"
     if comparison.selection.effects:
@@ -389,8 +389,8 @@ def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interru
         "headline": write_headline(comparison, results, interrupted),
         "interrupted": interrupted,
         "changed_statements": comparison.selection.patch.count,
-        "examined_statements": comparison.selection.patch.examined(),
-        "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.unexamined()],
+        "examined_statements": comparison.selection.patch.count_examined(),
+        "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.find_unexamined()],
         "boundaries": [_to_data(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.selection.left_out.items()},
     }

@@ -20,7 +20,7 @@ from sentinel.comparing.observations import (
     violations_ahead,
 )
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.agreement import numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
@@ -149,7 +149,7 @@ class Pair(LawSession):
         """
         if trial.violations or trial.case is None or not any(gaps(trial.case)):
             return trial
-        wide = widened(subject.contract, trial.variants)
+        wide = widen(subject.contract, trial.variants)
         if wide is None or wide[1] == "float32":
             return trial
         [again] = self.try_(subject, [(law, wide[0])], coarsest="float32")

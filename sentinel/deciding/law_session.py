@@ -397,7 +397,7 @@ def _look(
         return Trial(variants, inapplicable=str(error), answered=answered)
 
 
-def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
+def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
     """Return the variants in float64 with their coarsest original dtype, or None if all floats are float64.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` is another number in float64.

@@ -48,7 +48,7 @@ class Affected:
         return f"{settings}, if {self.where}" if settings and self.where else settings or self.where
 
 
-def affected(entry: Any) -> Affected:
+def read_affected(entry: Any) -> Affected:
     """Read an entry of ``affects``.
 
     An entry that is invalid in a recipe is read as prose, so that foreign evidence can be shown.

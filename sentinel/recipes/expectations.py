@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.addresses import AddressError, parse_address
-from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, untagged
+from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, read_tags
 from sentinel.recipes.problems import Findings
 from sentinel.recipes.recipe import Expected
 from sentinel.values.closeness import mismatch
@@ -86,7 +86,7 @@ def _value(written: Any) -> Any:
         return {key: _value(item) for key, item in written.items()}
     if isinstance(written, list):
         return [_value(item) for item in written]
-    return untagged(written)
+    return read_tags(written)
 
 
 def indistinguishable(

@@ -155,7 +155,9 @@ def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
     return next((fix for fix in find_fixes(catalog, target) if bug_id in fix.bugs), None)
 
 
-def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]) -> dict[str, tuple[bytes, bytes]]:
+def apply_edits(
+    fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]
+) -> dict[str, tuple[bytes, bytes]]:
     """Return each file that a fix changes, with its content before and after.
 
     :param blob_of: returns a path's blob id at the commit, or "" if the file does not exist.

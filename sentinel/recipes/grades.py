@@ -40,7 +40,7 @@ def grade(document: Mapping[str, Any]) -> str:
     )
 
 
-def reached(document: Mapping[str, Any]) -> str:
+def describe_reach(document: Mapping[str, Any]) -> str:
     """Return how a real run triggers the bug, with the places in the framework that show it."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
@@ -55,11 +55,11 @@ def root(document: Mapping[str, Any]) -> str:
 
 
 def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a recipe that :func:`counted` reads."""
+    """Return the fields of a recipe that :func:`count_bugs` reads."""
     return {"target": target, "root": root(document), "realism": realism(document)}
 
 
-def counted(rows: Iterable[Mapping[str, Any]]) -> str:
+def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the number of bugs as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
     Every count of bugs uses this function. A bug is one root cause in one target, however many recipes show it. A

@@ -57,10 +57,10 @@ class LiteralError(ValueError):
         return LiteralError(self.message, (*outer, *self.place))
 
 
-def untagged(value: Any) -> Any:
+def read_tags(value: Any) -> Any:
     """Replace the strings "NaN", "Infinity" and "-Infinity" in nested lists by floats."""
     if isinstance(value, list):
-        return [untagged(item) for item in value]
+        return [read_tags(item) for item in value]
     return TAGGED.get(value, value) if isinstance(value, str) else value
 
 
@@ -105,7 +105,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
         raise LiteralError(f"requires_grad needs a float dtype, not {dtype}", ("requires_grad",))
     if not isinstance(contiguous, bool):
         raise LiteralError(f"contiguous must be true or false, found {describe(contiguous)}", ("contiguous",))
-    plain = untagged(value)
+    plain = read_tags(value)
     numbers(plain)
     try:
         return tensor(plain, dtype, requires_grad, contiguous)
@@ -163,7 +163,7 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
     if spec.kind == "tensor":
         return _read_tensor(spec, value)
     if spec.kind == "number":
-        value = untagged(value)
+        value = read_tags(value)
     if spec.kind in ("number", "integer") and isinstance(value, Mapping):
         # some functions take a zero-dimensional tensor instead of a number
         return tensor_literal(value, "float32" if spec.kind == "number" else "int64")
@@ -208,7 +208,7 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
     :param dtype: the dtype if the literal has none; None for torch's default.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
-    content = untagged(value[form]) if form == "tensor" else _full(value)
+    content = read_tags(value[form]) if form == "tensor" else _full(value)
     options = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
     try:
         return make_tensor(content, **options)
@@ -217,7 +217,7 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
 
 
 def _full(value: Mapping[str, Any]) -> Any:
-    fill, shape = untagged(value["full"]), value.get("shape")
+    fill, shape = read_tags(value["full"]), value.get("shape")
     if not isinstance(fill, (bool, int, float)):
         raise LiteralError(f"full takes a number, found {describe(fill)}", ("full",))
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
@@ -289,7 +289,7 @@ def _array(value: Mapping[str, Any], packages: Collection[str]) -> Array:
         make_tensor(value["array"], dtype)
     except LiteralError as error:
         raise error.below("array") from None
-    return Array(tuple(untagged(value["array"])), dtype)
+    return Array(tuple(read_tags(value["array"])), dtype)
 
 
 def _path(value: Mapping[str, Any], packages: Collection[str], form: str) -> str:

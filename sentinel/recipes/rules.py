@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
-from sentinel.recipes.affects import affected, can_both_hold, condition_in_words, in_text
+from sentinel.recipes.affects import can_both_hold, condition_in_words, in_text, read_affected
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Pin, Recipe
 from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.triggers import ANY, MINUS, ONLY, Trigger, alternatives, laws_named, unfit
+from sentinel.recipes.triggers import ANY, MINUS, ONLY, Trigger, also_broken_laws, alternatives, unfit
 from sentinel.targets import Binding, Target
 from sentinel.targets.refs import Ref
 from sentinel.values.documents import Document, DocumentError, Place, read
@@ -179,7 +179,7 @@ class _Reading:
             expected_fixed=fixed,
             defaulted=defaulted,
             invariant=invariant,
-            also_breaks=laws_named(native),
+            also_breaks=also_broken_laws(native),
             when=self._trigger(contract, ("when",)),
             when_breaking=when_breaking,
             tolerance=tolerance,
@@ -188,7 +188,7 @@ class _Reading:
             requires=requires,
             pins=pins,
             watch=watch,
-            affects=tuple(map(affected, native.get("affects", ()))),
+            affects=tuple(map(read_affected, native.get("affects", ()))),
             until={key: in_text(value) for key, value in native.get("until", {}).items()},
             story=story.strip(),
             published=self.published,
@@ -332,7 +332,7 @@ class _Reading:
         native = {} if self.published else self.data
         written: str | None = native.get("invariant")
         named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}
-        named |= {("also_breaks", place): name for place, name in enumerate(laws_named(native))}
+        named |= {("also_breaks", place): name for place, name in enumerate(also_broken_laws(native))}
         for where, name in named.items():
             if name not in laws:
                 self.findings.error(where, f"unknown invariant {name!r}{nearest(name, laws, 'the laws are')}")

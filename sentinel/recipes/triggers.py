@@ -157,7 +157,7 @@ class Trigger:
     mask: str = ""
     group: str = ""
 
-    def explained(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
+    def explain(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
         """Return the violations that the bug explains in a scenario, at a boundary of any contract."""
         keys: set[str] = set()
         for alternative in self.alternatives:
@@ -227,7 +227,7 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
     return tuple(written) if isinstance(written, list) else (written,)
 
 
-def laws_named(document: Mapping[str, Any]) -> tuple[str, ...]:
+def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the laws in ``also_breaks``, with or without conditions."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)

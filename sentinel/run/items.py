@@ -237,12 +237,16 @@ def _law_jobs(run: Run) -> list[LawJob]:
                 f"known: {', '.join(run.catalog.adapters)}"
             )
         if questions.law_ids or questions.has_laws:
-            candidates = law_jobs(run.catalog, target, questions.law_refs(target), partial(run.registering, target))
+            candidates = law_jobs(
+                run.catalog, target, questions.law_refs(target), partial(run.registry_checkout, target)
+            )
             ids = questions.law_ids
             jobs += [job for job in candidates if not ids or any(i.selects(job) for i in ids)]
     for law_id in questions.law_ids:
         if not any(law_id.selects(job) for job in jobs):
             refs = [ref.short for ref in questions.law_refs(law_id.target)]
             there = law_jobs(run.catalog, law_id.target, _ANY_REF)
-            raise pytest.UsageError(f"sentinel: {law_id.nothing(run.catalog.targets[law_id.target], there, refs)}")
+            raise pytest.UsageError(
+                f"sentinel: {law_id.explain_nothing(run.catalog.targets[law_id.target], there, refs)}"
+            )
     return jobs

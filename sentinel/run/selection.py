@@ -114,7 +114,7 @@ class LawId:
         self.target, self.boundary = match["target"], match["boundary"]
         self.law, self.ref = match["law"], match["ref"]
 
-    def nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
+    def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Return why this id selects nothing.
 
         :param there: the laws of its target at any ref.

@@ -141,7 +141,7 @@ class Run:
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
-    def registering(self, target: str, ref: Ref) -> Checkout | None:
+    def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
         """Return the checkout in which a target may register functions; None if it has no registry or no such ref."""
         return checkout_with_registries(self._runner, self.catalog, target, ref)
 

@@ -250,10 +250,10 @@ class Definitions:
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
     """Return a binding's state in one tree, looked up under its own names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
-    return Sighting(definition, *_lacking(definitions, tree, binding))
+    return Sighting(definition, *_missing_names(definitions, tree, binding))
 
 
-def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
+def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
     """Return the first missing entry of the binding's ``requires``, and of its ``imports``; or empty texts."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))

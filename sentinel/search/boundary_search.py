@@ -16,7 +16,7 @@ from typing import Literal
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
@@ -648,7 +648,7 @@ class BoundarySearch:
         """Return True if the violations vanish in float64. A violation by overflow is not rounding."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
-        wide = widened(self.subject.contract, trial.variants)
+        wide = widen(self.subject.contract, trial.variants)
         if wide is None:
             return False
         [again] = self._law_session.try_(self.subject, [(law, wide[0])], coarsest=wide[1])

@@ -13,7 +13,7 @@ from sentinel.deciding.law_session import Subject
 from sentinel.errors import SentinelError, nearest
 from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.scenarios import NotSearchable, narrowed
+from sentinel.search.scenarios import NotSearchable, narrow
 from sentinel.targets import Binding, Registry, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import read_source
@@ -47,7 +47,7 @@ def subjects(
             continue
         contract = catalog.contracts[binding.contract]
         try:
-            narrow = narrowed(contract, binding)
+            own_contract = narrow(contract, binding)
         except NotSearchable as error:
             omitted.append(Omission(binding.boundary, "", str(error)))
             continue
@@ -58,7 +58,7 @@ def subjects(
                 )
         of_contract = [catalog.laws[name] for name in contract.laws]
         if binding.like:
-            narrow = _with_required(narrow, contract, binding)
+            own_contract = _with_required(own_contract, contract, binding)
             of_contract = _family_laws(of_contract)
         laws = []
         for law in of_contract:
@@ -69,7 +69,7 @@ def subjects(
         if laws:
             plain = first[binding.boundary] == binding.contract
             name = binding.boundary if plain else f"{binding.boundary}({binding.contract})"
-            boundary_subjects.append(Subject(binding, narrow, tuple(laws), str(adapter.file), name))
+            boundary_subjects.append(Subject(binding, own_contract, tuple(laws), str(adapter.file), name))
         elif not contract.laws:
             omitted.append(Omission(binding.boundary, "", f"the contract {contract.name} has no laws"))
     return boundary_subjects, omitted

@@ -36,17 +36,17 @@ class Coverage:
 
     @property
     def totals(self) -> dict[State, int]:
-        return counted(self.functions)
+        return count_states(self.functions)
 
     @property
     def modules(self) -> dict[str, dict[State, int]]:
         by_module: dict[str, list[Function]] = defaultdict(list)
         for function in self.functions:
             by_module[function.module].append(function)
-        return {module: counted(by_module[module]) for module in sorted(by_module)}
+        return {module: count_states(by_module[module]) for module in sorted(by_module)}
 
 
-def counted(functions: Sequence[Function]) -> dict[State, int]:
+def count_states(functions: Sequence[Function]) -> dict[State, int]:
     counts = Counter(function.state for function in functions)
     return {state: counts[state] for state in STATES}
 

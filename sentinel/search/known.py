@@ -79,12 +79,12 @@ def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
     """Return True if a finding's scenario is a recipe's own, or triggers bugs that explain all its violations."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
-    explained = _explained(recipes, finding.law, finding.subject.contract, finding.trial.variants)
+    explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
     return explained.whole or all(item.key.rpartition(".")[2] in explained.keys for item in finding.violations)
 
 
-def _explained(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: Mapping[str, Inputs]) -> Explained:
-    every = [recipe.trigger(law.name).explained(contract, list(variants.values())) for recipe in recipes]
+def _explain(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: Mapping[str, Inputs]) -> Explained:
+    every = [recipe.trigger(law.name).explain(contract, list(variants.values())) for recipe in recipes]
     return Explained(any(each.whole for each in every), frozenset().union(*(each.keys for each in every)))
 
 
@@ -106,10 +106,10 @@ def search_others(
         scenario = next(iter(variants.values()))
         if coarser and any(isinstance(value, Tensor) and value.dtype == "float64" for value in scenario.values()):
             return TOO_FINE
-        return TRIGGERS if _explained(bugs[law], law, subject.contract, variants).whole else ""
+        return TRIGGERS if _explain(bugs[law], law, subject.contract, variants).whole else ""
 
     def excused(law: Law, variants: Mapping[str, Inputs]) -> Collection[str]:
-        return _explained(bugs[law], law, subject.contract, variants).keys
+        return _explain(bugs[law], law, subject.contract, variants).keys
 
     search = BoundarySearch(
         law_session,
@@ -182,7 +182,7 @@ def explain(
     :param about: returns the recipes about a finding whose bugs are reproduced at this revision.
     :param search: searches scenarios that trigger none of the bugs that are known to break each law.
     """
-    known = {key: _united(about(finding) for finding in items) for key, items in findings.items()}
+    known = {key: _unite(about(finding) for finding in items) for key, items in findings.items()}
     explained: dict[Key, tuple[Excuse, list[Finding]]] = {}
     while known:
         others = search({key: recipes for key, recipes in known.items() if recipes})
@@ -192,12 +192,12 @@ def explain(
             unknown = others[key].outcome.findings if key in others else []
             explained[key] = excused, unknown
             for finding in {id(each): each for each in (excused.unknown, *unknown) if each is not None}.values():
-                more = _united([recipes, about(finding)])
+                more = _unite([recipes, about(finding)])
                 if recipes and len(more) > len(recipes) and covers(more, finding):
-                    again[key] = _united([again.get(key, []), more])
+                    again[key] = _unite([again.get(key, []), more])
         known = again
     return explained
 
 
-def _united(recipes: Iterable[Sequence[Recipe]]) -> list[Recipe]:
+def _unite(recipes: Iterable[Sequence[Recipe]]) -> list[Recipe]:
     return [*{recipe.bug_id: recipe for each in recipes for recipe in each}.values()]

@@ -61,7 +61,7 @@ class NotSearchable(Exception):
     """Raised if an input has neither a domain, choices nor a default to draw from."""
 
 
-def narrowed(contract: Contract, binding: Binding) -> Contract:
+def narrow(contract: Contract, binding: Binding) -> Contract:
     """Return the contract with the inputs that this binding fixes and the choices that it accepts.
 
     :raises NotSearchable: if a required input has nothing to draw from.

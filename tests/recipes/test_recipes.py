@@ -21,7 +21,7 @@ from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_fo
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check_files
-from sentinel.recipes.grades import counted, realism
+from sentinel.recipes.grades import count_bugs, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template
@@ -578,8 +578,8 @@ def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
         {"target": "t", "root": name, "realism": real}
         for name, real in zip("aabc", ["", "", "fault", "unreachable"], strict=True)
     ]
-    assert counted(rows) == "2 bugs (3 recipes) and 1 of hardening (1)"
-    assert counted(rows[:1]) == "1 bug (1 recipe)"
+    assert count_bugs(rows) == "2 bugs (3 recipes) and 1 of hardening (1)"
+    assert count_bugs(rows[:1]) == "1 bug (1 recipe)"
 
 
 # -- what the contract, the binding and the law need ------------------------------------------------------------------

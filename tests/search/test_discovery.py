@@ -16,7 +16,7 @@ from sentinel.search.boundary_search import Finding
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.discovery import Discovery, Memory, grouped
 from sentinel.search.saving import decisive_document, recipe_document, save
-from sentinel.search.scenarios import narrowed
+from sentinel.search.scenarios import narrow
 from sentinel.targets import Dialect
 from sentinel.worker.client import Session
 
@@ -117,7 +117,7 @@ def test_what_the_adapter_no_longer_accepts_is_forgotten(open_toys, tmp_path):
         memory = Memory(shutil.copytree(tmp_path / "found", tmp_path / f"{number}"))
         assert memory.of("toys", subject, subject.laws[0])
         binding = replace(subject.binding, **now)
-        narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
+        narrower = replace(subject, binding=binding, contract=narrow(TOY, binding))
         assert discover(open_target, {"unmasked": narrower}, memory, examples=0).findings == [], now
         assert memory.of("toys", subject, subject.laws[0]) == [], now
 

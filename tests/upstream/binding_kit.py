@@ -14,7 +14,7 @@ from twins import Edit, copied
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, DoesNotApply
-from sentinel.deciding.law_session import LawSession, Subject, Trial, widened
+from sentinel.deciding.law_session import LawSession, Subject, Trial, widen
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.laws.law import Law
@@ -188,7 +188,7 @@ class Bound:
         law = next(name for name in ("the_oracle_agrees", "metrics_tell_the_truth") if name in subject.contract.laws)
         scenarios = self.scenarios(subject, mask)
         for (name, inputs), trial in zip(scenarios.items(), self.ask_all(subject, law, list(scenarios.values()))):
-            if trial.violations and (wide := widened(subject.contract, {"": inputs})) is not None:
+            if trial.violations and (wide := widen(subject.contract, {"": inputs})) is not None:
                 again = self.ask(subject, law, *wide)
                 trial = trial if again.refused else again
             if trial.refused:

@@ -18,7 +18,7 @@ from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
-from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widen
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
@@ -28,7 +28,7 @@ from sentinel.laws.law import Case, Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.scenarios import NotSearchable, accepts, narrowed, with_dialects
+from sentinel.search.scenarios import NotSearchable, accepts, narrow, with_dialects
 from sentinel.targets import Binding
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
@@ -193,7 +193,7 @@ class TwoFunctions(Pair):
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
         """Return the trial without violations that vanish in float64; those are rounding."""
         trial = super()._closer(subject, law, trial)
-        wide = widened(subject.contract, trial.variants) if trial.violations else None
+        wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
             [again] = self.try_(subject, [(law, wide[0])], coarsest=wide[1])
             if again.case is not None and not again.violations:
@@ -260,7 +260,7 @@ def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Co
         if not free and value not in ((binding.fixed[name],) if name in binding.fixed else there):
             return None
     with suppress(NotSearchable):
-        return narrowed(contract, replace(binding, fixed={**binding.fixed, **where}))
+        return narrow(contract, replace(binding, fixed={**binding.fixed, **where}))
     return None
 
 
@@ -397,17 +397,17 @@ class Frameworks:
             ref = self.refs.get(target) or self.refs.get(None) or Ref("git", self.catalog.targets[target].branch)
             self.opened[target] = self.runner.open_target(target, ref, bindings)
         opened, adapter = self.opened[target], str(self.catalog.adapters[target].file)
-        short = shortened([each.boundary for each in bindings])
+        short = shorten_paths([each.boundary for each in bindings])
         for binding in bindings:
             own = self.catalog.contracts[binding.contract]
-            narrow = settle(own, binding, settings_as(where) if binding.contract == other else where)
-            if narrow is None:
+            own_contract = settle(own, binding, settings_as(where) if binding.contract == other else where)
+            if own_contract is None:
                 continue
-            subject, convert = Subject(binding, narrow, (), adapter, binding.boundary), None
+            subject, convert = Subject(binding, own_contract, (), adapter, binding.boundary), None
             if write is not None and read is not None and binding.contract == other:
                 convert, read_binding = (subject, write, read), _bind_to(contract, binding, where)
-                narrow = settle(contract, read_binding, where) or contract
-                subject = replace(subject, binding=read_binding, contract=narrow)
+                own_contract = settle(contract, read_binding, where) or contract
+                subject = replace(subject, binding=read_binding, contract=own_contract)
             yield Function(f"{target} {short[binding.boundary]}", subject, opened, opened.law_session, convert)
 
 
@@ -443,7 +443,7 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
     )
 
 
-def shortened(paths: Sequence[str]) -> dict[str, str]:
+def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
     """Return each dotted path shortened to the last parts that distinguish it from the others.
 
     A method keeps at least two parts.
