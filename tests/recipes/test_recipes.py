@@ -205,7 +205,7 @@ def test_everything_else_is_kept():
         (GOOD.replace("contract: aggregation", "contract: agregation"), "5:11: unknown contract 'agregation' — did you mean 'aggregation'?"),
         (GOOD.replace("target: toy", "target: toi"), "4:9: unknown target 'toi' — did you mean 'toy'?"),
         (GOOD.replace("loss_mat:", "loss_matt:"), "8:3: unknown input 'loss_matt' of contract aggregation — did you mean 'loss_mat'?"),
-        (GOOD.replace("loss_mat:", "# loss_mat:"), "the scenario lacks 'loss_mat', which contract aggregation needs: per-token losses"),
+        (GOOD.replace("loss_mat:", "# loss_mat:"), "the scenario lacks 'loss_mat', which contract aggregation requires: per-token losses"),
         (GOOD.replace("[[1, 0]]", "[[1, 0], [1]]"), "9:23: loss_mask: ragged: [1] has length 1, but [0] has length 2"),
         (GOOD.replace("[[1, 0]]", "[[1, 0.5]]"), "9:19: loss_mask: the number 0.5 does not fit dtype int64"),
         (GOOD.replace("[[1, 0]]", "null"), "9:14: loss_mask: expected a tensor"),
@@ -364,7 +364,7 @@ def test_recipes_are_found_by_target_and_bug(tmp_path):
         find_recipes(found, ["toi"])
     with pytest.raises(SentinelError, match="no recipe matches 'TOI-1' — did you mean 'TOY-1'"):
         find_recipes(found, ["toy"], ["TOI-1"])
-    with pytest.raises(SentinelError, match=r"no recipe matches 'X\*'; `sentinel list recipes` shows those that there"):
+    with pytest.raises(SentinelError, match=r"no recipe matches 'X\*'; `sentinel list recipes` lists all"):
         find_recipes(found, ["toy"], ["X*"])
     with pytest.raises(RecipeError, match="broken"):
         find_recipes(found)

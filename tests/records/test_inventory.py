@@ -114,7 +114,7 @@ def _ending(work: tuple[str, bytes]) -> Source:
 
 
 def test_a_file_that_ends_the_process_ends_the_command(monkeypatch):
-    monkeypatch.setattr(inventory, "_read", _ending)
+    monkeypatch.setattr(inventory, "_parse", _ending)
     with pytest.raises(SentinelError, match="seconds or 2 GiB to parse"):
         read({"x": ("tiny.x", b"")})
 

@@ -37,7 +37,7 @@ def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open
 def test_what_the_code_at_hand_does_not_show_is_not_saved(open_toys, toys):
     open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
-    with pytest.raises(CannotDistinguish, match="the recipe says fixed of the code that shows it: so"):
+    with pytest.raises(CannotDistinguish, match="on the code with the bug, the recipe is fixed and not reproduced: so"):
         decisive_document(finding, open_target, told, toys)
 
 
