@@ -90,7 +90,7 @@ expected_fixed: {one.returned: [0.25, 0.75]}
     [
         (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   fixes TINY-SHARES\n"),
         (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   introduces TINY-SHARES"),
-        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, as before: TINY-SHARES"),
+        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, with the same verdicts: TINY-SHARES"),
         (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
     ],
 )
@@ -299,7 +299,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert answer.status < 2, answer.err
     found = answer.json()["boundaries"][-1]
     assert found["state"] == "new"
-    assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
+    assert ("with TINY-MEAN of the code that it calls" in found["reason"]) is calls
     assert found["judgement"] == ("" if calls else "worse")
     [told] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     said = [row["boundary"].startswith("tiny.losses.mean") for row in told["rows"]]
