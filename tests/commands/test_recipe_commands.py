@@ -77,7 +77,10 @@ def test_new_refuses_to_overwrite(run_sentinel):
         (["X", "--target", "nope"], "unknown target 'nope'"),
         (["X", "--target", "tiny", "--contract", "cal"], "did you mean 'call'?"),
         (["X", "--target", "tiny", "--boundary", "os.system"], "outside the target's package"),
-        (["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"], "that it binds is tiny.losses.agg_loss"),
+        (
+            ["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"],
+            "the nearest bound function is tiny.losses.agg_loss",
+        ),
         (["X", "--target", "tiny", "-o", "no/such/folder/X.yaml"], "cannot write"),
     ],
 )
