@@ -98,9 +98,9 @@ def _python() -> Iterator[Check]:
 def _worker() -> Iterator[Check]:
     """Start a worker, and ask it for its torch and numpy."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
-    zygote = client.Zygote(client.Options(), preload)
+    preloader = client.Preloader(client.Options(), preload)
     try:
-        hello = zygote.hello()
+        hello = preloader.hello()
     except client.WorkerError as error:
         for name in ("torch", "numpy"):
             if version := _version(name):
@@ -110,7 +110,7 @@ def _worker() -> Iterator[Check]:
         yield Check("worker", str(error), "run `python -c 'import torch, numpy'` and mend what it says", "missing")
         return
     finally:
-        zygote.stop()
+        preloader.stop()
     yield Check("torch", hello["torch"])
     yield Check("numpy", hello["numpy"])
     yield Check("worker", "starts")

@@ -70,7 +70,7 @@ class Failed:
     :ivar lacks: that package and what the file imports from it, ``package.name``.
     :ivar questions: see :mod:`sentinel.worker.trace`; None: unknown.
     :ivar packages: what is not installed here and was needed.
-    :ivar slip: see :func:`sentinel.worker.slips.slip`.
+    :ivar programming_error: see :func:`sentinel.worker.attribution.programming_error`.
     """
 
     kind: WorkerKind
@@ -82,7 +82,7 @@ class Failed:
     lacks: str = ""
     packages: tuple[str, ...] = ()
     questions: tuple[str, ...] | None = None
-    slip: str = ""
+    programming_error: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Replies:
 
 
 def of_greeting(answer: Any) -> dict[str, Any]:
-    """Parse what a zygote says first."""
+    """Parse what a preloader says first."""
     words = dict.fromkeys(("python", "torch", "numpy", "platform"), text)
     return _record(answer, {**words, "pid": _line, "uncontained": _optional(text)})
 
@@ -226,7 +226,9 @@ def _failure(value: Any) -> Failed:
     needed = {"kind": _kind, "reason": text, "traceback": text, "provenance": _optional(_claim)}
     return Failed(
         **_record(
-            value, needed, {"unknown_input": text, "place": _path, "lacks": text, "packages": _words, "slip": text}
+            value,
+            needed,
+            {"unknown_input": text, "place": _path, "lacks": text, "packages": _words, "programming_error": text},
         )
     )
 

@@ -94,7 +94,7 @@ class WorkerError(SentinelError):
     """The worker could not run, for example without torch in its interpreter."""
 
 
-class Zygote:
+class Preloader:
     """A process with torch loaded, from which target processes are forked.
 
     Call :meth:`start` early: it does not wait, so the import of torch overlaps with other work of the controller. All
@@ -126,7 +126,7 @@ class Zygote:
             raise WorkerError("the worker has been stopped")
         with _room():
             self._scratch, self._folder_lock = _locked_folder()
-            self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
+            self._log = open(os.path.join(self._scratch, "preloader.log"), "wb+")  # noqa: SIM115 - lives as long as the preloader
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -276,7 +276,7 @@ class Zygote:
         """Fork a target process for a checkout.
 
         :param versions: versions of stub modules, by package.
-        :param real: the packages of :data:`~sentinel.worker.ghosts.ONLY_WHERE_NAMED` that are used if installed.
+        :param real: the packages of :data:`~sentinel.worker.stubs.ONLY_WHERE_NAMED` that are used if installed.
         """
         return self._spawn(
             {

@@ -1,6 +1,6 @@
 """Strict containment on Linux: a target process in namespaces of its own, in a root that holds only what it needs.
 
-Run by the zygote, before a line of the target's code is. The process that calls :func:`contain` becomes the first of
+Run by the preloader, before a line of the target's code is. The process that calls :func:`contain` becomes the first of
 new mount, PID, IPC, UTS and network namespaces, sees a root of read-only bind mounts and its scratch folder, and has no
 capability, no way to get one, and no network, not even loopback. As root it changes to an unprivileged user first; as
 anybody else, and as a root without other users, it enters a user namespace.
@@ -165,7 +165,7 @@ def _place_of(package: str) -> str | None:
 
 
 def _settle_in(scratch: str) -> None:
-    """Let libraries look for their places in the scratch folder, those too that have noted the zygote's own."""
+    """Let libraries look for their places in the scratch folder, those too that have noted the preloader's own."""
     before = os.environ.get("TMPDIR", "")
     inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
     os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")

@@ -30,8 +30,8 @@ from sentinel.binding.drift import (
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
-from sentinel.worker.slips import harness_place, slip
+from sentinel.worker import calling, defaults, recording, stubs, tensors, versions
+from sentinel.worker.attribution import harness_place, programming_error
 
 SEED = 20260821
 
@@ -124,7 +124,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
     )
 
 
-def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
+def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
     """Answer one probe request with a measurement or a failure, as plain data."""
     preparation: Preparation | None = None
     try:
@@ -136,18 +136,18 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
                 return failure("not-in-this-version", f"not in this version: the checkout has no {required}")
         preparation = prepare(request, roots)
         boundary = preparation.boundary
-        ghosts.state().probing = True
+        stubs.state().probing = True
         observation = {
             variant: observe(contract, boundary, inputs, roots, request["device"], request.get("record", False))
             for variant, inputs in request["variants"].items()
         }
-        if ghosts.state().used:
+        if stubs.state().used:
             # The target may have caught our refusal; what it computed then is not its real answer.
-            return ghost_failure(preparation.provenance)
+            return stub_failure(preparation.provenance)
         return {
             "observation": observation,
             "provenance": preparation.provenance,
-            "ghosts": recorder.ghosts_of(boundary.module.__name__) if recorder else [],
+            "ghosts": recorder.stubs_of(boundary.module.__name__) if recorder else [],
             "stand_ins": stand_ins_of(boundary, Neutral.recorded),
         }
     except BaseException as error:  # whatever a stranger's code raises ends here, SystemExit included
@@ -257,14 +257,14 @@ def failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> 
     return {"failure": {"kind": kind, "reason": reason, "traceback": trace, "provenance": provenance}}
 
 
-def _ghosts_used() -> list[str]:
-    names = sorted(set(ghosts.state().used))
+def _stubs_used() -> list[str]:
+    names = sorted(set(stubs.state().used))
     return list(dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names))
 
 
-def _ghost_reason() -> str:
-    names, missing = sorted(set(ghosts.state().used)), _ghosts_used()
-    if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
+def _stub_reason() -> str:
+    names, missing = sorted(set(stubs.state().used)), _stubs_used()
+    if stubs.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
         return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
     return (
         f"the code used {', '.join(names)}, which is not installed; install {', '.join(missing)} in the environment of "
@@ -272,9 +272,9 @@ def _ghost_reason() -> str:
     )
 
 
-def ghost_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
-    answer = failure("ghost", _ghost_reason(), trace, provenance)
-    answer["failure"]["packages"] = _ghosts_used()
+def stub_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
+    answer = failure("ghost", _stub_reason(), trace, provenance)
+    answer["failure"]["packages"] = _stubs_used()
     return answer
 
 
@@ -299,8 +299,8 @@ def describe(
         answer = failure("drift", str(error), trace, provenance)
         answer["failure"]["unknown_input"] = getattr(error, "input", "")
         return answer
-    if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
-        return ghost_failure(provenance, trace)
+    if isinstance(error, stubs.StubUsedError) or stubs.state().used:
+        return stub_failure(provenance, trace)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return failure("memory", f"out of memory: {text}", trace, provenance)
     if isinstance(error, SystemExit):
@@ -331,7 +331,7 @@ def describe(
     if place is not None:
         return failure("adapter", _adapter_error(error, text, place, preparation.boundary.binding), trace, provenance)
     answer = failure("raised", f"the boundary raised {text}", trace, provenance)
-    answer["failure"]["slip"] = slip(error, roots)
+    answer["failure"]["programming_error"] = programming_error(error, roots)
     return answer
 
 
@@ -364,7 +364,7 @@ def _missing(error: BaseException | None) -> list[str]:
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.partition(".")[0]
-            missing[error.name if ghosts.installed(package) else package] = None
+            missing[error.name if stubs.installed(package) else package] = None
         error = error.__cause__ or error.__context__
     return list(missing)
 

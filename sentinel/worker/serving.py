@@ -23,12 +23,12 @@ from typing import Any
 
 from sentinel.binding.drift import AbsentError, Neutral
 from sentinel.contracts.contract import Contract, DoesNotApply
-from sentinel.worker import calling, ghosts, probe, processes, protocol
+from sentinel.worker import calling, probe, processes, protocol, stubs
 from sentinel.worker.answers import CUT, PARTS
 from sentinel.worker.side_effects import Watch, parts, turned
 
 
-def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
+def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
     Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (a twin's),
@@ -54,7 +54,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
 
 
 class Server:
-    def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
+    def __init__(self, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder
         self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
@@ -95,7 +95,7 @@ class Server:
         return {
             "answers": answers,
             "provenance": main.provenance,
-            "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
+            "ghosts": self._recorder.stubs_of(main.boundary.module.__name__) if self._recorder else [],
             "stand_ins": probe.stand_ins_of(main.boundary, sorted(self._neutral)),
             "functions": tracer.functions() if tracer else [],
             "lines": tracer.lines() if isinstance(tracer, _Beside) else [],
@@ -119,7 +119,7 @@ class Server:
         device: str,
         tracer: _Tracer | None,
     ) -> dict[str, Any]:
-        state = ghosts.state()
+        state = stubs.state()
         state.probing = True
         state.used.clear()
         boundary = preparation.boundary
@@ -149,8 +149,8 @@ class Server:
             return {"refused": failure}
         finally:
             self._neutral.update(Neutral.recorded)
-        if ghosts.state().used:
-            return {"refused": probe.ghost_failure()["failure"]}
+        if stubs.state().used:
+            return {"refused": probe.stub_failure()["failure"]}
         return {"observation": observation}
 
     def _consult(self, contract: Contract, call: Mapping[str, Any]) -> dict[str, Any]:

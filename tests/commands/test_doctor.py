@@ -9,7 +9,7 @@ from sentinel.commands import doctor
 from sentinel.worker import client, interpreters
 
 
-class FakeZygote:
+class FakePreloader:
     """Starts at once; ``trouble`` makes it fail."""
 
     trouble = ""
@@ -28,7 +28,7 @@ class FakeZygote:
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "Zygote", FakeZygote)
+    monkeypatch.setattr(client, "Preloader", FakePreloader)
     monkeypatch.setattr(doctor, "_DEVICES", """print('["NVIDIA H200"]')""")
 
 
@@ -56,7 +56,7 @@ def test_all_is_well(run_sentinel, mirrored, tmp_path):
 
 
 def test_a_worker_that_does_not_start(run_sentinel, monkeypatch):
-    monkeypatch.setattr(FakeZygote, "trouble", "it printed nothing")
+    monkeypatch.setattr(FakePreloader, "trouble", "it printed nothing")
     answer = run_sentinel("doctor")
     assert answer.status == 1
     assert answer.out.endswith("missing: worker\n")

@@ -72,7 +72,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(l
         "\0",
         "mod.py",
     ]
-    compiler = lab.zygote.compile(checkout, files(checkout), [*compiled, *lies])
+    compiler = lab.preloader.compile(checkout, files(checkout), [*compiled, *lies])
     assert compiler is not None
     assert gone(compiler)
     assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {"__init__", "mod"}

@@ -44,7 +44,7 @@ from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_o
 from sentinel.tools.watch.values import unpacked
 from sentinel.tools.watch.wrapping import ENDED, Call
 from sentinel.values.literals import Tensor, typed
-from sentinel.worker import answers, calling, ghosts, probe
+from sentinel.worker import answers, calling, probe, stubs
 from sentinel.worker.answers import Failed, Replies
 from sentinel.worker.serving import Server
 
@@ -342,7 +342,7 @@ class Checker:
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
-            ghosts.state().probing = True
+            stubs.state().probing = True
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may raise anything
             known = isinstance(error, (Unreadable, AbsentError))
@@ -354,8 +354,8 @@ class Checker:
                 self._failed.setdefault(reason, []).append(subject.name)
             return
         finally:
-            ghosts.state().probing = False
-            ghosts.state().used.clear()
+            stubs.state().probing = False
+            stubs.state().used.clear()
         self._readings[number] = reading
 
     def _check(self, process: Process, call: Call) -> None:
@@ -643,7 +643,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    sys.meta_path.insert(0, ghosts.InertModules(_INERT))
+    sys.meta_path.insert(0, stubs.InertModules(_INERT))
     _stand_back()
     number, place, target, events, capture, *without = arguments
     with contextlib.suppress(OSError, KeyboardInterrupt), socket.socket(fileno=int(number)) as listening:

@@ -31,7 +31,7 @@ from sentinel.search.scenarios import accepts, draw, with_dialects
 from sentinel.tools.watch.values import Path, at
 from sentinel.tools.watch.wrapping import Plan, gradients_of, members
 from sentinel.values.literals import HALVES, Tensor, from_array
-from sentinel.worker import ghosts, probe, tensors
+from sentinel.worker import probe, stubs, tensors
 from sentinel.worker.calling import Boundary
 
 #: Example calls that a reading is derived from, and the maximum number of scenarios drawn for them.
@@ -555,8 +555,8 @@ def _calls(
         except Unreadable:
             raise
         except Exception as error:  # the scenario is invalid, or not of this version
-            if ghosts.state().used:
-                raise Unreadable(f"{ghosts.state().used[0]} cannot be called while watching") from None
+            if stubs.state().used:
+                raise Unreadable(f"{stubs.state().used[0]} cannot be called while watching") from None
             errors.append(error)
             continue
         yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers

@@ -20,7 +20,7 @@ from sentinel.cli import main
 from sentinel.tools.watch import checker, link, meeting
 from sentinel.tools.watch.wrapping import Budget, Plan
 from sentinel.values.documents import read
-from sentinel.worker.client import Zygote
+from sentinel.worker.client import Preloader
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -97,7 +97,7 @@ Said = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def said(
-    warm_runs: Zygote, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm_runs: Preloader, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Said:
     """``said(*words)``: the command in this process; its status and what it prints."""
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The preloader (zygote): imports torch once, computes nothing, and forks target processes on request.
+"""The preloader: imports torch once, computes nothing, and forks target processes on request.
 
 It computes nothing because an OpenMP thread pool does not survive a fork.
 """
