@@ -145,7 +145,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
         try:
             channel.close()
             processes.die_with_parent()
-            bytecode.compile_beside(message["tree"], message["names"], message["folder"], contain)
+            bytecode.write_byte_code(message["tree"], message["names"], message["folder"], contain)
         finally:
             os._exit(0)
     protocol.send(channel, {"pid": pid})

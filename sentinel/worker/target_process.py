@@ -38,7 +38,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     if spec.get("trace"):
         trace.begin(spec["trace"])
     if roots:
-        compiled = bytecode.keep_beside(roots, spec["pycache"])
+        compiled = bytecode.use_folder(roots, spec["pycache"])
         sys.path[:0] = roots
         recorder = stubs.ImportRecorder(
             tuple(spec["package_roots"]), tuple(spec["packages"]), spec["versions"], spec["real"]
