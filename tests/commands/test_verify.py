@@ -44,7 +44,7 @@ def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
     assert found["git-main.json"]["conclusion"] == "the same: every number is identical"
     assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # what main was then
     assert found["git-pull-9-head.json"]["conclusion"] == "the same verdict; there are no numbers to compare"
-    assert "as it is here" in found["git-main.json"]["recipe"]
+    assert "of this catalog" in found["git-main.json"]["recipe"]
 
 
 FORGERIES: dict[str, tuple[Change, str]] = {
@@ -92,13 +92,16 @@ def _of_another_bug(document: dict[str, Any]) -> None:
 
 COULD_NOT: dict[str, tuple[Change, str]] = {
     "boundary": (_of_the_standard_library, "'os.system' is outside the target's package tiny"),
-    "another bug": (_of_another_bug, "is of tiny ANOTHER, not of what it says"),
+    "another bug": (_of_another_bug, "is about tiny ANOTHER, not"),
     "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
     "target": (lambda d: d.update(target="nope"), "no adapter for target 'nope'"),
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
-    "folder": (lambda d: d.update(ref="path:/"), "the evidence names a folder, which a run never writes"),
+    "folder": (
+        lambda d: d.update(ref="path:/"),
+        "the evidence names a folder, which a run never writes",
+    ),
     "release": (
         lambda d: d.update(ref="pypi:latest", checkout={**d["checkout"], "commit": None, "version": "1; rm"}),
         "not a ref: 'pypi:1; rm'",
@@ -150,7 +153,7 @@ def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny)
     clean = forge("clean", lambda d: d.update(ref="path"))
     answer = run_sentinel("verify", inside, clean)
     assert answer.status == 0
-    assert "recipe: the copy inside the evidence; the one here is another" in answer.out
+    assert "recipe: the copy inside the evidence; the recipe of this catalog differs" in answer.out
     assert answer.out.count("the same: every number is identical") == 2
     other = run_sentinel("verify", clean, "--repo", tiny.upstream)  # which is at the fixed commit
     assert other.status == 2
