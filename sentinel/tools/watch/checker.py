@@ -48,16 +48,16 @@ from sentinel.worker import answers, calling, probe, stubs
 from sentinel.worker.answers import Failed, Replies
 from sentinel.worker.serving import Server
 
-#: Rows and tokens of a call that laws vary: few, because rounding hides differences in many.
+#: The most rows and tokens of a call that laws vary: few, because in a large call rounding hides differences.
 MOST_ROWS, MOST_TOKENS = 8, 12
-#: Calls per boundary that laws vary; of further calls only the result is checked.
+#: Calls per boundary that laws vary; for later calls, only the result is checked.
 _VARIED = 20
 #: Largest number of elements of a tensor in a written scenario.
 _MOST_WRITTEN = 4096
 #: Bytes of the events file before it is rotated, and rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
-#: Modules that take much memory and that no function of numbers needs: datasets, and other models.
+#: Modules that take much memory and that numerical functions do not need: datasets, and other models.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
@@ -67,7 +67,7 @@ _INERT = (
 _MEMORY = 4 << 30
 #: Seconds for one check or one function; then the checker ends, and the run continues without it.
 _LONGEST = 600.0
-#: Causes of what was not examined that are printed; the events file has all of them.
+#: The most causes of unexamined calls that are printed; the events file has all of them.
 _CAUSES = 5
 
 
@@ -102,7 +102,7 @@ class Process:
 
     :ivar rank: its rank in the training, if it has one.
     :ivar planned: the numbers of the boundaries that it watches.
-    :ivar waits: whether it does not know yet that all its functions are read.
+    :ivar waits: whether it has not yet been notified that all its functions are read.
     """
 
     connection: Connection
@@ -114,7 +114,7 @@ class Process:
     waits: bool = False
 
     def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # a process that is gone is noticed soon
+        with contextlib.suppress(OSError):  # so that the end of a process is noticed soon
             self.connection.send(message)
 
 
@@ -145,7 +145,7 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        #: The numbers of the readings of which a process has said whether it watches them, and of those it does.
+        #: The readings for which a process has reported whether it watches them, and those that are watched, by number.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -522,7 +522,7 @@ class Checker:
             _say(f"nothing was examined: {counts['nothing_examined']}")
         _say(
             f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
-            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws: {len(kinds)} "
+            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} checks by laws: {len(kinds)} "
             f"kinds of violation; {self.events}"
         )
         for name, noun in (("watched", "function"), ("copied", "call"), ("read", "call"), ("checked", "call")):
@@ -531,7 +531,7 @@ class Checker:
                 _say(line)
         if kinds:
             what = (
-                "whole calls, and what their groups are called"
+                "whole calls, with the names of their groups"
                 if self._whole
                 else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
             )
