@@ -208,7 +208,7 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
     assert answer.status == 2
     assert answer.err.startswith("nothing was examined: no such folder: sentinel-reports; run pytest")
     Path("sentinel-reports").mkdir()
-    assert "sentinel-reports holds no evidence" in run_sentinel(*command).err
+    assert "sentinel-reports has no evidence" in run_sentinel(*command).err
 
 
 def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrored, evidence, tiny, monkeypatch):
@@ -220,7 +220,7 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     assert run_sentinel("report", "accept").out.endswith("4 lines changed\n")
     assert Path("accepted/tiny.jsonl").is_file()
     out = run_sentinel("report", "changes", "--no-bisect").out
-    assert out.startswith(f"3 verdicts of {evidence} compared with {Path.cwd() / 'accepted'}, which records 4 verdicts")
+    assert out.startswith(f"3 verdicts of {evidence} compared with {Path.cwd() / 'accepted'}, which has 4 verdicts")
     assert "\nnot decided:\n  unavailable: " in out
     assert "baseline" in run_sentinel("show", "TINY-MEAN").out
     assert run_sentinel("report", "findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"
