@@ -199,7 +199,7 @@ def _settings() -> Iterator[Check]:
         file = read_file(Path.cwd())[1]
         settings = catalog_and_settings()[1]
     except SentinelError as error:
-        yield Check("settings", str(error), "mend the file", "missing")
+        yield Check("settings", str(error), "fix the file", "missing")
         settings, file = Settings(), None
     else:
         yield Check("settings", file.name if file else "none in this folder; using the defaults")

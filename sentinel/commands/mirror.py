@@ -90,7 +90,7 @@ def _update(arguments: argparse.Namespace) -> int:
     ]  # complains about each that does not exist
     targets = absent + [replace(catalog.targets[base_name(name)], name=name) for name in there]
     if not targets:
-        raise SentinelError("there are no mirrors yet; run `sentinel mirror add TARGET`")
+        raise SentinelError("no mirrors yet; run `sentinel mirror add TARGET`")
     failed = 0
     for target in targets:
         try:

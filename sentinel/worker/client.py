@@ -1,4 +1,4 @@
-"""The controller's side of the worker: starts preloaders and target processes, sends probes, kills hanging processes.
+"""The controller's side of the worker: start preloaders and target processes, send probes, and kill hanging processes.
 
 The controller decides and the worker measures; nothing here interprets numbers.
 """

@@ -1,4 +1,4 @@
-"""A framework's default configuration, for options that a stand-in lacks."""
+"""Look up a framework's default configuration, for options that a stand-in lacks."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ def test_findings_are_kept_and_told_once(run_sentinel, mirrored, evidence):
     Path("reports").symlink_to(evidence)
     first = run_sentinel("report", "findings")
     assert first.status == 0
-    assert "1 finding from 3 verdicts, 1 moved" in first.out
+    assert "1 finding from 3 verdicts, 1 changed" in first.out
     assert "fixed upstream" in first.out
     assert Path("findings/tiny.jsonl").is_file()
     assert "TINY-MEAN" in Path("findings/BUG_FINDINGS.md").read_text()
-    assert "1 finding from 3 verdicts, 0 moved" in run_sentinel("report", "findings").out
+    assert "1 finding from 3 verdicts, 0 changed" in run_sentinel("report", "findings").out
     assert run_sentinel("report", "findings", "--json").json()[0]["state"] == "fixed upstream"
 
 

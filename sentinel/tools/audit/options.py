@@ -1,4 +1,5 @@
-"""The options of a copy of a framework, with their defaults. They are read from its code, which is not executed."""
+"""Represent the options of a copy of a framework, with their defaults, and read literals of its code without running
+it."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
     before = _listed(folder)
     made = dict(files)  # render everything first, so that an error or Ctrl-C leaves the old site complete
     if outside := [name for name in made if not _inside(name)]:
-        raise SentinelError(f"{visible(outside[0])} would lie outside the site; nothing was written")
+        raise SentinelError(f"{visible(outside[0])} would be outside the site; nothing was written")
     write_atomically(folder / MARKER, _marker({*before, *made}), _OTHERWISE)
     for name, text in made.items():
         file = own(folder, PurePosixPath(name))

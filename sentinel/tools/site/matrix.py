@@ -88,7 +88,7 @@ class Table:
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """As :func:`~sentinel.recipes.grades.counted`."""
+    """Return rows for :func:`~sentinel.recipes.grades.counted`."""
     return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 

@@ -196,4 +196,4 @@ def _of_runner(output: str) -> Tried:
 
 
 def _broken(output: str) -> Tried:
-    return Tried("", output, output.strip().splitlines()[-1] if output.strip() else "it said nothing")
+    return Tried("", output, output.strip().splitlines()[-1] if output.strip() else "no output")

@@ -148,7 +148,7 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
     except OSError as error:
         raise SentinelError(f"{file}: cannot be read: {error.strerror}") from None
     except SentinelError as error:
-        raise SentinelError(f"{error}; restore the file from git, or remove it to begin anew") from None
+        raise SentinelError(f"{error}; restore the file from git, or remove it to start again") from None
 
 
 def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:

@@ -151,9 +151,7 @@ class UpstreamTests:
                 for outcome, name, reason in lines
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
-            whole = sorted(
-                own, key=lambda line: "::" in line[1]
-            )  # an import error of the file, before a failure of a test
+            whole = sorted(own, key=lambda line: "::" in line[1])  # an error of the whole file comes first
             reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             results[test] = ran, portable(reason)[:200], option
@@ -213,4 +211,4 @@ def _why(out: str) -> str:
     """Return the line of pytest's output that explains why nothing ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
-    return (lines or [last or "it said nothing"])[-1][:200]
+    return (lines or [last or "no output"])[-1][:200]

@@ -119,7 +119,7 @@ def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, 
     assert len(first["scenario"]["response_mask"]) < 4, "what was captured has four rows"
     status, kept, wrong = said(*words, f"path:{FRAMEWORK / 'fixed'}")
     assert status == 0, wrong
-    assert "what broke it was of the run alone" in kept
+    assert "the violation occurs only in the run" in kept
 
 
 def test_no_parameter_changes(broken):
@@ -303,7 +303,7 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path):
     [
         (["--target", "demo"], "give the command to watch after --"),
         (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
-        (["--target", "demo", "--every", "0", "--", "true"], "1 or more"),
+        (["--target", "demo", "--every", "0", "--", "true"], "must be at least 1"),
         (["--target", "demo", "--events", "nowhere/events.jsonl", "--", "true"], "cannot write there; name a file"),
         (["--target", "demo", "--without", "nope", "--", "true"], "unknown invariant; use one of "),
         (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),

@@ -94,13 +94,13 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 continue
             folder = write(arguments.out, made, bundles)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
-            against = (made.document["tried"] or {"problems": []})["problems"]
-            bad = bool(against) or not bundles[0].decided
+            problems = (made.document["tried"] or {"problems": []})["problems"]
+            bad = bool(problems) or not bundles[0].decided
             incomplete += bad
             if len(recipes) > 1:
-                say(f"{made.recipe.bug_id}: {_state(bundles[0], against)}")
+                say(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
             else:
-                _tell(made, bundles[0], folder, branch, against, arguments)
+                _tell(made, bundles[0], folder, branch, problems, arguments)
     if len(recipes) > 1:
         say(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
     return 1 if incomplete else 0
@@ -175,13 +175,13 @@ def _tell(
     bundle: Bundle,
     folder: Path,
     branch: Branch | None,
-    against: Sequence[str],
+    problems: Sequence[str],
     arguments: argparse.Namespace,
 ) -> None:
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
     say(f"{folder}: {verdicts}")
-    for problem in against:
-        say(f"against it: {problem}")
+    for problem in problems:
+        say(f"problem: {problem}")
     if not bundle.runner:
         say(_state(bundle, ()))
     elif arguments.no_check:
@@ -197,7 +197,7 @@ def _tell(
     say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {text}")
 
 
-def _state(bundle: Bundle, against: Sequence[str]) -> str:
-    if against:
-        return against[0]
+def _state(bundle: Bundle, problems: Sequence[str]) -> str:
+    if problems:
+        return problems[0]
     return "complete" if bundle.runner else f"no runner: {bundle.reason}"

@@ -35,7 +35,7 @@ def declare(commands: Commands) -> None:
     show = command(own, "show", _show, "print the patch as an ordinary diff", _SHOW)
     show.add_argument("bug", metavar="BUG")
     settings_options(show, "recipes")
-    check = command(own, "check", _check, "try the patch", _CHECK)
+    check = command(own, "check", _check, "test the patch", _CHECK)
     check.add_argument("bug", metavar="BUG", nargs="+", help="a bug id, or a pattern with *")
     tests_options(check)
     settings_options(check)
@@ -85,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def trial_lines(document: Mapping[str, Any]) -> list[str]:
-    """Yield the result of testing a fix as lines of text."""
+    """Return the result of testing a fix as lines of text."""
     lines = [f"{bug}: {before} without the fix, {after} with it" for bug, (before, after) in document["bugs"].items()]
     others = document["others"]
     mended = [bug for bug, (before, after) in others.items() if before != after == "fixed"]

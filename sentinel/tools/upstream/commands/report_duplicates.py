@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
             "TARGET` fetches what is new"
         )
-    mend = [head for head in results if head.verdict == "mends"]
+    fixing = [head for head in results if head.verdict == "mends"]
     undecided = [head for head in results if head.undecided]
     if len(undecided) == len(results):
         reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
@@ -106,9 +106,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json([asdict(head) for head in results])
     else:
-        if mend:
-            rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in mend]
-            say_table(("bug", "mended by", "", "head", "subject"), rows)
+        if fixing:
+            rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in fixing]
+            say_table(("bug", "fixed by", "", "head", "subject"), rows)
         why = Counter((head.bug_id, "open" if head.open else "", head.verdict, head.reason) for head in undecided)
         if why:
             rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
         absent = sum(head.verdict == "absent" for head in results)
         say(
-            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} fixed, {absent} began without the bug, "
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} began without the bug, "
             f"{len(undecided)} could not be decided"
         )
-    return 1 if mend else 0
+    return 1 if fixing else 0

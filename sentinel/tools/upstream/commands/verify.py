@@ -249,7 +249,7 @@ def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
     """Return a search's scenario as a recipe that its law decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
-        raise SentinelError(f"it is evidence of the law {recorded['law']!r}, which does not exist here")
+        raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
     if "declared dialect" in recorded["reason"]:
         raise SentinelError("the law holds there except for a declared dialect, which a single scenario cannot show")
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
