@@ -97,8 +97,9 @@ def size(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a count with its noun: ``1 error``, ``2 errors``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """Return a count with its noun: ``1 error``, ``2 errors``, ``2 boundaries``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 @contextmanager

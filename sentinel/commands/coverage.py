@@ -188,7 +188,7 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
         say_table(("function", "place", "lines that never ran"), rows)
         say("")
     table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
-    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
+    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "taken")
     say_table(headings, [*table, ("total", *_shares(_counts(runs)))])
     ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
     say(f"\n{_summary(result.totals)}; {ran} of the bound functions ran under laws")
@@ -222,7 +222,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Write line numbers as spans: 3-5, 9."""
+    """Return line numbers as spans: ``3-5, 9``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

@@ -61,7 +61,7 @@ def declare(commands: Commands) -> None:
         default=[],
         help="only these boundaries (dotted path or its last part)",
     )
-    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these")
+    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these laws")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
     length.add_argument("--examples", metavar="N", type=_count, help="try exactly this many scenarios")
@@ -184,7 +184,7 @@ def _show(
     hidden = sum(1 for item in findings if item.hidden)
     uncompared += f", {hidden} not decided: a known bug may hide another bug" if hidden else ""
     state = "interrupted after" if done.stopped else "searched"
-    places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
+    places = counted(len(done.searches), "boundary")
     if not done.searches:
         say(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
         _show_not_searched(done)

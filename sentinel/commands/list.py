@@ -141,7 +141,7 @@ def _targets(arguments: argparse.Namespace) -> int:
                 "packages": list(target.packages),
                 "pypi": target.pypi,
                 "repository": target.repository,
-                "mirror": "none" if mirror is None else "here" if mirror.whole else "cut off half-way",
+                "mirror": "none" if mirror is None else "here" if mirror.whole else "incomplete",
             }
         )
     headings = ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror")

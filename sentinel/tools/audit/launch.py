@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sentinel.commands.console import counted
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
@@ -56,7 +57,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         return _of_python(script, (), classes)
     line = of_script(script) if script else of_words(words)
     where = line.where or " ".join(words)
-    read = (f"{where}: {_counted(len(line.settings))} read",) if line.where else ()
+    read = (f"{where}: {counted(len(line.settings), 'setting')} read",) if line.where else ()
     unread: list[str] = []
     if line.unknown:
         unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
@@ -115,7 +116,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if not calls:
         return Launch(assigned=assigned)
     call, *others = calls
-    read = f"{file}:{call.line}: {_counted(len(call.settings))} of {call.name} read"
+    read = f"{file}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
         unread.append(f"not read in {file}:{call.line}, because the script computes them: {', '.join(call.unread)}")
@@ -173,7 +174,3 @@ def setting_of(word: str) -> tuple[str, Any]:
     if not equals or not name:
         raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
     return name, value_of(text)
-
-
-def _counted(number: int) -> str:
-    return f"{number} setting{'' if number == 1 else 's'}"

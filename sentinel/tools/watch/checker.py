@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from sentinel.binding.drift import AbsentError, DriftError
+from sentinel.commands.console import counted
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
@@ -252,7 +253,7 @@ class Checker:
                 process.waits = False
                 if self._readings and not self._begun:
                     self._begun = True
-                    _say(f"{len(self._readings)} boundaries watched: {self._rate}")
+                    _say(f"{counted(len(self._readings), 'boundary')} watched: {self._rate}")
                 self._print_failures()
                 process.send("ready", self._producers(process.modules))
 
@@ -521,7 +522,7 @@ class Checker:
         if "nothing_examined" in counts:
             _say(f"nothing was examined: {counts['nothing_examined']}")
         _say(
-            f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
+            f"{counted(len(self._readings), 'boundary')} watched{several}, {counts['copied']} calls copied in "
             f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} checks by laws: {len(kinds)} "
             f"kinds of violation; {self.events}"
         )
@@ -588,17 +589,13 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
     """Yield a line for each of the first few causes, with a count if ``noun`` is given."""
     for cause in itertools.islice(causes, _CAUSES):
-        yield f"{cause} ({_counted(causes[cause], noun)})" if noun else cause
+        yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause
     if len(causes) > _CAUSES:
-        yield f"and {_counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
+        yield f"and {counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
 
 
 def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {_counted(len(names) - 1, 'other')}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}"
 
 
 def _named(recipe: Recipe) -> str:
