@@ -95,7 +95,7 @@ class Runner:
     def start(self, targets: Iterable[str]) -> None:
         """Start to import torch and the packages of these targets, without waiting."""
         for name in targets:
-            self._processes.zygote(name, targets).start()
+            self._processes.preloader(name, targets).start()
 
     # -- recipes ------------------------------------------------------------------------------------------------------
 

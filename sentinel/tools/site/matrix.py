@@ -1,4 +1,4 @@
-"""The start page's table: each bug by version of its framework, and its main verdicts."""
+"""Build the start page's table: each bug by version of its framework, and its main verdicts."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Table:
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """As :func:`~sentinel.recipes.grades.count_bugs`."""
+    """Return the number of bugs in rows, as :func:`~sentinel.recipes.grades.count_bugs` writes it."""
     return count_bugs({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 
