@@ -129,7 +129,7 @@ def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner,
 
     The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.
 
-    :raises Untried: if no document distinguishes broken from right outputs.
+    :raises CannotDistinguish: if no document distinguishes broken from right outputs.
     """
     document = recipe_document(finding, open_target.target, open_target.checkout)
     case = finding.trial.case

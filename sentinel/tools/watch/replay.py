@@ -145,7 +145,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
     """Return the recipe of a violation, with its origin in the run.
 
-    :raises Untried: if no recipe distinguishes the broken code from fixed code.
+    :raises CannotDistinguish: if no recipe distinguishes the broken code from fixed code.
     """
     assert one.finding is not None
     assert one.open_target is not None
