@@ -129,7 +129,8 @@ class _Walk:
         yield from self.lines((function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():
             yield from self.lines(cell.cell_contents)
-        names = sorted(set(_names(code)))
+        # __name__ and __file__ depend on where the code is installed.
+        names = sorted(name for name in set(_names(code)) if not _is_dunder(name))
         for name in names:
             value = function.__globals__.get(name)
             if isinstance(value, ModuleType):
@@ -142,15 +143,21 @@ class _Walk:
 
     def _class(self, owner: type) -> Iterator[str]:
         yield owner.__qualname__
-        for value in vars(owner).values():
+        for name, value in vars(owner).items():
+            if _is_dunder(name) and not callable(getattr(value, "__func__", value)):
+                continue  # Python adds some of these: __module__, __doc__, __firstlineno__
             value = getattr(value, "__func__", getattr(value, "fget", value))
             # Methods that the dataclass decorator generates have no source.
             if isinstance(value, FunctionType) and self._followed(value.__code__.co_filename):
                 yield from self.lines(value)
-            elif isinstance(value, (str, int, float, bool)) and value not in (owner.__doc__, owner.__module__):
+            elif isinstance(value, (str, int, float, bool)):
                 yield repr(value)
         for base in owner.__bases__:
             yield from self.lines(base)
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _names(code: CodeType) -> Iterator[str]:
