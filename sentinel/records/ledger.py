@@ -78,16 +78,16 @@ class Ledger:
             since = self.commit(since).sha
         until = selection.until if selection.until and git.is_day(selection.until) else None
         line = git.history(self.mirror, head.sha, since or None, until)
-        torn = tuple(git.torn_at(self.mirror, line))
+        begins = tuple(git.shallow_commits(self.mirror, line))
         if selection.walk == "tags":
-            line, torn = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
+            line, begins = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
             raise NothingExamined(
                 f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}; name a "
                 f"longer span, or fetch what is new: `sentinel mirror update {self.target.name}`"
             )
-        return replace(selection, head=head.sha, begins=torn), line, tags
+        return replace(selection, head=head.sha, begins=begins), line, tags
 
     def sweep(
         self,

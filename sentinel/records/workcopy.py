@@ -25,7 +25,7 @@ from sentinel.sources.trees import (
     MOST_FILES,
     SUBMODULE,
     Entry,
-    checked_path,
+    check_path,
     is_source,
     too_large,
     tree_hash,
@@ -118,7 +118,7 @@ class WorkCopy:
             was, now = before.get(name), after.get(name)
             if was == now:
                 continue
-            inner = checked_path(f"{path}/{name}")  # before anything is done there: a folder may be called ``..``
+            inner = check_path(f"{path}/{name}")  # before anything is done there: a folder may be called ``..``
             self._visited += 1
             if self._visited > MOST_FILES:
                 raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is not used")

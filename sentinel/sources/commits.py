@@ -1,4 +1,4 @@
-"""The commits of a branch, and the tags that stand for releases, as a mirror has them."""
+"""List a branch's commits and the release tags of a mirror."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 @dataclass(frozen=True)
 class Commit:
     """:ivar tree: the object name of its tree.
-    :ivar date: the author's, in UTC, as ISO 8601; commits need not be in the order of their dates.
-    :ivar pull: the number of the pull request that its subject names.
+    :ivar date: the author date in UTC, ISO 8601. Dates along a branch need not be in order.
+    :ivar pull: the number of the pull request that the subject names.
     """
 
     sha: str
@@ -40,18 +40,18 @@ class Commit:
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag that reads as a version."""
+    """A tag whose name is a version."""
 
     name: str
     commit: Commit
 
 
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
-    """Give the commits of a branch, along first parents, the oldest first.
+    """Return the commits of a branch along first parents, oldest first.
 
-    :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
-        older are left out, whatever the clocks of the later ones said.
-    :param until: a day: the commits after the last one that is not younger are left out.
+    :param since: a full sha, which becomes the first commit; or a day, and the list begins with the first commit of
+        that day or later.
+    :param until: a day; the list ends with the last commit of that day or earlier.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
     commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
@@ -65,21 +65,22 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 
 
 class Lineage:
-    """Says at which commits a verdict of another commit may be used.
+    """Decides at which commits a verdict of another commit may be reused.
 
-    A probe reports from inside the process that ran a commit's code, so that code could report what it likes. Commits
-    of upstream's own branch vouch for every commit; others, such as the head of a pull request, for their descendants.
+    A probe reports from inside the process that ran the commit's code, so that code could forge the report. Verdicts of
+    upstream's own branch are valid for every commit; verdicts of other commits, such as the head of a pull request,
+    only for their descendants outside that branch.
     """
 
     def __init__(self, mirror: Path, head: str | None) -> None:
-        """:param head: the head of upstream's own branch; None where the mirror does not have it."""
+        """:param head: the head of upstream's own branch; None if the mirror lacks it."""
         self._mirror = mirror
         self._outside = (f"^{head}",) if head else ()
         self._own = self._listed(head) if head else frozenset()
         self._apart: dict[str, frozenset[str]] = {}
 
     def vouches(self, source: str, commit: str) -> bool:
-        """Say whether a verdict that was measured at ``source`` may be used at ``commit``."""
+        """Return True if a verdict that was measured at ``source`` may be used at ``commit``."""
         if source == commit or source in self._own:
             return True
         if commit in self._own:
@@ -93,26 +94,26 @@ class Lineage:
 
 
 def is_day(text: str) -> bool:
-    """Say whether a text is a day, ``2026-08-21``.
+    """Return True if a text is a day such as ``2026-08-21``.
 
-    :raises SentinelError: where it looks like one and is none.
+    :raises SentinelError: if it has that form but is not a valid date.
     """
     if not _DAY.fullmatch(text):
         return False
     try:
         date.fromisoformat(text)
     except ValueError:
-        raise SentinelError(f"not a day: {text!r}; write one as 2026-08-21") from None
+        raise SentinelError(f"not a valid day: {text!r}; write it as 2026-08-21") from None
     return True
 
 
 def commit(mirror: Path, sha: str) -> Commit:
-    """Give one commit by its full sha."""
+    """Return the commit with a full sha."""
     return _read(mirror, "--no-walk", sha)[0]
 
 
 def releases(mirror: Path) -> list[Tag]:
-    """Give the tags that read as versions, by the date of their commits; development builds are no releases."""
+    """Return the tags that are versions, sorted by commit date. Development builds are excluded."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     sha_of: dict[str, str] = {}
@@ -131,8 +132,8 @@ def releases(mirror: Path) -> list[Tag]:
     return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
 
 
-def torn_at(mirror: Path, commits: Iterable[Commit]) -> list[str]:
-    """Give the commits whose parents the mirror does not have, because it is shallow."""
+def shallow_commits(mirror: Path, commits: Iterable[Commit]) -> list[str]:
+    """Return the shas of the commits whose parents are missing because the mirror is shallow."""
     shallow = read_shallow(mirror)
     return [commit.sha for commit in commits if commit.sha in shallow]
 
@@ -151,13 +152,13 @@ def _commit(fields: Sequence[str]) -> Commit:
 def _utc(seconds: str) -> str:
     try:
         text = datetime.fromtimestamp(int(seconds), timezone.utc).strftime(_MOMENT)
-    except (ValueError, OverflowError, OSError):  # git takes any number for a date
+    except (ValueError, OverflowError, OSError):  # git accepts any number as a date
         text = ""
     return text if is_moment(text) else datetime.fromtimestamp(0, timezone.utc).strftime(_MOMENT)
 
 
 def is_moment(text: str) -> bool:
-    """Say whether a text is a commit's date as :class:`Commit` has it, in a year in which there can be commits."""
+    """Return True if a text has the format of :attr:`Commit.date` and a year from 1970 to 2199."""
     try:
         moment = datetime.strptime(text, _MOMENT)
     except ValueError:
@@ -166,6 +167,6 @@ def is_moment(text: str) -> bool:
 
 
 def merge_base(mirror: Path, one: str, other: str) -> str | None:
-    """Give the commit where two parted; None where no history joins them in this mirror."""
+    """Return the merge base of two commits, or None if they have no common history in this mirror."""
     finished = run(mirror, "merge-base", one, other)
     return finished.out.decode().split()[0] if finished.status == 0 else None

@@ -126,7 +126,7 @@ def test_a_package_index(path, way, says, site, store, target, fixed_tree, tmp_p
     if way is drips:
         monkeypatch.setattr(pypi, "_PATIENCE", 4.0)
     site.ways[path] = way
-    with pytest.raises(Unavailable, match=f"pypi:1.0 of demo-dist cannot be had: .*({says})") as refusal:
+    with pytest.raises(Unavailable, match=f"pypi:1.0 of demo-dist cannot be downloaded: .*({says})") as refusal:
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
     assert "\n" not in refusal.value.reason
     left = [place for place in store.home.path.rglob("*") if place.is_file() or place.name.startswith(".")]

@@ -480,7 +480,7 @@ def test_a_mirror_takes_no_configuration_along(armed, store, ran):
     store.add(TARGET, str(armed.path))
     assert "program" not in (store.path("demo") / "config").read_text()
     assert not (store.path("demo") / "hooks").exists()
-    with pytest.raises(Unavailable, match="which the mirror was made without"):
+    with pytest.raises(Unavailable, match="which the mirror lacks"):
         open_checkout(TARGET, MAIN, store=store)
     with pytest.raises(SentinelError):
         store.update(TARGET)

@@ -20,7 +20,7 @@ def killed_writer(file: Path) -> None:
     """A writer that is killed when its temporary file is there."""
     pid = os.fork()
     if not pid:
-        home._own(file)
+        home._create_temporary(file)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -33,7 +33,7 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(folder):
 
 
 def test_what_a_live_writer_is_at_stays(folder):
-    temporary, handle = home._own(folder / "a.json")
+    temporary, handle = home._create_temporary(folder / "a.json")
     home.replace_file(folder / "b.json", "b")
     assert temporary.exists()
     os.close(handle)
