@@ -233,7 +233,7 @@ def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, ti
         catalog = tiny_catalog.with_(laws=[Law("another_law", "another", names["check"])])
         catalog = replace(catalog, recipe_folders=(folder.parent,))
         basis._file_digest.cache_clear()
-        return basis.deciding(catalog, "tiny", find_recipes(catalog, ("tiny",), ()))
+        return basis.deciding_digest(catalog, "tiny", find_recipes(catalog, ("tiny",), ()))
 
     now = digest()
     assert digest(("story: |", "story: |\n  More is told.")) == now

@@ -196,7 +196,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evide
     Path("sentinel-reports/run.json").write_text("[]")
     answer = run_sentinel("report")
     assert answer.status == 2
-    assert "run.json: not what a run writes; run pytest again" in answer.err
+    assert "run.json: not the run.json of a run; run pytest again" in answer.err
 
 
 @pytest.mark.parametrize("command", [("report",), ("report", "accept")], ids=" ".join)

@@ -99,7 +99,7 @@ def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zer
     file = store.write(tmp_path, decide())
     whole = file.read_bytes()
     file.write_bytes(whole[:length] + b"\0" * zeros)
-    with pytest.warns(store.DamagedEvidence, match=f"{PLACE} was cut off or damaged, and has been written anew"):
+    with pytest.warns(store.DamagedEvidence, match=f"{PLACE} was damaged and has been overwritten"):
         store.write(tmp_path, decide())
     assert file.read_bytes() == whole
 

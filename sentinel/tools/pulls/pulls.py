@@ -24,7 +24,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.records.basis import deciding
+from sentinel.records.basis import deciding_digest
 from sentinel.records.closure_verdicts import ClosureVerdictStore, lines
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped
@@ -130,7 +130,7 @@ class Radar:
         name = f"{hashlib.sha256(basis.encode()).hexdigest()[:12]}.jsonl"
         self._file = self._store.folder / file_name(target.name) / "pulls" / name
         self._basis = {"basis": basis}
-        self._by = deciding(catalog, target.name, recipes)
+        self._by = deciding_digest(catalog, target.name, recipes)
         self.answers = {pull.head: pull for pull in self._read_results() if pull.by in ("", self._by)}
         self._bases: dict[str, str | None] = {}
 

@@ -19,7 +19,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.records.basis import basis
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.records.closures import closure_of
-from sentinel.records.history import Selection, history_of, keep
+from sentinel.records.history import Selection, history_of, save
 from sentinel.records.ledger import Account
 from sentinel.reports.evidence import reason
 from sentinel.settings import Settings
@@ -91,4 +91,4 @@ def sweep_releases(
     tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
     selected = Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
     documents = (history_of(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
-    return Account(keep(store.folder, documents), probed)
+    return Account(save(store.folder, documents), probed)

@@ -25,7 +25,7 @@ from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.records import timelines
 from sentinel.records.executors import Executor
-from sentinel.records.history import Selection, keep
+from sentinel.records.history import Selection, save
 from sentinel.records.ledger import Account, Ledger
 from sentinel.reports.summary import causes
 from sentinel.tools.sweep.ray_executor import RayExecutor
@@ -88,7 +88,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        keep(arguments.save, account.records)
+        save(arguments.save, account.records)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
     if decided:
