@@ -84,7 +84,9 @@ def test_the_recipes_own_tolerance_goes_first(decide, recipe):
 
 
 def test_another_bug_cannot_be_compared(decide, recipe):
-    assert difference(evidence(decide()), evidence(decide(recipe=recipe(bug_id="OTHER"))))[0].startswith("different bugs")
+    assert difference(evidence(decide()), evidence(decide(recipe=recipe(bug_id="OTHER"))))[0].startswith(
+        "different bugs"
+    )
 
 
 def test_the_environment_is_told_and_never_judged(decide):
