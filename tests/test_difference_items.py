@@ -106,6 +106,20 @@ def test_a_removed_function_is_worse_unless_all_that_called_it_is_removed_too(ca
         assert "failed" not in result.parseoutcomes()
 
 
+def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, called, tmp_path):
+    """That the text had it is no answer."""
+    losses = called / "demo_rl" / "losses.py"
+    losses.write_text(
+        losses.read_text() + "\n\ndef agg_loss(loss_mat, loss_mask, loss_agg_mode):\n    raise OSError(7)\n"
+    )
+    head = tmp_path / "head"
+    shutil.copytree(called, head)
+    _without_losses(head, callers=True)
+    result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-rs", "-k", "agg_loss")
+    result.stdout.fnmatch_lines(["SKIPPED*not compared: it is removed, *; and before, it did not answer: *OSError*"])
+    assert "failed" not in result.parseoutcomes()
+
+
 def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path):
     head = tmp_path / "head"
     shutil.copytree(called, head)

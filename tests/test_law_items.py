@@ -78,19 +78,33 @@ def test_laws_carry_xdists_mark_only_where_xdist_registers_it(pytester, refs):
 
 def test_a_broken_law_that_a_recipe_explains_says_which(pytester, known):
     result = run(pytester, *known, "-k", "group_advantage and rejected_row_is")
-    result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW)*"])
+    result.stdout.fnmatch_lines(["*a_rejected_row_is_an_absent_row*(known: DEMO-REJECTED-ROW; it is triggered in*"])
 
 
 @pytest.mark.parametrize("selected", [True, False])
 def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pytester, known):
     """Without its recipe's item in the run, the law's own says it: a broken law never passes in silence."""
-    law = "a_rejected_row_is and group_advantage"
+    law = "the_oracle_agrees and group_advantage"
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
     if selected:
         result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that are listed"])
     evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
     assert evidence["verdict"] == "reproduced"
+
+
+def test_a_law_that_compares_only_what_triggers_a_known_bug_is_not_decided(pytester, known):
+    """Each of its variants has a rejected row: another bug of rejected rows could not be seen."""
+    result = run(pytester, *known, "-k", "a_rejected_row_is and group_advantage or DEMO-REJECTED-ROW")
+    result.assert_outcomes(failed=1, skipped=1)
+    result.stdout.fnmatch_lines(
+        [
+            "not decided: 1 of 2",
+            "  inconclusive: law: broken by DEMO-REJECTED-ROW; it is triggered in every scenario *",
+        ]
+    )
+    evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
+    assert (evidence["verdict"], evidence["kind"]) == ("inconclusive", "law")
 
 
 def test_what_no_recipe_explains_fails_beside_what_one_does(pytester, known, monkeypatch):

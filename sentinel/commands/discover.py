@@ -177,6 +177,8 @@ def _show(
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
+    hidden = sum(1 for item in findings if item.hidden)
+    uncompared += f", {hidden} not decided: another bug could hide behind the known one" if hidden else ""
     state = "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
     if not done.searches:
@@ -243,7 +245,7 @@ def _described(number: int, finding: Finding, saved: Path | str | None, open_tar
     if finding.known_as is None:
         lines.append("   not compared with known recipes: interrupted")
     elif finding.known_as:
-        lines.append(f"   known as {', '.join(finding.known_as)}")
+        lines.append(f"   known as {', '.join(finding.known_as)}" + (f": {finding.hidden}" if finding.hidden else ""))
     lines += [f"   {violation.key}: {violation.detail}" for violation in finding.violations]
     lines.append("   scenario:")
     lines += [
@@ -275,6 +277,7 @@ def _json(
             "confirmed": True,
             "replayed": finding.replayed,
             "known_as": None if finding.known_as is None else list(finding.known_as),
+            "hidden": finding.hidden,
             "also": list(finding.also),
             "laws": list(finding.laws),
             "recipe": str(saved[place]) if isinstance(saved.get(place), Path) else None,

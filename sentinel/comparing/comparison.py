@@ -38,6 +38,9 @@ from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
+#: Scenarios that tell whether a boundary answers at all.
+_CALLED = 5
+
 
 class Comparison:
     """Two revisions of one target.
@@ -95,7 +98,8 @@ class Comparison:
 
     def to_call(self) -> list[str]:
         """List the boundaries that have to be called: changed functions first, then their callers, nearest first."""
-        names = [name for name, each in self.selection.candidates.items() if each.result.state in ("", "new")]
+        each_result = {name: each.result for name, each in self.selection.candidates.items()}
+        names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self.selection.distance)
 
     def run(self) -> Iterator[BoundaryDiff]:
@@ -115,6 +119,8 @@ class Comparison:
             self._results[name] = result  # a recursive function finds this while it is compared
             if result.state == "new":
                 self._results[name] = self._check_new(subject, result)
+            elif result.lost:
+                self._results[name] = self._check_lost(subject, result)
             elif not result.state and not subject.laws:
                 self._results[name] = self._compare_bugs(subject, result)
             elif not result.state:
@@ -219,6 +225,21 @@ class Comparison:
         if not differs:  # it is unknown which lines ran, and other scenarios were not tried
             state, reason = "not examined", f"only its known bugs were decided, as before: {', '.join(verdicts)}"
         return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
+
+    def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
+        """Call a boundary that the later revision lacks at the earlier one: it is lost only if it answered there."""
+        session = self.processes.session(BEFORE, subject)
+        try:
+            search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
+            if any(outcome.answered for outcome in search.outcomes.values()):
+                return result
+            why = search.undecided
+        except Undecidable as error:
+            why = str(error)
+        finally:
+            session.close()
+        reason = f"{result.lost}; and before, it did not answer: {why}"
+        return replace(result, state="not compared", lost="", reason=reason)
 
     def _check_new(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Check the laws of a boundary that only the later revision has."""

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sentinel.deciding.proof import Sources, content_of, module_in, stands
+from sentinel.errors import Unavailable
 from sentinel.sources.checkouts import files
+from sentinel.sources.commits import existed
+from sentinel.sources.gitbinary import GitError
+from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
@@ -28,6 +32,7 @@ class Absence:
     :ivar place: the dotted path of the only definition of this name elsewhere; empty unless there is exactly one.
     :ivar same: whether that definition has nearly the lines of the known one; None if no known revision is available.
     :ivar depth: the number of names between the module and the definition.
+    :ivar existed: whether an earlier commit of the mirror had it; None if that is unknown.
     """
 
     needed: str
@@ -35,6 +40,7 @@ class Absence:
     place: str = ""
     same: bool | None = None
     depth: int = 0
+    existed: bool | None = None
 
     def told(self, hint: str = "") -> str:
         """Describe the missing name in one sentence.
@@ -43,7 +49,8 @@ class Absence:
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
-            return f"not in this version: the checkout has no {self.name} (removed upstream, or not there yet){near}"
+            when = {True: "removed upstream", False: "not there yet", None: "removed upstream, or not there yet"}
+            return f"not in this version: the checkout has no {self.name} ({when[self.existed]}){near}"
         other = "" if self.same else ", where it has other code: the adapter is older than this revision"
         other = ", whose code could not be compared" if self.same is None else other
         return f"not in this version: {self.needed} has moved to {self.place}{other}"
@@ -88,11 +95,31 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
             if lines:
                 places = list(_places(attributes, checkout))
                 if len(places) != 1:
-                    return Absence(path, name)
+                    return Absence(path, name, existed=_existed(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
     places = list(_places(attributes, checkout)) if names[0] == needed else []  # not of a parameter
-    return Absence(needed, name, places[0][0] if len(places) == 1 else "")
+    place = places[0][0] if len(places) == 1 else ""
+    return Absence(needed, name, place, existed=None if place else _existed(name, checkout))
+
+
+def _existed(name: str, checkout: Checkout) -> bool | None:
+    """Return whether the history of a checkout's commit had a module, or a name in the module that is there.
+
+    None if the mirror cannot tell, and of a parameter.
+    """
+    if checkout.commit is None or "(" in name:
+        return None
+    _, file = module_in(name, checkout) or ("", "")
+    bases = [root.relative_to(checkout.path) / name.replace(".", "/") for root in checkout.import_roots]
+    modules = [path for base in bases for path in (base.as_posix(), f"{base.as_posix()}.py")]
+    try:
+        mirror = MirrorStore().path(checkout.target)
+        if existed(mirror, checkout.commit, modules):
+            return True
+        return existed(mirror, checkout.commit, [file], name.rpartition(".")[2]) if file else False
+    except (Unavailable, GitError):
+        return None
 
 
 def _places(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:

@@ -6,8 +6,8 @@ also needs :attr:`Law.vary`, which makes the variants that the law compares from
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
@@ -35,6 +35,14 @@ class Case:
     contract: Contract | None = None
     effects: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     coarsest: str = ""
+
+    def without(self, keys: Collection[str]) -> Case:
+        """Return a copy whose observations lack some keys."""
+        observation = {
+            variant: {key: value for key, value in values.items() if key not in keys}
+            for variant, values in self.observation.items()
+        }
+        return replace(self, observation=observation)
 
 
 @dataclass(frozen=True)

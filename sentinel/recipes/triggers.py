@@ -53,6 +53,7 @@ class _Values:
     array: _Array
     valid: _Array | None
     labels: list[Any] | None
+    dtype: str = "float64"
 
     @property
     def masked(self) -> _Array:
@@ -94,6 +95,14 @@ def _overflows(values: _Array) -> bool:
         return not np.isfinite(values * values).all()
 
 
+def _exp_overflows(values: _Array, dtype: str) -> bool:
+    """Return True if the exponential of an element is infinite: in float16 above 11, otherwise above 88.
+
+    Frameworks compute with float64 inputs in single precision, too.
+    """
+    return bool((values.astype(np.float64) > (11.089 if dtype == "float16" else 88.722)).any())
+
+
 def _gap(values: _Values) -> bool:
     rows = values.array != 0
     first, last = rows.argmax(-1), rows.shape[-1] - 1 - rows[..., ::-1].argmax(-1)
@@ -104,7 +113,8 @@ def _gap(values: _Values) -> bool:
 WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "non-zero where masked": lambda it: bool((it.array[it.masked] != 0).any()),
     "non-finite where masked": lambda it: _overflows(it.array[it.masked]),
-    "above 80 where masked": lambda it: bool((it.array[it.masked] > 80).any()),
+    "exp overflows": lambda it: _exp_overflows(it.array, it.dtype),
+    "exp overflows where masked": lambda it: _exp_overflows(it.array[it.masked], it.dtype),
     "non-finite": lambda it: not np.isfinite(it.array).all(),
     "equal in a group": _constant_group,
     # of a mask
@@ -113,6 +123,7 @@ WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "a lone token": lambda it: bool((it.array != 0).sum() == 1),
     "no token": lambda it: not (it.array != 0).any(),
     "a gap": _gap,
+    "several tokens": lambda it: bool(((it.array != 0).sum(-1) > 1).any()),
     # of labels
     "a group of one": lambda it: any(len(rows) == 1 for rows in it.groups(counted=True)),
     "one group": lambda it: len(set(map(str, it.labels or ()))) == 1,
@@ -158,6 +169,7 @@ class Trigger:
         return Explained(False, frozenset(keys))
 
     def _meets(self, contract: Contract, inputs: Inputs, name: str, condition: Any) -> bool:
+        dtype = ""
         if name == ANY:
             tensors = [key for key, value in inputs.items() if isinstance(value, Tensor) and value.dtype in FLOATS]
             return any(self._meets(contract, inputs, key, condition) for key in tensors if key != contract.mask)
@@ -168,13 +180,14 @@ class Trigger:
             with np.errstate(invalid="ignore"):
                 apart = one.array().astype(np.float64) - other.array().astype(np.float64)
             inputs = {**inputs, name: from_array(apart, "float64")}
+            dtype = _promoted(one.dtype, other.dtype)
         elif name not in inputs:
             name = {self.mask: contract.mask, self.group: contract.group}.get(name, name)
         value = inputs.get(name)
         mask, labels = inputs.get(contract.mask), inputs.get(contract.group)
         if isinstance(value, Tensor) and isinstance(condition, str):
             valid = mask.array() != 0 if isinstance(mask, Tensor) else None
-            values = _Values(value.array(), valid, labels if isinstance(labels, list) else None)
+            values = _Values(value.array(), valid, labels if isinstance(labels, list) else None, dtype or value.dtype)
             if condition in STORAGE:
                 return value.dtype == condition
             if condition in WORDS:
@@ -184,6 +197,8 @@ class Trigger:
         if isinstance(value, list) and item is not None and item.kind == "labels":
             valid = mask.array() != 0 if isinstance(mask, Tensor) else None
             return condition in _OF_LABELS and WORDS[condition](_Values(np.arange(len(value)), valid, value))
+        if item is not None and item.kind == "tensor" and condition not in ("set", "unset"):
+            return False  # a tensor that is left out has no element
         return name in inputs and not isinstance(value, Tensor) and holds(condition, in_text(value))
 
     def __str__(self) -> str:
@@ -196,6 +211,11 @@ class Trigger:
             for alternative in self.alternatives
         ]
         return ", or ".join(sentences)
+
+
+def _promoted(one: str, other: str) -> str:
+    """Return the dtype of a difference of two tensors, as far as :func:`_exp_overflows` needs it."""
+    return one if one == other else "float32"
 
 
 def alternatives(written: Any) -> tuple[Alternative, ...]:

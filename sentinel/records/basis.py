@@ -74,7 +74,7 @@ def deciding_digest(catalog: Catalog, target: str, recipes: Sequence[Recipe]) ->
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
-    own = _digest((*_deciding_files(True), *(_PACKAGE / "comparing").glob("*.py"), *map(Path, others)))
+    own = _digest((*_deciding_files(True), *_sources("comparing"), *map(Path, others)))
     return hashlib.sha256(" ".join([own, *sorted(map(recipe_digest, recipes))]).encode()).hexdigest()[:12]
 
 
@@ -85,7 +85,14 @@ _DECIDING = ("binding", "worker", "deciding", "values", "targets", "contracts")
 @cache
 def _deciding_files(with_laws: bool) -> tuple[Path, ...]:
     names = (*_DECIDING, "laws", "search") if with_laws else _DECIDING
-    return tuple(sorted(file for name in names for file in (_PACKAGE / name).glob("*.py")))
+    return tuple(sorted(file for name in names for file in _sources(name)))
+
+
+def _sources(package: str) -> list[Path]:
+    """Return the modules of one of Sentinel's packages."""
+    found = list((_PACKAGE / package).glob("*.py"))
+    assert found, f"sentinel has no package {package}"  # it was renamed: its code would no longer be digested
+    return found
 
 
 def _digest(files: tuple[Path, ...]) -> str:

@@ -56,9 +56,9 @@ class Row:
     @property
     def quiet(self) -> bool:
         """Whether readers can ignore it: a law that holds, does not apply, or is broken by a bug with its own row."""
-        return self.law and (
-            self.outcome == "skipped" or (self.verdict in ("fixed", "unavailable") and self.outcome != "failed")
-        )
+        if self.outcome == "skipped":
+            return self.law and self.verdict != "inconclusive"
+        return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
 
 #: Kinds of reason that mean a mismatch of adapter and revision, not a bug.

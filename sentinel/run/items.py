@@ -118,12 +118,13 @@ class LawItem(Item):
             raise VerdictError(decision, headline)
         excuse = self.run.excuse(self.job)
         bugs = ", ".join(excuse.bugs)
-        if excuse.holds and self.run.failed(excuse.bugs, self.job.ref):  # one bug, one failure
-            pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {excuse.holds}")
+        why = excuse.holds or excuse.hidden
+        if why and self.run.failed(excuse.bugs, self.job.ref):  # one bug, one failure
+            pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {why}")
         if excuse.unknown is not None and bugs:
             headline += f", in a scenario that triggers none of the known bugs ({bugs})"
         elif bugs:
-            headline += f" (known: {bugs}{f'; {excuse.doubt}' if excuse.doubt else ''})"
+            headline += f" (known: {'; '.join(filter(None, (bugs, excuse.doubt, excuse.hidden)))})"
         raise VerdictError(decision, headline)
 
 

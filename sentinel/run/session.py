@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.outcomes import Decision, Verdict
 from sentinel.deciding.runner import Job, Runner, runner_of
 from sentinel.deciding.setup import options_of
 from sentinel.errors import SentinelError, Unavailable
@@ -193,8 +193,12 @@ class Run:
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":
-            unknown = self.excuse(job).unknown
-            decision = decision if unknown is None else self._survey.decide_by(job, unknown)
+            excuse = self.excuse(job)
+            if excuse.unknown is not None:
+                decision = self._survey.decide_by(job, excuse.unknown)
+            elif excuse.hidden:
+                reason = f"broken by {', '.join(excuse.bugs)}; {excuse.hidden}"
+                decision = replace(decision, verdict=Verdict("inconclusive", reason, "law"))
         # One search has decided all laws of the boundary: each has an equal share of its time.
         share = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))

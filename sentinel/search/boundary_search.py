@@ -35,6 +35,9 @@ _ATTEMPTS = 2
 
 _ALONE = "there is nothing to compare the scenario with"
 
+#: Why a law does not judge a scenario.
+EXPLAINED = "known bugs explain every key that it compares"
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -77,6 +80,7 @@ class Finding:
     :ivar examples: the recipes whose scenarios show it, that of the trial first; none where it was drawn. Of others,
         those that say that their scenario breaks the law.
     :ivar known_as: the recipes that explain it; None where they were not compared.
+    :ivar hidden: why another bug could hide behind those recipes; empty if the law holds without their bugs.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
     :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
     """
@@ -88,6 +92,7 @@ class Finding:
     replayed: bool = False
     examples: tuple[str, ...] = ()
     known_as: tuple[str, ...] | None = None
+    hidden: str = ""
     also: tuple[str, ...] = ()
     laws: tuple[str, ...] = ()
 
@@ -208,7 +213,7 @@ class BoundarySearch:
         confirmed as it was drawn.
     :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
     :param left_out: says why a law does not look at a drawn scenario, as it varies it; empty where it does.
-    :param excused: lists the observation keys that may be wrong in a scenario.
+    :param excused: lists the observation keys that may be wrong in a scenario. A law judges it if it compares another.
     :param most: scenarios that each law judges; None for all.
     :param cheap: draw without Hypothesis, at a thirtieth of the cost. A violation is shrunk by leaving out parts of its
         scenario.
@@ -543,6 +548,8 @@ class BoundarySearch:
                 self._unknown.add(trial.unknown_input)
                 unknown = self.subject.contract.input(trial.unknown_input)
                 outcome.unknown += unknown is not None and unknown.default is None
+            elif not self._compares(law, trial):
+                outcome.silent[EXPLAINED] += 1
             else:
                 outcome.spoken += 1
                 self._note_dialects(law, trial)
@@ -555,6 +562,17 @@ class BoundarySearch:
                     same = tuple(item for item in counting if item.symptom == symptom)
                     suspects.append(Finding(self.subject, law, trial, same))
         return suspects
+
+    def _compares(self, law: Law, trial: Trial) -> bool:
+        """Return True if the law compares a key that no known bug explains: if it applies without the others."""
+        excused, case = self._excused(law, trial.variants), trial.case
+        if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
+            return True
+        try:
+            law.violations(case.without(excused))
+        except DoesNotApply:
+            return False
+        return True
 
     def _note_dialects(self, law: Law, trial: Trial) -> None:
         scenario = next(iter(trial.variants.values()))
@@ -589,7 +607,7 @@ class BoundarySearch:
             item
             for item in trial.violations
             if not any(dialect.symptom in ("", item.symptom) for dialect in dialects)
-            and item.key.rpartition(".")[2] not in excused
+            and _plain_key(item) not in excused
         ]
 
     def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
@@ -717,6 +735,11 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 def _undrawn(item: Input) -> Input:
     """Give an input that is left out; as it was where its contract does not say what leaving it out means."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
+
+
+def _plain_key(violation: Violation) -> str:
+    """Return the observation key of a violation, without its variant."""
+    return violation.key.rpartition(".")[2]
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:

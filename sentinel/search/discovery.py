@@ -271,7 +271,7 @@ def recognised(
 
     unknown: list[Finding] = []
     for finding in list(findings):
-        known_as: tuple[str, ...] = ()
+        known_as, hidden = tuple[str, ...](), ""
         if covers(known(finding), finding):
             callers = [item for item in subjects if item.boundary in finding.also]
             for subject in (finding.subject, *callers):
@@ -281,8 +281,8 @@ def recognised(
                 unknown += [item for _, others in explained.values() for item in others]
                 if subject is finding.subject:
                     excused, _ = explained[finding.law]
-                    known_as = () if excused.doubt else excused.bugs
-        yield replace(finding, known_as=known_as)
+                    known_as, hidden = () if excused.doubt else excused.bugs, excused.hidden
+        yield replace(finding, known_as=known_as, hidden=hidden)
     told = {(item.subject.name, item.law.name, item.symptom) for item in findings if item.known_as == ()}
     for finding in unknown:
         place = finding.subject.name, finding.law.name, finding.symptom

@@ -6,15 +6,17 @@ Imported where something is drawn: Hypothesis takes a third of a second.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import hypothesis
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import HealthCheck, Phase, Verbosity, configuration, given, settings
 from hypothesis import strategies as st
 
 from sentinel.contracts.contract import Choose, DoesNotApply
+from sentinel.sources.home import Home
 
 Made = TypeVar("Made")
 
@@ -58,8 +60,34 @@ def run(
         print_blob=False,
     )(test)
     # Unsatisfiable: nothing could be drawn. Flaky: shrinking met a crash that did not come again.
-    with contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
+    with _own_folder(), contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
         test()
+
+
+_LOCK = threading.Lock()
+_runs = 0
+_others_folder: Any = None
+
+
+@contextlib.contextmanager
+def _own_folder() -> Iterator[None]:
+    """Let Hypothesis keep its tables below ``SENTINEL_HOME`` while Sentinel draws, in any thread.
+
+    By default they are in ``.hypothesis`` in the working directory, and that may be the checkout that is judged.
+    """
+    global _runs, _others_folder
+    with _LOCK:
+        if not _runs:
+            _others_folder = vars(configuration).get("__hypothesis_home_directory")
+            configuration.set_hypothesis_home_dir(Home.default().path / "hypothesis")
+        _runs += 1
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _runs -= 1
+            if not _runs:
+                configuration.set_hypothesis_home_dir(_others_folder)
 
 
 class Draws:

@@ -16,7 +16,7 @@ from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe
 from sentinel.recipes.triggers import Explained
-from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome, cheap_scenarios
+from sentinel.search.boundary_search import EXPLAINED, BoundarySearch, Finding, LawOutcome, cheap_scenarios
 from sentinel.values.literals import Tensor
 
 Key = TypeVar("Key")
@@ -42,13 +42,15 @@ class Excuse:
     """Whether known bugs explain a broken law.
 
     :ivar bugs: their ids.
-    :ivar holds: why no other bug is there: on how many other scenarios the law holds.
-    :ivar doubt: why it cannot be told; empty where ``holds`` says something, or ``unknown`` is there.
+    :ivar holds: on how many scenarios without the bugs the law holds; empty if that is not known.
+    :ivar hidden: why the law compares nothing without the bugs, so that another bug could hide; empty if it does.
+    :ivar doubt: why too few scenarios without the bugs were found; empty if there were enough.
     :ivar unknown: a violation that they do not explain.
     """
 
     bugs: tuple[str, ...]
     holds: str = ""
+    hidden: str = ""
     doubt: str = ""
     unknown: Finding | None = None
 
@@ -64,10 +66,13 @@ class Others:
     plain: int
 
     @property
-    def none(self) -> bool:
-        """Whether all that the law compares triggers a bug, although what is drawn does not."""
-        outcome = self.outcome
-        return not outcome.spoken and bool(outcome.silent[TRIGGERS]) and self.plain >= _PLAIN[0]
+    def none(self) -> str:
+        """Why the law compares nothing without the bugs, although drawn scenarios do not trigger them; else empty."""
+        if self.outcome.spoken or self.plain < _PLAIN[0]:
+            return ""
+        if self.outcome.silent[EXPLAINED]:
+            return "it explains every key that the law compares"
+        return "it is triggered in every scenario that the law compares" if self.outcome.silent[TRIGGERS] else ""
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
@@ -125,7 +130,8 @@ def search_others(
 
     def over() -> bool:
         return all(
-            item.spoken >= ENOUGH or (drawn >= _PATIENCE and not item.spoken and item.silent[TRIGGERS])
+            item.spoken >= ENOUGH
+            or (drawn >= _PATIENCE and not item.spoken and (item.silent[TRIGGERS] or item.silent[EXPLAINED]))
             for item in search.outcomes.values()
         )
 
@@ -155,7 +161,7 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
     if spoken >= ENOUGH:
         return Excuse(bugs, holds=f"the law holds on {spoken} scenarios that do not trigger it")
     if others.none:
-        return Excuse(bugs, holds="the law compares only scenarios that trigger it, where another bug could hide")
+        return Excuse(bugs, hidden=f"{others.none}, where another bug could hide")
     few = f"only {spoken} of the scenarios that the law judges do not trigger it; it takes {ENOUGH}"
     return Excuse(bugs, doubt=few)
 

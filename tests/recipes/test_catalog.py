@@ -1,13 +1,12 @@
 """Adapters are files or packages, loaded by their path."""
 
-import json
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -16,6 +15,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
 from sentinel.recipes.grades import realism, root
+from sentinel.reports.store import recorded
 from sentinel.targets import Binding, PackageRoot, Registry, Target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,14 +120,9 @@ def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mend
     head = re.compile(r"\bhead of #\d+|#\d+ as merged")
     wrong, looked = [], 0
     for recipe in find_recipes(bundled_catalog()):
-        folder = ROOT / "reports" / recipe.target / recipe.bug_id
-        records = {json.loads(file.read_text())["ref"]: file for file in folder.glob("git-*.json")}
-        mended = [
-            pin.note
-            for pin in recipe.pins
-            if head.search(pin.note) and str(pin.ref) in records
-            and json.loads(records[str(pin.ref)].read_text())["verdict"] == "fixed"
-        ]  # fmt: skip
+        evidence = recorded(ROOT / "reports", under=PurePosixPath(recipe.target, recipe.bug_id)).values()
+        verdicts = {document["ref"]: document["verdict"] for document in evidence}
+        mended = [pin.note for pin in recipe.pins if head.search(pin.note) and verdicts.get(str(pin.ref)) == "fixed"]
         looked += len(mended)
         if mended and recipe.upstream.get("status") == "unreported":
             wrong.append((recipe.bug_id, mended))

@@ -39,9 +39,13 @@ SHOWN = {
         "token_level_rewards",
         {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, math.nan], [3.0, 0.0], [1.0, 0.0]]},
     ),
-    "above 80 where masked": (
+    "exp overflows": (
         "token_level_rewards",
-        {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, 81.0], [3.0, 0.0], [1.0, 0.0]]},
+        {"token_level_rewards": [[0.0, 1.0], [0.0, 89.0], [3.0, 0.0], [1.0, 0.0]]},
+    ),
+    "exp overflows where masked": (
+        "token_level_rewards",
+        {"response_mask": MASK, "token_level_rewards": [[0.0, 1.0], [0.0, 89.0], [3.0, 0.0], [1.0, 0.0]]},
     ),
     "non-finite": (
         "token_level_rewards",
@@ -66,7 +70,12 @@ SHOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("word", WORDS)
+def test_rows_of_one_token_each_do_not_have_several():
+    assert met({"response_mask": "several tokens"}, scenario())
+    assert not met({"response_mask": "several tokens"}, scenario(response_mask=[[1, 0], [0, 1], [0, 0], [1, 0]]))
+
+
+@pytest.mark.parametrize("word", sorted(WORDS.keys() - {"several tokens"}))
 def test_each_word_is_met_by_what_shows_it_and_not_by_a_plain_scenario(word):
     name, changes = SHOWN[word]
     assert met({name: word}, scenario(**changes))
@@ -80,11 +89,23 @@ def test_options_bounds_dtypes_and_differences():
     assert not met({"epsilon": "set"}, scenario())
     assert met({"token_level_rewards": "> 2"}, scenario())
     assert not met({"token_level_rewards": "> 3"}, scenario())
+    assert not met({"importance_weights": "!= 1"}, {"importance_weights": None}, contract=LOSS)
+    assert met({"importance_weights": "unset"}, {"importance_weights": None}, contract=LOSS)
     assert met({"token_level_rewards": "float16"}, scenario("float16"))
     loss = {"log_probs": tensor([[-1.0]], "float32"), "old_log_probs": tensor([[-91.0]], "float32")}
     assert met({"log_probs - old_log_probs": "> 80"}, loss, contract=LOSS)
     assert not met({"old_log_probs - log_probs": "> 80"}, loss, contract=LOSS)
     assert not met({"log_probs - ref_log_probs": "> 80"}, loss, contract=LOSS)
+
+
+def test_an_exponential_overflows_by_the_dtype_of_what_it_is_taken_of():
+    def loss(one: str, other: str, apart: float) -> dict[str, Any]:
+        return {"log_probs": tensor([[-1.0]], one), "old_log_probs": tensor([[-1.0 - apart]], other)}
+
+    when = {"log_probs - old_log_probs": "exp overflows"}
+    for one, other, limit in [("float32", "float32", 88.7), ("float16", "float16", 11.0), ("float16", "float32", 88.7)]:
+        assert not met(when, loss(one, other, limit - 1), contract=LOSS)
+        assert met(when, loss(one, other, limit + 1), contract=LOSS)
 
 
 def test_all_of_an_alternative_is_needed_and_one_alternative_is_enough():

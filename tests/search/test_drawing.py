@@ -1,7 +1,10 @@
 """What is drawn depends on the seed alone: not on which modules happen to be imported."""
 
+import gzip
+import os
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ CONSTANTS = "KNOWN = [" + ", ".join(repr(bytes(range(40, 40 + size))) for size i
 
 DRAWN = """
 import sys
+import unicodedata
 
 import hypothesis
 from hypothesis import settings
@@ -43,3 +47,21 @@ def drawn(folder: Path, company: str, how: str) -> str:
 @pytest.mark.parametrize(("how", "same"), [("as we do", True), pytest.param("bare", False, marks=pytest.mark.nightly)])
 def test_the_constants_of_another_module_are_not_drawn(how, same, tmp_path):
     assert (drawn(tmp_path, "alone", how) == drawn(tmp_path, "beside", how)) is same
+
+
+def test_a_table_of_hypothesis_in_the_working_directory_is_not_read(tmp_path):
+    """The working directory may be the checkout that is judged: its table lacks a category, which ends a draw."""
+    table = tmp_path / ".hypothesis" / "unicode_data" / unicodedata.unidata_version / "charmap.json.gz"
+    table.parent.mkdir(parents=True)
+    table.write_bytes(gzip.compress(b'[["Co", [[983040, 983040]]]]'))
+    (tmp_path / "draws.py").write_text(
+        "from sentinel.search import drawing\n"
+        "seen = set()\n"
+        "drawing.run(lambda choose: None, lambda made, data: seen.add(data), 0, 20, False, 16, ())\n"
+        "print(len(seen))\n"
+    )
+    command = [sys.executable, str(tmp_path / "draws.py")]
+    environment = {**os.environ, "SENTINEL_HOME": str(tmp_path / "home")}
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert ran.stdout == "20\n", ran.stderr
+    assert [file for file in (tmp_path / ".hypothesis").rglob("*") if file.is_file()] == [table]

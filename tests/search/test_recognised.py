@@ -92,6 +92,8 @@ def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
     :param more: fields of another recipe.
     """
 
+    hidden: list[str] = []
+
     def tell(expected: list[float], when: Any, code: str = TOYS, own: bool = False, more: Any = None) -> list[Any]:
         document = {
             "recipe_version": 1, "bug_id": "TOYS-UNMASKED", "title": "x", "target": "toys", "contract": "toy_sum",
@@ -112,8 +114,10 @@ def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
         [outcome] = search.outcomes.values()
         found, where = outcome.findings[:1], list(subjects.values())
         items = list(recognised(runners[-1], toys.targets["toys"], open_target, found, bugs, where))
+        hidden.extend(item.hidden for item in items)
         return [(item.known_as, item.trial.variants[""]["response_mask"].nested()) for item in items]
 
+    tell.hidden = hidden  # type: ignore[attr-defined]
     return tell
 
 
@@ -137,6 +141,14 @@ def test_what_breaks_the_law_where_the_bug_is_not_triggered_is_another_finding(t
     (known, _), (new, mask) = told([3.0], MASKED, two, own=True)
     assert (known, new) == (("TOYS-UNMASKED",), ())
     assert all(0 not in row for row in mask)
+
+
+def test_a_bug_that_explains_every_key_that_a_law_compares_leaves_the_law_undecided(told):
+    """The law compares the sums alone: no scenario could show that another bug breaks them, too."""
+    two = TOYS.replace("values.sum(-1)", "values.sum(-1) * (2 if len(values) > 2 else 1)")
+    [(known, _)] = told([3.0], {"when": {"only": ["sums"]}}, two)
+    assert known == ("TOYS-UNMASKED",)
+    assert told.hidden == ["it explains every key that the law compares, where another bug could hide"]
 
 
 def test_what_another_known_bug_explains_is_not_another_finding(told):

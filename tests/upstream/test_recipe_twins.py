@@ -128,6 +128,10 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "k3 cut": (
+        _ROLL,
+        (("roll/utils/functionals.py", "ratio = torch.exp(kl)", "ratio = torch.exp(kl.clamp(max=20.0))"),),
+    ),
     "closed once": (
         _ROLL,
         (
@@ -212,6 +216,7 @@ BY_TWIN = {
     "SKYRL-END-TOKEN-LOGPROB-ZERO": ("end as it was said", "reproduced", "fixed"),
     "SKYRL-END-AFTER-STOP-STRING-IS-TRAINED": ("end as it was said", "reproduced", "fixed"),
     "SKYRL-CUT-ANSWER-CLOSED-BY-TEMPLATE": ("end of a cut answer", "reproduced", "fixed"),
+    "ROLL-K3-OVERFLOW-NAN-GRADIENT": ("k3 cut", "reproduced", "fixed"),
     "ROLL-TURN-END-DOUBLED": ("closed once", "reproduced", "fixed"),
     "SLIME-RESUMED-ROUTING-REPLACED": ("experts kept", "reproduced", "fixed"),
     "SLIME-PPO-CONTEXT-PARALLEL-REWARD": ("reward on the last token", "reproduced", "fixed"),

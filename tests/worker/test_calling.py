@@ -227,3 +227,24 @@ def test_a_namespace_as_self_has_the_other_methods_of_its_class(decide, fixed_tr
         "expected_fixed": {"returned": 0},
     }
     assert decide(document, fixed_tree).verdict.name == "reproduced"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("losses.agg_loss", "no demo_rl.losses.agg_loss (removed upstream)"),
+        ("losses.pg_loss", "no demo_rl.losses.pg_loss (not there yet)"),
+        ("core.agg_loss", "no demo_rl.core (removed upstream)"),
+        ("trainer.agg_loss", "no demo_rl.trainer (not there yet)"),
+    ],
+)
+def test_the_history_of_a_commit_says_whether_it_had_a_name(name, said, decide, demo_repository, demo_home):
+    recipe = {
+        **MASKED_TOKENS,
+        "contract": "call",
+        "scenario": {"positional": [1]},
+        **_CALL,
+        "boundary": f"demo_rl.{name}",
+    }
+    verdict = decide(recipe, f"git:{demo_repository.commits['drifted']}").verdict
+    assert verdict.reason.startswith(f"not in this version: the checkout has {said}")

@@ -67,8 +67,6 @@ _INERT = (
 _MEMORY = 4 << 30
 #: Seconds for one check or one function; then the checker ends, and the run continues without it.
 _LONGEST = 600.0
-#: Reason for a function that had not been read when the run ended.
-_TOO_SHORT = "the run ended before it was read"
 #: Causes of what was not examined that are printed; the events file has all of them.
 _CAUSES = 5
 
@@ -147,6 +145,9 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
+        #: The numbers of the readings of which a process has said whether it watches them, and of those it does.
+        self._answered: set[int] = set()
+        self._watched: set[int] = set()
         self._names: set[str] = set()
         self._loaded: set[str | None] = set()
         self._varied: Counter[int] = Counter()
@@ -216,8 +217,8 @@ class Checker:
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
         """Finish a process; after the last one, write the summary."""
         del self._processes[process.connection]
-        if not self._processes and self._waiting:
-            self._not["watched"][_TOO_SHORT] += len(self._waiting)
+        if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
+            self._not["watched"][ENDED] += late
         self._counts["calls"] += sum(totals.get("calls", {}).values())
         self._not["copied"].update(totals.get("failed", {}))
         for name in ("held_back", "seconds"):
@@ -264,7 +265,10 @@ class Checker:
             process.waits = True
             self._await(message[1])
         elif message[0] == "watched":
-            if message[2]:
+            self._answered.add(message[1])
+            if not message[2]:
+                self._watched.add(message[1])
+            else:
                 self._not["watched"][message[2]] += 1
                 if message[2] != ENDED:
                     self._failed.setdefault(message[2], []).append(self._subjects[message[1]].name)
@@ -495,11 +499,11 @@ class Checker:
 
         Invariants alone count as an examination only if no call was copied and no function failed to be set up.
         """
-        missed = self._counts["copied"] or self._failed or self._not["watched"][_TOO_SHORT]
+        missed = self._counts["copied"] or self._failed or self._not["watched"][ENDED]
         if self._kinds or (self._checked() and (self._counts["read"] or not missed)):
             return ""
         why: Mapping[str, int]
-        if not self._readings:
+        if not self._watched:
             why = {reason: len(names) for reason, names in self._failed.items()} or self._not["watched"]
             what = "no function of the run could be watched" if why else "the run imported no function that is bound"
         elif not self._counts["copied"]:

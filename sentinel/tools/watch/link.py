@@ -131,6 +131,7 @@ class Watching:
                 else:
                     idle = min(idle + 0.05, 0.5 if self._ready.is_set() else 0.05)
                     self._ending.wait(idle)
+            self._tell_modules()
             self._send_all()
             watcher = self.watcher
             totals = {"lost": watcher.lost, "failed": watcher.failed, "held_back": watcher.budget.held_back}

@@ -25,8 +25,8 @@ Made = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 #: Counts wrapped functions, so that each watcher of a function has its own name.
 _NUMBERS = itertools.count()
-#: Reason for a function that was read too late.
-ENDED = "the run had ended when it was read"
+#: Reason for a function that was read too late, or not at all.
+ENDED = "the run ended before it was read"
 #: Seconds of a step that are negligible.
 _UNNOTICED = 0.02
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

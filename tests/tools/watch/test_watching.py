@@ -462,6 +462,18 @@ _CALL = "group_advantage({first}torch.rand(2, 2), torch.tensor([[1, 1], [0, 0]])
 _KILL = "import gc, os; [os.kill(one.checker, 9) for one in gc.get_objects() if type(one).__name__ == 'Watching']"
 
 
+#: Ends while its checker is stopped, so that no function can have been read before, however busy the machine is.
+_TOO_SHORT = """
+import gc, os, signal, threading
+import demo_rl
+[watching] = [one for one in gc.get_objects() if type(one).__name__ == "Watching"]
+os.kill(watching.checker, signal.SIGSTOP)
+go_on = lambda: (watching._ending.wait(), os.kill(watching.checker, signal.SIGCONT))
+threading.Thread(target=go_on, daemon=True).start()
+import demo_rl.advantages
+"""
+
+
 def _demo(tmp_path: Path, *edits: tuple[str, str]) -> None:
     shutil.copytree(FRAMEWORK / "broken" / "demo_rl", tmp_path / "demo_rl")
     file = tmp_path / "demo_rl" / "advantages.py"
@@ -479,7 +491,8 @@ _TAKES_MORE = [
 ]
 #: How the framework is another one, what the run does, and why nothing is known of it then.
 _UNREAD = {
-    "short": ((), "import demo_rl.advantages", "no function of the run could be watched: the run ended before"),
+    "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before it was read"),
+    "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
     "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
     "no import": ((), "pass", "no process of this command imported demo"),
     "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line"),
@@ -501,12 +514,16 @@ _UNREAD = {
     [pytest.param(*_UNREAD[name], id=name, marks=[pytest.mark.nightly] * (name == "killed")) for name in _UNREAD],
 )
 def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script, why):
-    """The command says so and why, and prints no result; the status is 2 although the run's own is 0."""
+    """The command says so first and last, and prints no result; the status is 2 whatever the run's own is."""
     _demo(tmp_path, *edits)
     ran = _command(tmp_path, "--target", "demo", "--every", "1", "--", sys.executable, "-c", script, PYTHONPATH=".")
     assert ran.returncode == 2, ran.stderr
     assert f"\nnothing was examined: {why}" in f"\n{ran.stderr}"
     assert ran.stdout == "", "nothing that looks like an all-clear"
+    first, *others = ran.stderr.splitlines()
+    assert first == "sentinel watch: nothing is watched before a process of this command imports demo"
+    assert others[-1].startswith(f"nothing was examined: {why}")
+    assert ("; the command itself ended with status 3" in others[-1]) == ("SystemExit(3)" in script)
     if edits is _NEEDS_MORE:  # what cannot be set up is said when the run begins, with its cause
-        assert ran.stderr.startswith("sentinel watch: cannot watch demo_rl.advantages.group_advantage: DriftError: ")
+        assert others[0].startswith("sentinel watch: cannot watch demo_rl.advantages.group_advantage: DriftError: ")
         assert "now requires 'horizon'" in ran.stderr

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,8 @@ _EXAMPLE = """\
 The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
 many is copied, and checked in one process beside them; none is changed. What breaks a law is said at once, and goes to
 the events' file: a line of JSON each, and one that counts at the end.
-exit status: that of the command; 1 if --fail-after stopped it; 2 if it could not be watched, or nothing was examined
+exit status: that of the command; 1 if --fail-after stopped it; 2 if it could not be watched, or nothing was examined,
+whatever the command's own is
 """
 
 
@@ -104,6 +106,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         "SENTINEL_WATCH_CAPTURE": arguments.capture,
         "SENTINEL_WATCH_WITHOUT": " ".join(arguments.without),
     }
+    print(f"sentinel watch: nothing is watched before a process of this command imports {target.name}", file=sys.stderr)
     try:
         run = subprocess.Popen(arguments.own_command, env=environment)
     except OSError as error:
@@ -127,8 +130,8 @@ def _watch(arguments: argparse.Namespace) -> int:
     ends = [event for event in written if event["event"] == "end"]
     kinds = sum(event["event"] == "violation" for event in written)
     if not kinds and all("nothing_examined" in end for end in ends):
-        nothing = nothing_examined(_why(ends, died, target.name))
-        return 1 if stopped else status or nothing
+        own = f"; the command itself ended with status {status}" if status else ""
+        return nothing_examined(_why(ends, died, target.name) + own)
     if died:
         complain("a checker ended before it had written its last line: the calls that it held were not examined")
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
