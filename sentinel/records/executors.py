@@ -25,7 +25,7 @@ from sentinel.records.workcopy import WorkCopy
 from sentinel.reports.evidence import reason
 from sentinel.sources.gittrees import GitTrees
 from sentinel.sources.home import remove_tree, writing
-from sentinel.sources.locks import hold
+from sentinel.sources.locks import free_locks, hold
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -86,7 +86,7 @@ class Local:
         self._checkouts: dict[Ref, Checkout] = {}
         self._trees: dict[str, GitTrees] = {}
         self._copies: dict[tuple[int, str], WorkCopy] = {}
-        self._runner = Runner(catalog, self._open, options, repeat=False)
+        self._runner = Runner(catalog, lambda target, ref, pull: self._checkouts[ref], options, repeat=False)
         self._pools = [ThreadPoolExecutor(1, f"sentinel-lane-{lane}") for lane in range(self.lanes)]
         with writing(folder):
             sweep_leftovers(folder)
@@ -136,9 +136,6 @@ class Local:
             self._copies[lane, target.name] = WorkCopy(place, target, self._trees[target.name])
         return self._copies[lane, target.name]
 
-    def _open(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        return self._checkouts[ref]
-
 
 def modules_of(target: Target, recipe: Recipe) -> tuple[str, ...]:
     """Return the modules that are imported for a recipe's boundary, sorted."""
@@ -157,14 +154,9 @@ def group_by_modules(target: Target, recipes: Sequence[Recipe]) -> list[list[Rec
 
 def sweep_leftovers(folder: Path) -> None:
     """Remove the working copies of killed runs."""
-    for lock in folder.glob("*.lock"):
-        try:
-            handle = hold(lock, wait=False)
-        except BlockingIOError:
-            continue
+    for lock in free_locks(folder, "*.lock"):
         remove_tree(lock.with_suffix(""))
         lock.unlink(missing_ok=True)
-        os.close(handle)
 
 
 def _result(decision: Decision) -> ProbeResult:

@@ -23,7 +23,7 @@ from sentinel.sources import MirrorStore
 from sentinel.sources import commits as git
 from sentinel.sources.commits import Commit, Tag
 from sentinel.sources.gitbinary import GitError
-from sentinel.sources.gitrefs import read_refs
+from sentinel.sources.gitrefs import read_refs, read_shallow
 from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
@@ -82,7 +82,8 @@ class Ledger:
             since = self.commit(since).sha
         until = selection.until if selection.until and git.is_day(selection.until) else None
         line = git.history(self.mirror, head.sha, since or None, until)
-        begins = tuple(git.shallow_commits(self.mirror, line))
+        shallow = read_shallow(self.mirror)
+        begins = tuple(commit.sha for commit in line if commit.sha in shallow)
         if selection.walk == "tags":
             line, begins = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:

@@ -113,7 +113,10 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
         for place, now in documents.items()
     ]
     missing = recorded.keys() - {_subject(now) for now in documents.values()}
-    every += [_missing(recorded[subject]) for subject in missing]
+    for document in (recorded[subject] for subject in missing):
+        # The branch itself may have suppressed the evidence.
+        before, detail = verdict_text(document), "the run has no evidence of it"
+        every.append(Change("missing", *_about(document), before, "", detail, _commit(document)))
     different = [change for change in every if change is not None]
     return sorted(different, key=Change.order)
 
@@ -121,12 +124,6 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
 def _subject(document: Document) -> tuple[str, str, str, str]:
     written = document["boundary"]["written"] if not document["bug_id"] else ""
     return document["target"], document["bug_id"], written, document["law"] or ""
-
-
-def _missing(recorded: Document) -> Change:
-    """Return a change for evidence that only the base has. The branch itself may have suppressed it."""
-    detail = "the run has no evidence of it"
-    return Change("missing", *_about(recorded), verdict_text(recorded), "", detail, _commit(recorded))
 
 
 def _about(document: Document) -> tuple[str, str, str, str, Brief]:

@@ -66,8 +66,11 @@ class WorkCopy:
         if not roots:
             paths = ", ".join(root.path for root in self._target.roots)
             raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {paths}")
+        untouched = False
         try:
-            if not self._untouched():
+            with suppress(OSError):  # measured code may have removed the folder
+                untouched = stamp(self._top) == self._stamp
+            if not untouched:
                 self._empty()
             self._write(roots)
         except MissingObjectError as error:
@@ -180,12 +183,6 @@ class WorkCopy:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
             self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
-
-    def _untouched(self) -> bool:
-        """Return True if measured code did not change the copy since it was written."""
-        with suppress(OSError):
-            return stamp(self._top) == self._stamp
-        return False
 
 
 _LEADS_OUT = "a symbolic link that leads out of the checkout"

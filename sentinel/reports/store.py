@@ -32,7 +32,7 @@ from sentinel.reports import lines
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
 from sentinel.reports.lines import Facts, Recipes
-from sentinel.sources.home import replace_file
+from sentinel.sources import home
 from sentinel.values.documents import DocumentError, json_data, read_data
 from sentinel.values.files import GENERATED, regular_bytes
 
@@ -190,8 +190,7 @@ def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
     :raises SentinelError: if the folder is not writable.
     """
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, text)
+        home.write_atomically(file, text)
     except OSError as error:
         raise _cannot_write(file.parent, error, otherwise) from error
 

@@ -151,8 +151,11 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     with locks.no_pruning(home.checkouts):
         content = read_json(record)
         entries = _whole(folder, content) if content is not None and content.get("tree") == tree else None
-        left_out = None if content is None or entries is None else _left_out(content)
-        if entries is None or left_out is None:
+        if content is None or entries is None:
+            return None
+        try:
+            left_out = tuple(LeftOut(*row) for row in content["left_out"])
+        except (KeyError, TypeError):
             return None
         locks.mark_used(home.checkouts, folder)
     with suppress(OSError):  # the store may be read-only
@@ -172,13 +175,6 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
         dirty=bool(facts.get("dirty", False)),
         left_out=left_out,
     )
-
-
-def _left_out(record: Mapping[str, Any]) -> tuple[LeftOut, ...] | None:
-    """Return the recorded omissions of a checkout, or None if the record is damaged."""
-    with suppress(KeyError, TypeError):
-        return tuple(LeftOut(*several) for several in record["left_out"])
-    return None
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:

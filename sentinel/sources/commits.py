@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.sources.gitbinary import run, run_checked
-from sentinel.sources.gitrefs import read_shallow
 
 _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
 _RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post)?[._-]?\d*)*")
@@ -134,21 +133,13 @@ def releases(mirror: Path) -> list[Tag]:
     return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
 
 
-def shallow_commits(mirror: Path, commits: Iterable[Commit]) -> list[str]:
-    """Return the shas of the commits whose parents are missing because the mirror is shallow."""
-    shallow = read_shallow(mirror)
-    return [commit.sha for commit in commits if commit.sha in shallow]
-
-
 def _read(mirror: Path, *arguments: str) -> list[Commit]:
     out = run_checked(mirror, "log", f"--format=tformat:{_FORMAT}", *arguments, "--")
     fields = out.decode("utf-8", "replace").split("\0")
-    return [_commit(fields[n : n + 5]) for n in range(0, len(fields) - 5, 5)]
-
-
-def _commit(fields: Sequence[str]) -> Commit:
-    sha, tree, parents, seconds, subject = fields
-    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(seconds), subject)
+    commits = []
+    for sha, tree, parents, seconds, subject in (fields[n : n + 5] for n in range(0, len(fields) - 5, 5)):
+        commits.append(Commit(sha.strip(), tree, tuple(parents.split()), _utc(seconds), subject))
+    return commits
 
 
 def _utc(seconds: str) -> str:

@@ -65,11 +65,6 @@ class GitTrees:
         return mode, name
 
 
-def _mode(digits: bytes) -> str:
-    """Return git's view of a tree entry's mode. An entry that is not a file, link or folder is a submodule."""
-    return _MODES.get(digits) or (FILE if stat.S_IFMT(int(digits, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
-
-
 def _parse(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
     r"""Yield the entries of a tree object; each is ``<mode> <name>\0<20 bytes>``."""
     at = 0
@@ -78,5 +73,8 @@ def _parse(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
         end = content.index(b"\0", space)
         name = content[space + 1 : end].decode("utf-8", "surrogateescape")
         if not is_ignored(name):
-            yield name, (_mode(content[at:space]), content[end + 1 : end + 21].hex())
+            digits = content[at:space]
+            is_file = stat.S_IFMT(int(digits, 8) & 0o177777) == stat.S_IFREG
+            mode = _MODES.get(digits) or (FILE if is_file else SUBMODULE)  # as git does
+            yield name, (mode, content[end + 1 : end + 21].hex())
         at = end + 21

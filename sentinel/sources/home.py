@@ -26,8 +26,11 @@ from sentinel.sources.locks import hold, lock
 _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
-def replace_file(file: Path, text: str) -> None:
-    """Write a file atomically. If an error or interruption occurs, the old file stays."""
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file, and its folder if needed. A reader sees the old or the new content; after an error or interruption
+    the old file stays.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.parent)
     temporary, handle = _create_temporary(file)
     try:
@@ -142,12 +145,6 @@ def writing(path: Path) -> Iterator[None]:
         raise SentinelError(
             f"cannot write to {path}: {error.strerror or error}; set SENTINEL_HOME to a writable folder"
         ) from error
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file and its folder. A reader sees the old or the new content, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -46,6 +46,19 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def free_locks(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the lock files whose process has ended. Each is held until the next is requested."""
+    for file in folder.glob(pattern):
+        try:
+            handle = hold(file, wait=False)
+        except BlockingIOError:
+            continue
+        try:
+            yield file
+        finally:
+            os.close(handle)
+
+
 _guard = threading.Lock()
 _users: dict[tuple[int, Path], tuple[int, set[str]]] = {}
 

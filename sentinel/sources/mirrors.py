@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +16,7 @@ from sentinel.sources import git_objects, gitrefs, transfers
 from sentinel.sources.adding import copy_objects, open_directory, open_tar
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
-from sentinel.sources.locks import hold, locked
+from sentinel.sources.locks import free_locks, locked
 from sentinel.sources.resolving import resolve
 from sentinel.sources.urls import base_name, check_url, is_url, local_path, redact
 from sentinel.targets import Target
@@ -235,15 +234,8 @@ class MirrorStore:
     def sweep(self) -> None:
         """Remove what interrupted runs left behind, for each target whose lock is free."""
         with writing(self.home.path):
-            for lock in self.home.mirrors.glob(".*.lock"):
-                try:
-                    handle = hold(lock, wait=False)
-                except BlockingIOError:
-                    continue
-                try:
-                    self._sweep(lock.name[1:].removesuffix(".lock"))
-                finally:
-                    os.close(handle)
+            for lock in free_locks(self.home.mirrors, ".*.lock"):
+                self._sweep(lock.name[1:].removesuffix(".lock"))
 
     def _locked(self, target: str) -> AbstractContextManager[None]:
         return locked(self.home.mirrors / f".{safe_name(target)}.lock")

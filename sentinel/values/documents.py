@@ -502,21 +502,23 @@ def _json(text: str) -> Any:
 
     :raises DocumentError: if it is invalid; line 0 means that the position is unknown.
     """
+
+    def reject_constant(name: str) -> Any:
+        # The first constant outside a string. Strings are replaced by blanks of the same length, which keeps the offsets.
+        constant = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
+        advice = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
+        raise _json_error(text, constant.start() if constant else 0, advice)
+
     try:
         data = standard.loads(
             text,
             object_pairs_hook=_unique_keys,
             parse_int=_integer,
             parse_float=_real,
-            parse_constant=_reject_constant,
+            parse_constant=reject_constant,
         )
     except standard.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
-    except _ConstantError as error:
-        # The first constant outside a string. Strings are replaced by blanks of the same length, which keeps the
-        # offsets.
-        constant = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
-        raise _json_error(text, constant.start() if constant else 0, str(error)) from None
     except RecursionError:
         raise _here(f"nested deeper than {MAX_DEPTH} levels") from None
     literal = (
@@ -549,11 +551,3 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         duplicate = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
         raise _here(f"duplicate key {duplicate!r} in an object")
     return table
-
-
-class _ConstantError(ValueError):
-    pass
-
-
-def _reject_constant(name: str) -> Any:
-    raise _ConstantError('JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes')
