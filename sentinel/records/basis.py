@@ -68,9 +68,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
 
 
 def deciding_digest(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """Return a digest of what decides about a target besides its code: recipes, laws, contracts and Sentinel's modules.
-    Laws and contracts may come from other packages.
-    """
+    """Return a digest of recipes, laws, contracts and Sentinel's modules: what decides besides the target's code."""
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}

@@ -83,9 +83,7 @@ class ClosureVerdicts:
                     self._remember(entry, closure)
 
     def find(self, revision: Revision, commit: str, lineage: Lineage) -> ClosureVerdict | None:
-        """Return the stored verdict of a revision if it was measured at a commit that vouches for ``commit``; otherwise
-        None.
-        """
+        """Return the stored verdict of a revision, from a commit that vouches for ``commit``; None if there is none."""
         for closure in reversed(list(self._recent.values())):
             for entry in self._by_answers.get((closure.id, revision.answers(closure)), ()):
                 if lineage.vouches(entry.commit, commit):

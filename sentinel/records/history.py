@@ -174,9 +174,7 @@ def plain_commit(commit: Commit) -> dict[str, Any]:
 
 
 def state_of(verdict: str, kind: str) -> str | None:
-    """Return ``reproduced``, ``fixed`` or ``changed``; ``absent`` if the code is not in this version; None if
-    undecided.
-    """
+    """Return ``reproduced``, ``fixed`` or ``changed``; ``absent`` if this version lacks the code; None if undecided."""
     if verdict in ("reproduced", "fixed", "changed"):
         return verdict
     return "absent" if kind == "not-in-this-version" else None

@@ -49,8 +49,8 @@ def story(record: History, width: int = 72) -> list[str]:
     lines += [f"  {change_text(change)}" for change in record["changes"]]
     if not record["changes"]:
         decided = sum(run["commits"] for run in record["runs"] if run["verdict"] not in UNDECIDED)
-        same = f"the same verdict at all {decided} decided commits" if decided else "no commit could be decided"
-        lines.append(f"  {same}, of {record['commits']}")
+        same = "the same verdict at all decided revisions" if decided else "nothing could be decided"
+        lines.append(f"  {same} ({decided} of {count(record['commits'], record)})")
     for lifetime in record["spells"]:
         lines.append(f"  {lifetime_text(lifetime)}")
     affected = releases_with_bug(record)

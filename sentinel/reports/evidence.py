@@ -87,8 +87,8 @@ _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, sort_keys=True).e
 
 
 def to_json(value: Any, step: str = "  ", indent: str = "", flat: bool = False) -> str:
-    """Return JSON with one line per row of numbers. ``json.dumps(indent=...)`` writes each number of a tensor on its
-    own line.
+    """Return JSON with one line per row of numbers; ``json.dumps(indent=...)`` writes one line per number.
+
     :param flat: write a mapping of scalars on one line, too.
     """
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()

@@ -147,9 +147,7 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return the texts of values side by side, as :func:`show` does. If two texts differ only later, they are shown
-    from there.
-    """
+    """Return the texts of values as :func:`show` does. If only later parts differ, the texts begin there."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:

@@ -27,9 +27,7 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """Return the failures, the worst first, then the table of the run. Rows that do not fit, and laws that hold, are
-    counted.
-    """
+    """Return the failures, the worst first, and the table of the run; the rest is counted."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]

@@ -13,9 +13,7 @@ Row = tuple[Any, ...]
 
 
 def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
-    """Return the wrong elements of evidence as rows of place, observed and right value, and the number of compared
-    elements.
-    """
+    """Return the wrong elements of evidence as rows (place, observed, right), and how many elements were compared."""
     rows: list[Row] = []
     count = 0
     for item in document["comparison"]:
@@ -28,8 +26,8 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """Return the elements of a value that differ from the right value; both values as a whole if their structures
-    differ.
+    """Return the elements that differ from the right value; both values as a whole if their structures differ.
+
     :param others: further values whose elements are added to each row (None if one lacks the element).
     """
     here, there, *more = (dict(flat(each, key)) for each in (value, right, *others))

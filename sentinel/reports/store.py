@@ -124,8 +124,8 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
 
 
 def _is_damaged(raw: bytes, text: str) -> bool:
-    """Return True for incomplete evidence, for example after a power failure: invalid JSON that begins like evidence,
-    or only zeros.
+    """Return True for incomplete evidence (after a power failure): only zeros, or invalid JSON that begins like
+    evidence.
     """
     start, written = text[: text.index(":")].encode(), raw.rstrip(b"\0")
     try:
@@ -402,8 +402,8 @@ def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
 
 
 def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
-    """Return the JSON files below a place of a folder, sorted by path. Links are not followed: in an untrusted folder
-    they could lead anywhere.
+    """Return the JSON files below a place of a folder, sorted by path. Links are not followed: they could lead
+    anywhere.
     """
     with suppress(OSError, SentinelError):
         return sorted(file for file in own(directory, place).rglob("*.json") if file.is_file())

@@ -143,11 +143,9 @@ def _extract(path: Path, scratch: Path) -> None:
                 assert content is not None
                 with content, place.open("xb") as file:
                     shutil.copyfileobj(content, file)
-    except OSError as error:
-        if error.errno in _DISK_ERRORS:
+    except (OSError, tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise
-        raise SentinelError(f"{path} is not a complete tar: {error}") from error
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
         raise SentinelError(f"{path} is not a complete tar: {error}") from error
 
 
@@ -205,9 +203,7 @@ def _check_whole(pack: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file. A hard link would let a writer of the origin change the mirror, and a chmod in the mirror reach the
-    origin.
-    """
+    """Copy a file. With a hard link, a change of the origin would change the mirror, and vice versa."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

@@ -162,9 +162,7 @@ def own_commit() -> str:
 
 
 def common_dir(git_dir: Path) -> Path:
-    """Return the folder that has the objects and refs: the main git directory, if this one belongs to a linked work
-    tree.
-    """
+    """Return the folder of objects and refs; for a linked work tree, that of the main git directory."""
     path = small_text(git_dir / "commondir")
     return git_dir if path is None else Path(os.path.normpath(git_dir / path.strip()))
 

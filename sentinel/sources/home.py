@@ -27,9 +27,7 @@ _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a file, and its folder if needed. A reader sees the old or the new content; after an error or interruption
-    the old file stays.
-    """
+    """Write a file, and its folder if needed. A reader sees the old or the new content, also after an interruption."""
     file.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.parent)
     temporary, handle = _create_temporary(file)
@@ -157,9 +155,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """Return the first 64 KiB of a file in an untrusted folder; None if it is not a regular file, as reading a pipe or
-    device could block for ever.
-    """
+    """Return the first 64 KiB of a regular file, otherwise None: reading an untrusted pipe could block for ever."""
     try:
         if not path.is_file():
             return None
@@ -170,9 +166,7 @@ def small_text(path: Path) -> str | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, including read-only folders in it; of a symbolic link, only the link. A missing path is not an
-    error.
-    """
+    """Remove a folder with its read-only folders, or a symbolic link itself. A missing path is not an error."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
         return

@@ -91,9 +91,7 @@ def make_blank(path: Path) -> None:
 
 
 def remove_half_packs(path: Path) -> None:
-    """Remove what an interrupted transfer or copy left: packs without index (the index is written last), and git's
-    ``.keep`` files.
-    """
+    """Remove packs without index, which interrupted transfers leave, and git's ``.keep`` files."""
     packs = path / "objects" / "pack"
     for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
         if file.suffix == ".keep" or not file.with_suffix(".idx").exists():

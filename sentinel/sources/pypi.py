@@ -194,9 +194,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Read at most one byte more than the declared size: ``read()`` without a limit would allocate gigabytes for a
-    forged wheel.
-    """
+    """Read one byte beyond the declared size at most: for a forged wheel ``read()`` would allocate gigabytes."""
     with archive.open(info) as file:
         return file.read(info.file_size + 1)
 

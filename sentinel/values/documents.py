@@ -119,9 +119,7 @@ def _scalar(event: Any) -> Any:
 
 
 def _plain(event: Any) -> bool:
-    """Return True if a scalar has no quotes. For these the C parser sets the style to an empty text, the other parser
-    to None.
-    """
+    """Return True if a scalar has no quotes. Its style is empty in the C parser, and None in the Python parser."""
     return not event.style and bool(event.implicit[0])
 
 
@@ -504,7 +502,7 @@ def _json(text: str) -> Any:
     """
 
     def reject_constant(name: str) -> Any:
-        # The first constant outside a string. Strings are replaced by blanks of the same length, which keeps the offsets.
+        # Find the first constant outside a string. Blanks of the same length replace strings, which keeps the offsets.
         constant = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
         advice = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
         raise _json_error(text, constant.start() if constant else 0, advice)

@@ -198,9 +198,7 @@ class Radar:
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Return True if a boundary reaches changed code, a signal function has changed, or a changed file registers a
-        function.
-        """
+        """Return True if a boundary or signal function is affected, or a changed file registers a function."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
