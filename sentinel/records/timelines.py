@@ -80,13 +80,11 @@ def heading(record: History) -> str:
 def releases(record: History) -> list[str]:
     """Return one line per release with its verdict."""
     width = max(len(item["name"]) for item in record["releases"])
-    return [
-        f"  {item['name']:<{width}}  {item['date'][:10]}  {item['verdict']}{_kind(item)}" for item in record["releases"]
-    ]
-
-
-def _kind(item: History) -> str:
-    return f" ({item['kind']})" if item["kind"] else ""
+    lines = []
+    for item in record["releases"]:
+        kind = f" ({item['kind']})" if item["kind"] else ""
+        lines.append(f"  {item['name']:<{width}}  {item['date'][:10]}  {item['verdict']}{kind}")
+    return lines
 
 
 def change_text(change: History) -> str:

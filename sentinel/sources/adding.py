@@ -55,7 +55,9 @@ def open_tar(path: Path, scratch: Path) -> Origin:
     object.
     """
     _extract(path, scratch)
-    git_dir = next((folder for folder in _folders(scratch, 3) if _git_dir(folder) == folder), None)
+    below = (folder for depth in (1, 2, 3) for folder in sorted(scratch.glob("/".join("*" * depth))))
+    folders = [scratch, *(folder for folder in below if folder.is_dir())]
+    git_dir = next((folder for folder in folders if _git_dir(folder) == folder), None)
     if git_dir is None:
         raise SentinelError(f"{path} does not contain a git directory (a folder with HEAD and objects)")
     if (git_dir / "objects" / "info" / "alternates").exists():
@@ -98,14 +100,6 @@ def _object_directories(objects: Path) -> list[Path]:
                 raise SentinelError(f"{borrower.parent} borrows objects from {other}, which does not exist")
             directories.append(other)
     return directories
-
-
-def _folders(path: Path, depth: int) -> Iterator[Path]:
-    yield path
-    if depth:
-        for child in sorted(path.iterdir()):
-            if child.is_dir():
-                yield from _folders(child, depth - 1)
 
 
 def _extract(path: Path, scratch: Path) -> None:

@@ -281,7 +281,7 @@ class Objects:
     def read(self, name: str, kind: str = "blob", most: int | None = None) -> bytes:
         """Return the content of an object.
 
-        :raises MissingObjectError: if there is no object of this name and kind.
+        :raises MissingObjectError: if it has no object of this name and kind.
         :raises LargeObjectError: if it has more than ``most`` bytes.
         """
         try:

@@ -26,7 +26,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
     Only pull requests are fetched: ``pull/N/head`` if the mirror lacks it, and the pull request ``pull`` of a pin if
     the mirror lacks a full sha.
 
-    :raises Unavailable: if there is no such commit; the message suggests similar names.
+    :raises Unavailable: if it has no such commit; the message suggests similar names.
     """
     refs = gitrefs.read_refs(mirror)
     match = _PULL.fullmatch(name)

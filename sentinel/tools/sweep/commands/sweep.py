@@ -72,7 +72,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     recipes = find_recipes(catalog, (target.name,), arguments.bug)
     if not recipes:
-        raise NothingExamined(f"there are no recipes of {target.name}; create one with `sentinel recipe new`")
+        raise NothingExamined(f"{target.name} has no recipes; create one with `sentinel recipe new`")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise SentinelError(f"--jobs {arguments.jobs}: it must be at least 1")
     with progress() as tell:
