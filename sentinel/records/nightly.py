@@ -66,9 +66,7 @@ class Change:
 
     @property
     def worse(self) -> bool:
-        """Whether a pull request must not be merged with this change: a new bug, or a verdict that differs from the
-        recorded one without a reason in :attr:`why_not_worse`.
-        """
+        """Whether a pull request must not be merged with this change; if not, :attr:`why_not_worse` has the reason."""
         return not self.why_not_worse
 
     @property

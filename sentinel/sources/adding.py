@@ -44,7 +44,7 @@ def open_directory(path: Path) -> Origin:
             "give a clone, a bare repository, or a tar of one"
         )
     if "objectformat" in (small_text(git_dir / "config") or "").lower().replace(" ", ""):
-        raise SentinelError(f"{path} is not a sha1 repository; only those are supported")
+        raise SentinelError(f"{path} uses another hash than SHA-1, which is not supported")
     return git_dir, tuple(_object_directories(git_dir / "objects"))
 
 

@@ -15,7 +15,7 @@ _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
 _RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post)?[._-]?\d*)*")
 _PULL = re.compile(r"\(#(\d{1,9})\)\s*$|^Merge pull request #(\d{1,9}) ", re.ASCII)
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-#: Seconds that one question about the history of a file may take.
+#: Time limit in seconds for searching the history of a file.
 _PATIENCE = 20
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -160,10 +160,10 @@ def is_moment(text: str) -> bool:
 
 
 def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> bool | None:
-    """Return whether an earlier commit touched one of these paths; with a name, whether one of them bound it there.
+    """Return True if an earlier commit changed one of these paths; with ``name``, if one of these files bound it.
 
-    :param name: of a function, a class, an import or a variable.
-    :return: None if git cannot tell, for one because the mirror lacks the commit.
+    :param name: the name of a function, class, import or variable.
+    :returns: None if git fails or exceeds the time limit, for example because the mirror lacks the commit.
     """
     bound = f"(def|class) +{name}[^a-zA-Z0-9_]|import.*[^a-zA-Z0-9_]{name}|^ *{name} *[:=]"
     pickaxe = ["--pickaxe-regex", "-S", bound] if name else []

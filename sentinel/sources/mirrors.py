@@ -136,7 +136,7 @@ class MirrorStore:
         """
         upstream = check_url(origin if origin and is_url(origin) else target.repository)
         if origin is not None and origin.startswith("-"):
-            raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-', as an option does")
+            raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-' like an option")
         with writing(self.home.path), self._locked(target.name):
             self._sweep(target.name)
             scratch = Path(tempfile.mkdtemp(prefix=f".part-{target.name}-", dir=self.home.mirrors))
