@@ -68,7 +68,7 @@ def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Comm
             )
         if (entry.verdict == "reproduced") != (name == "bad"):
             raise SentinelError(
-                f"the {name} commit {which.sha[:9]} is {entry.verdict}; exactly the bad one must be reproduced"
+                f"the {name} commit {which.sha[:9]} is {entry.verdict}; only the bad commit must be reproduced"
             )
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:

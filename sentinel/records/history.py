@@ -203,7 +203,7 @@ def _gist(reason: str) -> str:
 
 # -- from a line to a history -----------------------------------------------------------------------------------------
 
-#: (state before, state after) -> change; ``""`` if no state is before
+#: (state before, state after) -> change; ``""`` before the first
 _CHANGES = {
     ("", "reproduced"): "present",
     ("absent", "fixed"): "appeared",
