@@ -51,7 +51,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "observation": (lambda d: d["observation"][""]["loss"].update(tensor=27.0), "loss: 27.0 recorded, 26.0 now"),
     "behaviour": (lambda d: d["observed_bad_behavior"].update(loss=99.0), "observed_bad_behavior.loss: 99.0 recorded"),
     "comparison": (lambda d: d["comparison"][0].update(unpatched=99.0), "comparison.loss.unpatched: 99.0 recorded"),
-    "expectation": (lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0), "expectation: the evidence says"),
+    "expectation": (lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0), "expectation: the evidence differs from"),
     "scenario": (lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"), "scenario: loss_agg_mode is not"),
     "more scenario": (
         lambda d: d["scenario"]["variants"].update(other={}),
@@ -94,7 +94,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
     "boundary": (_of_the_standard_library, "'os.system' is outside the target's package tiny"),
     "another bug": (_of_another_bug, "is of tiny ANOTHER, not of what it says"),
     "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
-    "target": (lambda d: d.update(target="nope"), "no adapter for target 'nope'"),
+    "target": (lambda d: d.update(target="nope"), "no adapter of target 'nope'"),
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),

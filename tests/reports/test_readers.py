@@ -120,7 +120,7 @@ def test_plain_where_colours_or_room_are_missing(results, how):
 def test_a_failure_is_explained(decide):
     text = explain(decide("fixed"), "pytest 'recipes/roll/X.yaml::git:c09bc8b'")
     assert text.split("\n") == [
-        "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is not), expected reproduced",
+        "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is absent), expected reproduced",
         "token-mean sums masked tokens",
         "",
         "boundary: roll.utils.functionals.agg_loss (roll/utils/functionals.py:312 at commit c09bc8bc9f43)",
