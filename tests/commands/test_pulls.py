@@ -257,7 +257,7 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     monkeypatch.setattr(Radar, "_decide", stopping)
     stopped = run_sentinel("pulls", "tiny")
     assert (stopped.status, looked) == (130, [3, 2])
-    assert "what was decided is kept" in stopped.err
+    assert "results are stored" in stopped.err
     assert run_sentinel("pulls", "tiny").status == 0
     assert looked == [3, 2, 2, 1]
     [file] = Path(os.environ["SENTINEL_HOME"]).glob("history/tiny/pulls/*.jsonl")

@@ -51,7 +51,10 @@ FORGERIES: dict[str, tuple[Change, str]] = {
     "observation": (lambda d: d["observation"][""]["loss"].update(tensor=27.0), "loss: 27.0 recorded, 26.0 now"),
     "behaviour": (lambda d: d["observed_bad_behavior"].update(loss=99.0), "observed_bad_behavior.loss: 99.0 recorded"),
     "comparison": (lambda d: d["comparison"][0].update(unpatched=99.0), "comparison.loss.unpatched: 99.0 recorded"),
-    "expectation": (lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0), "expectation: the evidence differs from"),
+    "expectation": (
+        lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0),
+        "expectation: the evidence differs from",
+    ),
     "scenario": (lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"), "scenario: loss_agg_mode is not"),
     "more scenario": (
         lambda d: d["scenario"]["variants"].update(other={}),
