@@ -55,7 +55,7 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0),
         "expectation: the evidence differs from",
     ),
-    "scenario": (lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"), "scenario: loss_agg_mode is not"),
+    "scenario": (lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"), "scenario: loss_agg_mode differs"),
     "more scenario": (
         lambda d: d["scenario"]["variants"].update(other={}),
         "scenario: the evidence has other variants",

@@ -81,7 +81,7 @@ def test_a_reason_is_told_only_where_something_is_wrong(decide):
 
 
 def test_a_law_shows_what_it_demands(decide):
-    broken = Comparison("outlier.advantages", [1.0], None, [0.0], None, False, "[0]: 1.0 row_cells 0.0")
+    broken = Comparison("outlier.advantages", [1.0], None, [0.0], None, False, "[0]: 1.0 beside 0.0")
     text = explain(decide(comparisons=(broken,), law="masked_values_have_no_influence"))
     assert "unpatched" not in text
     assert "law: masked_values_have_no_influence" in text
@@ -131,7 +131,7 @@ def test_a_failure_is_explained(decide):
         "per_token_gradient  [[0.5, 0.0], [0.5, 0.0]]  [[0.5, 0.5], [0.5, 0.5]]  [[0.5, 0.0], [0.5, 0.0]]  fixed",
         "",
         "loss: 24 too small",
-        "per_token_gradient: element [0][1]: 0.5 row_cells 0.0",
+        "per_token_gradient: element [0][1]: 0.5 beside 0.0",
         "",
         "repeat: pytest 'recipes/roll/X.yaml::git:c09bc8b'",
     ]
