@@ -575,7 +575,7 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
             ["tiny", "git:main", "git:main", "--boundary", "agg_los"],
             "does not bind 'agg_los'; the nearest bound function is tiny.losses.agg_loss",
         ),
-        (["tiny", "git:main", "git:main", "--examples", "0"], "at least one scenario has to be drawn"),
+        (["tiny", "git:main", "git:main", "--examples", "0"], "must be at least 1"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
