@@ -38,10 +38,11 @@ class Row:
     """Sorted by target, bug and ref, so that the order in which processes finish does not show.
 
     :ivar what: the bug id, or the law and its boundary.
-    :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
+    :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``, ``xfailed``; empty outside pytest.
     :ivar law: whether it is about a law that was searched with, and no recipe's bug.
     :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
     :ivar cause: why the adapter and the revision do not fit, where that is so.
+    :ivar is_failed_bug: whether it is a known bug that fails at a ref without an expectation.
     """
 
     target: str
@@ -52,6 +53,7 @@ class Row:
     reason: str
     law: bool = False
     cause: str = ""
+    is_failed_bug: bool = False
 
     @property
     def quiet(self) -> bool:
@@ -80,6 +82,8 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
         _reason(document, why, outcome),
         not document["bug_id"] and bool(document["law"]),
         why if document["kind"] in _MISFIT and outcome != "passed" else "",
+        (document["verdict"], document["expect"], outcome) == ("reproduced", None, "failed")
+        and bool(document["bug_id"]),
     )
 
 
@@ -113,7 +117,7 @@ def held(rows: Sequence[Row]) -> list[str]:
         lines.append(
             f"{target}: {holds}"
             + (f", {mute} had nothing to look at" if mute else "")
-            + (f", {broken} broken by bugs that fail already" if broken else "")
+            + (f", {broken} broken by known bugs" if broken else "")
         )
     return lines
 

@@ -48,7 +48,7 @@ _HERE = PurePosixPath()
 class RunItem:
     """One pytest item of a run.
 
-    :ivar outcome: ``passed``, ``failed`` or ``skipped``.
+    :ivar outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
     :ivar evidence: its evidence, relative to the report folder; empty where it left none.
     """
 

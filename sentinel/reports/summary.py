@@ -8,9 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
+from sentinel.recipes.grades import grade, order, root
+from sentinel.reports.brief import command
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
 
@@ -21,7 +24,7 @@ _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
 _FEW = 3  # more lines than these that say the same are one
 _LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
-_OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
+_OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim", "xfailed": "yellow"}
 
 
 def summary(
@@ -32,23 +35,27 @@ def summary(
     width: int = 100,
     environ: Mapping[str, str] | None = None,
     every: bool = True,
+    commands: Sequence[str] = (),
 ) -> str:
     """Write the summary of a run.
 
     :param results: each evidence document with pytest's outcome of its item.
     :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the table
         is plain aligned text in which nothing is cut or wrapped, whatever the width.
-    :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
+    :param every: whether each item has its line; else items that did not fail share one if their reason is the same,
+        and so do items that could not be decided. Known bugs that fail are listed below the table alone.
+    :param commands: the command that repeats each item, if it is known better than the evidence says it.
     """
     results = list(results)
+    bugs = _failed_bugs(results, commands)
     rows = sorted(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    told = [item for item in loud if item.cause and item.outcome == "skipped"]  # `outline` has a line for each cause
+    told = [item for item in loud if _is_told(item)]
     shown = loud if every else _grouped([item for item in loud if item not in told])
     table = _rich(shown, width) if styled and shown else _plain(shown)
-    last = [*held(rows), *outline(results), legend()]
+    last = [*bugs, *held(rows), *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
@@ -56,6 +63,34 @@ def summary(
     if not rows:
         return "\n".join(["nothing was decided", *last[len(last) - 1 :]])
     return "\n".join([*([table] if shown else []), *last])
+
+
+def _is_told(item: Row) -> bool:
+    """Return True if other lines than the table's say everything about an item."""
+    if item.outcome == "skipped":  # `outline` has a line for each cause
+        return bool(item.cause) or item.verdict == "inconclusive"
+    return item.is_failed_bug  # `_failed_bugs` lists it
+
+
+def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
+    """List the known bugs that failed, by root cause, the worst first, each with the command that repeats it."""
+    groups: dict[tuple[str, str], list[tuple[Mapping[str, Any], str]]] = {}
+    for (document, outcome), again in zip_longest(results, commands):
+        if row(document, outcome).is_failed_bug:
+            recipe = document["recipe"]["document"]
+            groups.setdefault((document["target"], root(recipe)), []).append((document, again or command(document)))
+    lines = []
+    for group in sorted(groups.values(), key=lambda group: min(_order(document) for document, _ in group)):
+        group.sort(key=lambda item: _order(item[0]))
+        worst = group[0][0]
+        grades = grade(worst["recipe"]["document"])
+        lines.append(f"  {worst['title']}" + (f" ({grades})" if grades else ""))
+        lines += [f"    {again}" for _, again in group]
+    return ["known bugs that fail, by root cause, the worst first:", *map(visible, lines)] if lines else []
+
+
+def _order(document: Mapping[str, Any]) -> tuple[object, ...]:
+    return order(document["recipe"]["document"]), document["bug_id"], document["ref"]
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
@@ -69,7 +104,7 @@ def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
     """Count what was not decided by cause, ``verdict: cause``."""
-    return dict(Counter(map(_cause, _undecided(row(document, outcome) for document, outcome in results))))
+    return dict(Counter(map(cause_of, _undecided(row(document, outcome) for document, outcome in results))))
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
@@ -92,24 +127,29 @@ def causes(reasons: Iterable[str]) -> list[str]:
     reasons = list(reasons)
     if len(reasons) == 1:
         return reasons
-    counts = Counter(map(_cause, reasons))
-    first = {_cause(reason): reason for reason in reversed(reasons)}
+    counts = Counter(map(cause_of, reasons))
+    first = {cause_of(reason): reason for reason in reversed(reasons)}
     lines = [f"{count}: {first[cause] if count == 1 else cause}" for cause, count in counts.most_common(_MOST_CAUSES)]
     more = len(counts) - len(lines)
     return [*lines, f"and {more} more cause{'' if more == 1 else 's'}"] if more else lines
 
 
-def _cause(reason: str) -> str:
+def cause_of(reason: str) -> str:
+    """Return a reason without the names of commits and trees."""
     return _NAMES.sub("…", reason)
 
 
 def _grouped(rows: Sequence[Row]) -> list[Row]:
-    """Group items that did not fail and have the same verdict for the same reason."""
+    """Group items that did not fail, or that could not be decided, if they have one verdict for one reason."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
-        alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
-        groups.setdefault((item.target, item.verdict, item.outcome, _cause(item.reason), *alone), []).append(item)
-    return [item for group in groups.values() for item in (_together(group) if len(group) > _FEW else group)]
+        alone = (item.what, item.ref) if item.outcome in ("failed", "") and item.verdict not in UNDECIDED else ()
+        groups.setdefault((item.target, item.verdict, item.outcome, cause_of(item.reason), *alone), []).append(item)
+    return [
+        item
+        for (_, verdict, *_), group in groups.items()
+        for item in (_together(group) if len(group) > (1 if verdict in UNDECIDED else _FEW) else group)
+    ]
 
 
 def _together(rows: Sequence[Row]) -> list[Row]:
@@ -119,7 +159,7 @@ def _together(rows: Sequence[Row]) -> list[Row]:
 
     # A bug may have several recipes (sentinel.recipes.grades.counted); a line of the table stands for recipes.
     noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "recipe"
-    reason = rows[0].reason if len({item.reason for item in rows}) == 1 else _cause(rows[0].reason)
+    reason = rows[0].reason if len({item.reason for item in rows}) == 1 else cause_of(rows[0].reason)
     return [
         replace(
             rows[0],

@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.grades import order, root
 from sentinel.reports.store import holds_evidence, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
@@ -23,13 +24,29 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Return the recipes that options select. Recipes that are named by their paths come later, at collection."""
+    """Return the recipes that options select: each target's worst first, those of one root cause together.
+
+    Recipes that are named by their paths come later, at collection.
+    """
     recipes: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
         recipes = find_recipes(catalog, settings.targets, settings.bugs)
     elif settings.recipes:
         recipes = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
-    return recipes
+    worst: dict[tuple[str, str], tuple[int, int]] = {}
+    for recipe in recipes:
+        cause = recipe.target, root(recipe.document)
+        worst[cause] = min(order(recipe.document), worst.get(cause, order(recipe.document)))
+    targets = list(dict.fromkeys(recipe.target for recipe in recipes))
+    return sorted(
+        recipes,
+        key=lambda recipe: (
+            targets.index(recipe.target),
+            worst[recipe.target, root(recipe.document)],
+            root(recipe.document),
+            order(recipe.document),
+        ),
+    )
 
 
 def require_folders(settings: Settings) -> None:
