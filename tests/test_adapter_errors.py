@@ -93,7 +93,7 @@ def test_no_number_is_made_of_bookkeeping(use, pytester, fixed_tree):
     result = run_with(pytester, f"counter = bookkeeping()\n    return {{'loss': {use}}}", fixed_tree)
     assert result.parseoutcomes()["failed"] == 1
     assert "passed" not in result.parseoutcomes()
-    result.stdout.fnmatch_lines(["*the adapter is older than this revision: the answer is made of 'scale', which it*"])
+    result.stdout.fnmatch_lines(["*the adapter is older than this revision: the result contains 'scale', which *"])
 
 
 # -- a function that has moved ----------------------------------------------------------------------------------------

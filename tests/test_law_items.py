@@ -88,7 +88,7 @@ def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pyte
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
     if selected:
-        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that fail already"])
+        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by known bugs"])
     evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
     assert evidence["verdict"] == "reproduced"
 
@@ -198,7 +198,7 @@ def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, mo
     decided: list[str] = []
     monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))
     result = run(pytester, *known, "-v", "-rs", "--sentinel-laws=quick")
-    assert re.search(r"SKIPPED \[[2-9]\].*known, and failed already: DEMO-REJECTED-ROW", str(result.stdout))
+    assert re.search(r"SKIPPED \[[2-9]\].*known, and reported already: DEMO-REJECTED-ROW", str(result.stdout))
     assert decided.count("DEMO-REJECTED-ROW") == 1
     last_recipe = max(
         n for n, line in enumerate(result.outlines) if "DEMO-REJECTED-ROW.yaml::" in line and "%]" in line

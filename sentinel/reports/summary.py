@@ -148,7 +148,7 @@ def _grouped(rows: Sequence[Row]) -> list[Row]:
     return [
         item
         for (_, verdict, *_), group in groups.items()
-        for item in (_together(group) if len(group) > (1 if verdict in UNDECIDED else _FEW) else group)
+        for item in (_together(group) if len(group) > (1 if verdict == "inconclusive" else _FEW) else group)
     ]
 
 
