@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
-from sentinel.recipes.grades import grade, order, root
+from sentinel.recipes.grades import by_root, grade
 from sentinel.reports.brief import command
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
@@ -74,23 +74,19 @@ def _is_told(item: Row) -> bool:
 
 def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
     """List the known bugs that failed, by root cause, the worst first, each with the command that repeats it."""
-    groups: dict[tuple[str, str], list[tuple[Mapping[str, Any], str]]] = {}
-    for (document, outcome), again in zip_longest(results, commands):
-        if row(document, outcome).is_failed_bug:
-            recipe = document["recipe"]["document"]
-            groups.setdefault((document["target"], root(recipe)), []).append((document, again or command(document)))
+    failed = [
+        (document, again or command(document))
+        for (document, outcome), again in zip_longest(results, commands)
+        if row(document, outcome).is_failed_bug
+    ]
+    failed.sort(key=lambda pair: str(pair[0]["ref"]))
     lines = []
-    for group in sorted(groups.values(), key=lambda group: min(_order(document) for document, _ in group)):
-        group.sort(key=lambda item: _order(item[0]))
+    for group in by_root(failed, lambda pair: (pair[0]["target"], pair[0]["recipe"]["document"])):
         worst = group[0][0]
         grades = grade(worst["recipe"]["document"])
         lines.append(f"  {worst['title']}" + (f" ({grades})" if grades else ""))
         lines += [f"    {again}" for _, again in group]
     return ["known bugs that fail, by root cause, the worst first:", *map(visible, lines)] if lines else []
-
-
-def _order(document: Mapping[str, Any]) -> tuple[object, ...]:
-    return order(document["recipe"]["document"]), document["bug_id"], document["ref"]
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:

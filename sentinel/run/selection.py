@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.grades import order, root
+from sentinel.recipes.grades import by_root
 from sentinel.reports.store import holds_evidence, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
@@ -24,7 +24,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Return the recipes that options select: each target's worst first, those of one root cause together.
+    """Return the recipes that options select, grouped by root cause, the most severe first.
 
     Recipes that are named by their paths come later, at collection.
     """
@@ -33,20 +33,8 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
         recipes = find_recipes(catalog, settings.targets, settings.bugs)
     elif settings.recipes:
         recipes = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
-    worst: dict[tuple[str, str], tuple[int, int]] = {}
-    for recipe in recipes:
-        cause = recipe.target, root(recipe.document)
-        worst[cause] = min(order(recipe.document), worst.get(cause, order(recipe.document)))
-    targets = list(dict.fromkeys(recipe.target for recipe in recipes))
-    return sorted(
-        recipes,
-        key=lambda recipe: (
-            targets.index(recipe.target),
-            worst[recipe.target, root(recipe.document)],
-            root(recipe.document),
-            order(recipe.document),
-        ),
-    )
+    groups = by_root(recipes, lambda recipe: (recipe.target, recipe.document))
+    return [recipe for group in groups for recipe in group]
 
 
 def require_folders(settings: Settings) -> None:
