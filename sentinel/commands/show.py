@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.grades import reached, realism, root
+from sentinel.recipes.grades import describe_reach, realism, root
 from sentinel.reports.escaping import paragraphs
 from sentinel.reports.explain import beside, scenario_lines
 from sentinel.reports.store import holds_evidence
@@ -94,7 +94,7 @@ def _head(recipe: Recipe) -> None:
         "upstream": _upstream(recipe.upstream),
         "severity": ", ".join(filter(None, [str(recipe.document.get("severity") or ""), realism(recipe.document)])),
         "root": root(recipe.document),
-        "reach": reached(recipe.document),
+        "reach": describe_reach(recipe.document),
         "affects": "; ".join(map(str, recipe.affects)),
         "until": settings_in_words(recipe.until),
         "file": str(recipe.path),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sentinel.recipes.grades import counted
+from sentinel.recipes.grades import count_bugs
 from sentinel.reports.brief import Brief, brief
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, headings, held, legend, row
@@ -108,14 +108,14 @@ _LAST = {_NONE: 1, _HARDENING: 2}
 def index(rows: Sequence[Mapping[str, Any]]) -> str:
     """:param rows: as ``sentinel list recipes --json`` gives them."""
     targets = sorted({str(row["target"]) for row in rows})
-    each = "".join(f"* {name}: {counted(one for one in rows if one['target'] == name)}\n" for name in targets)
+    each = "".join(f"* {name}: {count_bugs(one for one in rows if one['target'] == name)}\n" for name in targets)
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for one in rows:
         law = one["laws"][0] if one["laws"] else _NONE
         groups.setdefault(_HARDENING if one["realism"] == "unreachable" else law, []).append(one)
     signals = Counter(one["signal"] or "unsaid" for one in rows)
     wrong = ", ".join(f"{count} {name}" for name, count in signals.most_common())
-    text = f"{_HEAD}{counted(rows)}:\n\n{each}\nRecipes by the part of the training signal that is wrong: {wrong}.\n"
+    text = f"{_HEAD}{count_bugs(rows)}:\n\n{each}\nRecipes by the part of the training signal that is wrong: {wrong}.\n"
     for law, members in sorted(groups.items(), key=lambda group: (_LAST.get(group[0], 0), group[0])):
         text += f"\n## {law.replace('_', ' ')} ({len(members)})\n\n{_TABLE}"
         text += "".join(_line(one) for one in sorted(members, key=lambda one: str(one["bug"])))

@@ -95,7 +95,7 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert found[1]["compared"] == 0
     assert "the head has none of the package roots: tiny" in found[4]["said"]
     assert any("no history joins" in said for said in found[5]["said"])
-    assert "brings TINY-MEAN" in found[2]["said"][0]
+    assert "introduces TINY-MEAN" in found[2]["said"][0]
 
     # What is kept costs nothing, and text for a person comes of it.
     monkeypatch.setattr("sentinel.tools.pulls.pulls.Comparison", None)

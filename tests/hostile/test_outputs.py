@@ -406,7 +406,7 @@ def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
     """To a terminal, to a program, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
     said = sentinel_says(*search, "--save", "found")
-    assert "not searched: demo_rl.rejection.reject_sequences: every call was refused: " in said
+    assert "not searched: demo_rl.rejection.reject_sequences: every call raised: " in said
     assert "forged" in said, "it is shown"
     clean(said)
     told = sentinel_says(*search, "--json")
