@@ -220,7 +220,7 @@ def _counting(decide: Any, decided: list[str]) -> Any:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("laws/demo", "*no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
+        ("laws/demo", "*is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
         ("laws/dem/demo_rl.losses.agg_loss", "*unknown target 'dem'*"),
         (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law'; `sentinel list boundaries demo` lists*"),
     ],
