@@ -57,7 +57,7 @@ def main() -> None:
                 "date": commit.date[:10],
                 "answer": pull.answer,
             }
-            row |= {"subject": commit.subject, "said": pull.said, "compared": pull.compared, "brought": known}
+            row |= {"subject": commit.subject, "findings": pull.findings, "compared": pull.compared, "brought": known}
             print(json.dumps(row), flush=True)
             if options.to is not None:
                 with options.to.open("a", encoding="utf-8") as file:

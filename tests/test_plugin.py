@@ -345,7 +345,7 @@ def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
     file.write_bytes(whole[: len(whole) // 2])
     again = run(pytester, *base)
     again.assert_outcomes(passed=1, warnings=1)
-    again.stdout.fnmatch_lines([f"*DamagedEvidence: *{file.name} was cut off or damaged, and has been written anew*"])
+    again.stdout.fnmatch_lines([f"*DamagedEvidence: *{file.name} was damaged and has been overwritten*"])
     assert file.read_bytes() == whole
 
 

@@ -18,7 +18,7 @@ from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import describe_reach, realism, root
 from sentinel.reports.escaping import paragraphs
-from sentinel.reports.explain import beside, scenario_lines
+from sentinel.reports.explain import row_cells, scenario_lines
 from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
@@ -128,7 +128,7 @@ def _expectations(recipe: Recipe) -> None:
         return
     say("")
     sides = (recipe.expected_unpatched, recipe.expected_fixed)
-    rows = [(key, *beside(*(side[key].value if key in side else ... for side in sides))) for key in keys]
+    rows = [(key, *row_cells(*(side[key].value if key in side else ... for side in sides))) for key in keys]
     say_table(("expected", "unpatched", "fixed"), rows)
 
 

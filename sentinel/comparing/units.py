@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.reports.store import file_name
 from sentinel.search import bindings
 from sentinel.search.bindings import Name, names_of, span_of, syntax_of
-from sentinel.sources.home import Home, replace_file
+from sentinel.sources.home import Home, write_atomically
 from sentinel.worker.codes import LARGEST_SOURCE
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -331,7 +331,7 @@ class Modules(dict[str, Module]):
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             entries = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
-            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
+            write_atomically(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
         self._on_disk |= self.keys()
 
 

@@ -154,6 +154,12 @@ class Decision:
     seconds: float = 0.0
 
     @property
+    def provenance(self) -> Provenance | None:
+        """The function that was called, if it is known."""
+        source = self.measurement or self.failure
+        return source.provenance if source else None
+
+    @property
     def law_alone(self) -> bool:
         """Return True if this is the result of a search with a law, without a recipe."""
         return bool(self.law) and not self.recipe.bug_id

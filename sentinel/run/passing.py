@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.reports.baseline import difference, not_here
+from sentinel.reports.baseline import difference, is_unavailable_here
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import find
 
@@ -50,5 +50,5 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
             return None  # a baseline records the laws that were broken, not the thousands that hold
         return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
     now = evidence(decision)
-    changes = [] if not_here(recorded, now) else difference(recorded, now)
+    changes = [] if is_unavailable_here(recorded, now) else difference(recorded, now)
     return f"{head}: " + "; ".join(changes) if changes else None

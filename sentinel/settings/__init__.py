@@ -130,9 +130,9 @@ def _interpreter(path: str) -> str:
 
 
 def _url(text: str) -> str:
-    from sentinel.sources.urls import checked_url
+    from sentinel.sources.urls import check_url
 
-    return checked_url(text)
+    return check_url(text)
 
 
 def _device(text: str) -> str:

@@ -88,7 +88,7 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
 
         made = apply_edits(inside, lambda file: blobs.get(file, ""), content)
         changed = {file: after for file, (_, after) in made.items()}
-        return replace(checkouts.edited(store.home, target, ref, base, changed), patched=fix.digest)
+        return replace(checkouts.edit(store.home, target, ref, base, changed), patched=fix.digest)
 
     return patched
 
