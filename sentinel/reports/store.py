@@ -49,7 +49,7 @@ _HERE = PurePosixPath()
 class RunItem:
     """One pytest item of a run.
 
-    :ivar outcome: ``passed``, ``failed`` or ``skipped``.
+    :ivar outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
     :ivar duration: seconds.
     :ivar evidence: the path of its evidence, relative to the report folder; empty if it has none.
     """
