@@ -49,7 +49,7 @@ class Recipe:
     :ivar when: the scenarios that trigger the bug; ``when_breaking`` those of a law that says it differently.
     :ivar affects: what trains wrongly because of it; each entry alone is enough.
     :ivar until: setting -> value that avoids the bug until it is fixed upstream.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
+    :ivar digest: ``sha256:<hex>`` of the content; comments and layout do not count.
     :ivar document: the file's content as plain data, for readers and for exports.
     """
 
