@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 LEVELS = ("off", "basic", "strict")
 
@@ -29,20 +29,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=30)
     repeats = parser.parse_args().repeats
-    zygote = Zygote(Options(), [], contained_places(bundled_catalog()))
-    zygote.hello()
+    preloader = Preloader(Options(), [], contained_places(bundled_catalog()))
+    preloader.hello()
     starts: dict[str, list[float]] = {level: [] for level in LEVELS}
     probes: dict[str, list[float]] = {level: [] for level in LEVELS}
     for _ in range(repeats):
         for level in LEVELS:
-            zygote.options = replace(zygote.options, sandbox=level)
+            preloader.options = replace(preloader.options, sandbox=level)
             began = time.perf_counter()
-            process = zygote.oracle()
+            process = preloader.oracle()
             process.bare()
             starts[level].append(time.perf_counter() - began)
             probes[level].append(clock(process.bare))
             process.close()
-    zygote.stop()
+    preloader.stop()
     for what, measured in (("a target process, with its first probe", starts), ("one more probe", probes)):
         usual = statistics.median(measured["off"])
         for level in LEVELS:

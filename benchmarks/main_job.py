@@ -32,7 +32,7 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 CATALOG = bundled_catalog()
 TARGETS = tuple(name for name in CATALOG.targets if name != "demo")
@@ -96,14 +96,14 @@ def torch_import() -> float:
 def target_imports(jobs: list[Job]) -> float:
     """Seconds to import the real packages that targets need, once, and each distinct (target, ref)'s boundary modules.
 
-    One after the other in forks of one zygote, so that nothing competes; the packages count once although each fresh
+    One after the other in forks of one preloader, so that nothing competes; the packages count once although each fresh
     process would pay for them again, which makes the floor as low as it can honestly be.
     """
     groups: dict[tuple[str, Ref], list[Recipe]] = {}
     for job in jobs:
         groups.setdefault((job.recipe.target, job.ref), []).append(job.recipe)
     preload = [name for target in TARGETS for name in CATALOG.targets[target].preload]
-    torch_alone, with_packages = Zygote(Options()), Zygote(Options(), preload)
+    torch_alone, with_packages = Preloader(Options()), Preloader(Options(), preload)
     alone = clock(torch_alone.hello)
     total = clock(with_packages.hello) - alone
     torch_alone.stop()

@@ -103,14 +103,14 @@ def bare_here(examples: int) -> float:
     import importlib
 
     checkout = open_checkout(CATALOG.targets["verl"], Ref("git", MAIN["verl"]))
-    from sentinel.worker import ghosts
+    from sentinel.worker import stubs
 
     for name in CATALOG.targets["verl"].preload:
         importlib.import_module(name)
     roots = tuple(str(root) for root in checkout.import_roots)
     sys.path[:0] = roots
     packages = tuple(str(checkout.path / root) + "/" for root in checkout.roots)
-    ghosts.ImportRecorder(packages, CATALOG.targets["verl"].packages).install()
+    stubs.ImportRecorder(packages, CATALOG.targets["verl"].packages).install()
     return rate(LocalBench(roots), examples)
 
 

@@ -218,7 +218,7 @@ def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
         (CATALOG.laws[each.law].rank, each.law, one.name)
         for one in found
         for each in one.broken.get(BEFORE, ())
-        if each.law in CATALOG.laws  # and no call that is refused by a slip: that is loud
+        if each.law in CATALOG.laws  # and no call that is refused because of a programming error: that is loud
     ]
     brought = tuple(f"{each.law} at {one.name}" for one in found for each in one.broken.get(AFTER, ()))
     asked = [one for one in found if one.state != "same code"]

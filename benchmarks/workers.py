@@ -38,7 +38,7 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.watch.checker import Checker
 from sentinel.tools.watch.wrapping import Budget, Watcher
-from sentinel.worker import calling, ghosts, probe, tensors
+from sentinel.worker import calling, probe, stubs, tensors
 
 _WORDS, _DRAWN = 5, 600
 #: Where no worker's step runs here, the losses by themselves.
@@ -60,7 +60,7 @@ def imported(target: Any, ref: str) -> tuple[str, ...]:
         with contextlib.suppress(ImportError):
             __import__(name)
     os.chdir(_SCRATCH.name)  # one of them writes logs where it is imported
-    ghosts.ImportRecorder(places, target.packages, target.ghost_versions, target.preload).install()
+    stubs.ImportRecorder(places, target.packages, target.stub_versions, target.preload).install()
     return roots
 
 

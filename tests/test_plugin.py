@@ -141,7 +141,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("sentinel.deciding.pool.Zygote", fail)
+    monkeypatch.setattr("sentinel.deciding.pool.Preloader", fail)
     monkeypatch.setattr("sentinel.deciding.setup.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == pytest.ExitCode.OK

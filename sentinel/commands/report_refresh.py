@@ -18,11 +18,11 @@ from sentinel.reports import lines, store
 from sentinel.reports.baseline import update
 
 _EXAMPLE = """\
-  sentinel report refresh --check          list the entries that are stale; runs nothing of a framework
-  sentinel report refresh                  decide them again, and write what comes out
+  sentinel report refresh --check          list the stale entries; no framework code runs
+  sentinel report refresh                  decide them again, and write the new results
 
-An entry is stale if the digest of its binding, its contract or its recipe is not today's, or if its pin expects another
-verdict. Prose does not count. Pins of the recipes of a recorded target that have no entry are listed too.
+An entry is stale if the digest of its binding, contract or recipe has changed, or its pin expects another verdict. Changes
+of prose do not count. Pins of a recorded target without an entry are listed too.
 exit status: 0 nothing is stale or missing (any more), 1 something is, 2 nothing is recorded, or an entry is not valid
 """
 
@@ -55,7 +55,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
     recipes = lines.Recipes(catalog_and_settings(arguments)[0])
     stale, elsewhere, examined = _stale(baseline, recipes, arguments)
     if not examined:
-        raise NothingExamined(f"{baseline} holds no lines of evidence; `sentinel report accept` records a run there")
+        raise NothingExamined(f"{baseline} has no lines of evidence; `sentinel report accept` records a run there")
     if stale and not arguments.check:
         with progress() as tell:
             for words in _runs(stale, recipes):
@@ -72,14 +72,14 @@ def _refresh(arguments: argparse.Namespace) -> int:
     for entry in known if arguments.check or len(known) <= 40 else ():
         say(f"stale: {entry.place}: {entry.why}")
     why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in known).most_common(3))
-    newer = f"; {elsewhere} more can be decided only with the newer Python that decided them" if elsewhere else ""
+    newer = f"; {elsewhere} more need the newer Python with which they were decided" if elsewhere else ""
     say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(known)} stale{why}{newer}")
     return 1 if stale else 0
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the entries that are stale here and the pins that have no entry, how many are stale for a newer Python,
-    and how many entries there are in all.
+    """Return what this Python can decide (stale entries, and pins without an entry), the number of stale entries that
+    need a newer one, and the number of all entries.
 
     :raises SentinelError: if an entry is not valid.
     """
@@ -103,7 +103,7 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
 
 
 def _python_of(facts: lines.Facts) -> tuple[int, ...]:
-    """Return the version of Python that decided: the code of some revisions needs a newer one."""
+    """Return the version of Python with which an entry was decided; the code of some revisions needs a newer Python."""
     text = str(facts.get("environment", {}).get("python", ""))
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
@@ -133,7 +133,7 @@ def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
 
 
 def _law_id(entry: Stale) -> str:
-    """Return the id of all laws of an entry's boundary: whether any call was answered is part of each verdict."""
+    """Return the id of all laws of an entry's boundary, because each verdict depends on whether any call succeeded."""
     facts = entry.facts
     contract = f"({facts['contract_name']})" if "subject" in facts else ""
     return f"laws/{entry.target}/{facts['boundary_name']}{contract}"
@@ -142,7 +142,7 @@ def _law_id(entry: Stale) -> str:
 def _decide(
     words: list[str], arguments: argparse.Namespace, folder: Path, baseline: Path, recipes: lines.Recipes
 ) -> None:
-    """Run pytest, and write what it decided into the baseline."""
+    """Run pytest, and write its verdicts into the baseline."""
     options = [
         f"--sentinel-{name}={value}"
         for name in PROBING

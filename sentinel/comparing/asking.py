@@ -189,18 +189,18 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
         again = {key for key in details if protocol.encode(one.get(key)) != protocol.encode(other.get(key))}
         details = {key: detail for key, detail in details.items() if key in again} or details
     refused = (next(iter(each.answers.values())).refused for each in replies.values())
-    slip = next((each.slip for each in refused if each is not None), "")
+    mistake = next((each.programming_error for each in refused if each is not None), "")
     wide = widened(subject.contract, {"": inputs})
     if symptom == "value" and wide is not None:
         with suppress(Undecidable):
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
-    if slip and single != inputs:
+    if mistake and single != inputs:
         with suppress(Undecidable):  # a caller may never pass half precision, which alone raises
             answered = _observations(pair.both(subject, {"": single})).values()
-            slip = slip if any(isinstance(each, str) for each in answered) else ""
-    return Difference(symptom, inputs, answers, details, double, recipes, slip)
+            mistake = mistake if any(isinstance(each, str) for each in answered) else ""
+    return Difference(symptom, inputs, answers, details, double, recipes, mistake)
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

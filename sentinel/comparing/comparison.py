@@ -10,7 +10,7 @@ from functools import cached_property
 
 from sentinel.comparing.asking import Asking, Budget, measure_again
 from sentinel.comparing.judging import (
-    add_slips,
+    add_programming_errors,
     bugs_of_one_side,
     compare_laws,
     describe_finding,
@@ -170,7 +170,7 @@ class Comparison:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             broken = compare_laws(self._asking, sessions, search.subject, scenarios, log, subject)
-            broken = add_slips(broken, differences)
+            broken = add_programming_errors(broken, differences)
         except OneSided as error:
             if error.whole and error.side == AFTER:
                 self._import_failures.append((subject.name, _select_imported(changed)))

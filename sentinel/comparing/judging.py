@@ -108,15 +108,15 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
 
 
-def add_slips(
+def add_programming_errors(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
     """Add a broken law for each programming error that is raised at only one side."""
-    with_slips = dict(broken)
-    for each in (item for item in differences if item.slip):
+    with_errors = dict(broken)
+    for each in (item for item in differences if item.programming_error):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
-        with_slips[side] = (*with_slips.get(side, ()), break_answered(str(each.answers[side]), each.inputs))
-    return with_slips
+        with_errors[side] = (*with_errors.get(side, ()), break_answered(str(each.answers[side]), each.inputs))
+    return with_errors
 
 
 def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
@@ -136,13 +136,13 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
     """
     side, why = next(iter(log.refused.items()))
     reason = f"{side}: every call raised: {why}"
-    if side == BEFORE and not any(each.slip for each in differences):
+    if side == BEFORE and not any(each.programming_error for each in differences):
         return replace(result, state="not compared", reason=reason, failed=side)
-    if result.parameters and "NameError" not in {each.slip for each in differences}:
+    if result.parameters and "NameError" not in {each.programming_error for each in differences}:
         reason += " (its parameters have changed; the adapter may not know how it is called)"
         return replace(result, state="not compared", reason=reason, failed=side)
     inputs = differences[0].inputs if differences else {}
-    broken = add_slips({}, differences) or {side: (break_answered(why, inputs),)}
+    broken = add_programming_errors({}, differences) or {side: (break_answered(why, inputs),)}
     count = len(differences)
     return replace(result, state="differs", scenarios=count, differences=differences, broken=broken, failed=side)
 

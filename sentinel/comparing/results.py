@@ -20,7 +20,8 @@ class Difference:
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar slip: the kind of programming error, if a side raises it: :func:`sentinel.worker.slips.slip`.
+    :ivar programming_error: the name of the exception if a mistake in one side's own code raises it; see
+        :func:`sentinel.worker.attribution.programming_error`.
     """
 
     symptom: str
@@ -29,7 +30,7 @@ class Difference:
     details: Mapping[str, str]
     double: Mapping[str, Mapping[str, Any]] | None = None
     recipes: tuple[str, ...] = ()
-    slip: str = ""
+    programming_error: str = ""
 
     @property
     def confirmed(self) -> bool:

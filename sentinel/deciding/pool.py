@@ -1,4 +1,4 @@
-"""The processes of a run: one zygote per Python, one target process per checkout, one oracle process per target."""
+"""The processes of a run: one preloader per Python, one target process per checkout, one oracle process per target."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Failed, Measured
-from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
+from sentinel.worker.client import Options, Places, Preloader, TargetProcess, WorkerError, flags
 
 _Failure = TypeVar("_Failure", Failed, Failure)
 
@@ -38,7 +38,7 @@ class Processes:
         self._catalog = catalog
         self._options = options
         self._options_for = dict(options_for or {})
-        self._zygotes: dict[str | None, Zygote] = {}
+        self._preloaders: dict[str | None, Preloader] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
         self._hangs: dict[tuple[str, Ref], Hangs] = {}
         self._oracles: dict[str, TargetProcess] = {}
@@ -50,28 +50,28 @@ class Processes:
         # Starting a process may wait until torch is imported; :meth:`close` must not wait for that.
         self._making = Lock()
 
-    def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
-        """Return the zygote of a target's Python. A new one also preloads the packages of ``targets``."""
+    def preloader(self, target: str, targets: Iterable[str] = ()) -> Preloader:
+        """Return the preloader of a target's Python. A new one also preloads the packages of ``targets``."""
         options = self._options_for.get(target, self._options)
         with self._lock:
             if self._closed:
                 raise WorkerError("the run has ended")  # else a job under way would start another worker
-            if options.python not in self._zygotes:
+            if options.python not in self._preloaders:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
-                self._zygotes[options.python] = Zygote(options, preload, contained_places(self._catalog, preload))
-            return self._zygotes[options.python]
+                self._preloaders[options.python] = Preloader(options, preload, contained_places(self._catalog, preload))
+            return self._preloaders[options.python]
 
     def environment(self, target: str) -> Environment:
         """Return the environment of a target's probes."""
         options = self._options_for.get(target, self._options)
         preload = self._catalog.adapters[target].target.preload
-        zygote = self.zygote(target)
-        hello = zygote.require(preload)
+        preloader = self.preloader(target)
+        hello = preloader.require(preload)
         words = {name: hello[name] for name in ("python", "torch", "numpy", "platform")}
         versions = {name: hello["packages"].get(name) for name in preload if "." not in name}
         packages = {name: version for name, version in versions.items() if version}
-        return Environment(**words, device=options.device, sandbox=zygote.sandbox, flags=flags(), packages=packages)
+        return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
         """Return a failure. If an import failed, its reason also names the missing packages of the target."""
@@ -92,16 +92,16 @@ class Processes:
         with self._making:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
-                zygote = self.zygote(target.name)
-                # A package that this checkout lacks (a release may ship it separately) may be a ghost.
+                preloader = self.preloader(target.name)
+                # A package that this checkout lacks (a release may ship it separately) may be a stub module.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
-                    lambda: zygote.target(checkout, packages, target.ghost_versions, target.preload),
-                    lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
+                    lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
+                    lambda sources: preloader.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
                     self._hangs.setdefault((target.name, ref), Hangs()),
-                    ahead=zygote.options.device == "cpu",
+                    ahead=preloader.options.device == "cpu",
                 )
                 with self._lock:
                     self._loaded[target.name, ref] = loaded
@@ -139,7 +139,7 @@ class Processes:
         with self._making:
             process = self._oracles.get(target)
             if process is None or process.dead is not None:
-                process = self.zygote(target).oracle()
+                process = self.preloader(target).oracle()
                 with self._lock:
                     self._oracles[target] = process
             return process
@@ -151,13 +151,13 @@ class Processes:
             loaded, self._loaded = list(self._loaded.values()), {}
             references, self._references = list(self._references.values()), {}
             oracles, self._oracles = list(self._oracles.values()), {}
-            zygotes, self._zygotes = list(self._zygotes.values()), {}
+            preloaders, self._preloaders = list(self._preloaders.values()), {}
         for sessions in references:
             sessions.close()
         for process in (*(item.process for item in loaded), *oracles):
             process.close()
-        for zygote in zygotes:
-            zygote.stop()
+        for preloader in preloaders:
+            preloader.stop()
 
 
 def _how_to_install(packages: Sequence[str], target: str) -> str:
@@ -271,7 +271,8 @@ class Loaded:
             return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
-            # Another ref's code may have killed the zygote and this process with it. A second crash is the boundary's.
+            # Another ref's code may have killed the preloader and this process with it. A second crash is the
+            # boundary's.
             self.process = self._fork()
             answer = self.process.probe(request)
         if isinstance(answer, Failed) and answer.kind == "timeout":

@@ -91,7 +91,7 @@ class Runner:
     def start(self, targets: Iterable[str]) -> None:
         """Begin to load torch and the packages that these targets use. Returns at once."""
         for name in targets:
-            self._processes.zygote(name, targets).start()
+            self._processes.preloader(name, targets).start()
 
     # -- recipes ------------------------------------------------------------------------------------------------------
 

@@ -48,9 +48,9 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
     """Give names of modes and estimators that neither contract nor binding knows: one may be new, or mistyped."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
-    accepts = binding.accepts if binding else {}
+    accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})
     knobs = [item for item in contract.inputs if item.kind == "string" and item.knob]
-    choices = {item.name: {*item.choices, *accepts.get(item.name, ())} for item in knobs}
+    choices = {item.name: {*item.choices, *accepts.get(item.name, ()), fixed.get(item.name)} for item in knobs}
     for step in ("scenario", "variants"):
         written = recipe.document.get(step) or {}
         for place, inputs in (

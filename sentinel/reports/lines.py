@@ -37,7 +37,7 @@ _CHECKOUT: Facts = {
     "roots": [],
     "left_out": [],
 }
-_CHECKS = dict.fromkeys(("code", "repeated", "reordered"))
+_CHECKS = dict.fromkeys(("repeated", "reordered"))
 _COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatched", "matches_fixed"))
 #: Values that a line holds as the document does.
 _KEPT = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")

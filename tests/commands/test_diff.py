@@ -575,7 +575,7 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
             ["tiny", "git:main", "git:main", "--boundary", "agg_los"],
             "does not bind 'agg_los'; the nearest bound function is tiny.losses.agg_loss",
         ),
-        (["tiny", "git:main", "git:main", "--examples", "0"], "at least one scenario has to be drawn"),
+        (["tiny", "git:main", "git:main", "--examples", "0"], "must be at least 1"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
@@ -654,6 +654,30 @@ def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel,
     told = answer.json()
     assert (answer.status, told["examined_statements"], told["changed_statements"]) == (2, 1, 3)
     assert {(each["side"], *each["lines"]) for each in told["not_examined"]} == {("before", 6, 6), ("after", 6, 6)}
+
+
+ONE_LINE = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    {line}
+    return loss
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if loss_agg_mode == 'sequence': loss = loss * 3",
+        "loss = loss * 3 if loss_agg_mode == 'sequence' else loss",
+        "loss_agg_mode == 'sequence' and loss.mul_(3)",
+        "loss = sum([loss, *[loss * 2 for _ in 'x' if loss_agg_mode == 'sequence']])",
+    ],
+)
+def test_a_line_that_runs_in_part_is_not_examined(run_sentinel, tree, line):
+    before, after = (tree(name, ONE_LINE.format(line=text)) for name, text in (("one", "pass"), ("other", line)))
+    answer = run_sentinel("diff", "tiny", before, after, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (2, False)
+    assert "tiny/losses.py:4 agg_loss (guarded by a condition inside the line" in answer.out
 
 
 UNBOUND = """

@@ -81,11 +81,11 @@ def test_cache_list_and_prune(run_sentinel, tiny, mirrored, catalog, tmp_path):
     found = {row["kind"]: row for row in run_sentinel("cache", "list", "--json").json()}
     assert found["checkout"]["name"] == checkout.tree
     assert found["wheel"]["size"] == 7
-    assert "2 things, " in run_sentinel("cache", "list").out
-    assert run_sentinel("cache", "prune").out == "0 things removed, 0 B freed\n"
+    assert "2 items, " in run_sentinel("cache", "list").out
+    assert run_sentinel("cache", "prune").out == "0 items removed, 0 B freed\n"
     # This very process uses both: nothing that is in use goes.
     assert all(row["in_use"] for row in found.values())
-    assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
+    assert run_sentinel("cache", "prune", "--all").out == "0 items removed, 0 B freed\n"
 
 
 def test_a_mirror_of_something_else_is_refused(run_sentinel, tiny, tmp_path):

@@ -90,14 +90,14 @@ def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, stor
         upstream.commit("attack", {"demo_rl/evil.py": f"ADDED = {added!r}\n{SAYS}"})
         store.add(TARGET, str(upstream.path))
         made = open_checkout(TARGET, MAIN, store=store)
-        usual = lab.zygote.options
-        lab.zygote.options = replace(usual, sandbox="strict")
+        usual = lab.preloader.options
+        lab.preloader.options = replace(usual, sandbox="strict")
         try:
-            process = lab.zygote.target(made, ("demo_rl",))
+            process = lab.preloader.target(made, ("demo_rl",))
             lab.processes.append(process)
-            compiler = lab.zygote.compile(made, files(made), lab.load(process, "demo_rl.evil.nothing"))
+            compiler = lab.preloader.compile(made, files(made), lab.load(process, "demo_rl.evil.nothing"))
         finally:
-            lab.zygote.options = usual
+            lab.preloader.options = usual
         assert compiler is None or gone(compiler)
         return store.home.checkouts
 

@@ -723,7 +723,7 @@ def test_the_interpreters_own_modules_are_found(planted, ran, lab, store):
     (planted / "demo_rl" / "asking.py").write_text(WHERE)
     (planted / "demo_rl" / "colorsys.py").write_text("")
     made = open_checkout(bundled_catalog().targets["demo"], Ref("path", str(planted)), store=store)
-    process = lab.zygote.target(made, ("demo_rl",))
+    process = lab.preloader.target(made, ("demo_rl",))
     lab.processes.append(process)
     names = ["torch", "numpy", "json", "colorsys", "sentinel"]
     found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=False))

@@ -273,7 +273,9 @@ def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
     search.run(60)
     [(law, outcome)] = search.outcomes.items()
     assert outcome.spoken > 0
-    told = "a training hangs here: the ranks do not call the same collectives: rank 0 called all_reduce (pkg/toys.py:"
+    told = (
+        "a training run hangs here: the ranks do not call the same collectives: rank 0 called all_reduce (pkg/toys.py:"
+    )
     assert search.deadlocks.startswith(told)
     assert search.deadlocks.endswith("rank 1 returned")
     verdict = of_outcome(open_target, found["whitens"], law, outcome, search.tried, 0).verdict

@@ -1,4 +1,4 @@
-"""The page of one bug."""
+"""Render the page of one bug."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _commit(repository: str, document: Document) -> str:
 def _command(bug: Bug, evidence: Evidence | None) -> str:
     ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
-        plain = bug.where == file_name(bug.boundary)  # otherwise one of two bindings of this boundary
+        plain = bug.where == file_name(bug.boundary)  # otherwise it is one of two bindings of this boundary
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"

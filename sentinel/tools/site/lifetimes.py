@@ -1,4 +1,4 @@
-"""The lifetime of each bug upstream and its releases, from recorded histories; used by templates only."""
+"""Compute each bug's lifetime upstream and its releases from recorded histories. Only templates use it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Summarise the records of a bug; None if it has none.
+    """Return a summary of a bug's records; None if it has no records.
 
     Its releases are tags of the repository if those were checked, otherwise releases of the package index.
     """

@@ -1,4 +1,4 @@
-"""The start page's table: each bug by version of its framework, and its main verdicts."""
+"""Build the start page's table: each bug by version of its framework, and its main verdicts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def affects(self) -> str:
-        """The entries of ``affects`` for the page's script: settings with their conditions, and texts."""
+        """The entries of ``affects`` for the page's script: conditions on settings, and texts."""
         entries = [affected(entry) for entry in self.bug.document.get("affects") or ()]
         return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
 
@@ -88,7 +88,7 @@ class Table:
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """As :func:`~sentinel.recipes.grades.counted`."""
+    """Return rows for :func:`~sentinel.recipes.grades.counted`."""
     return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 

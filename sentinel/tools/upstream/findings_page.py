@@ -13,7 +13,7 @@ from sentinel.tools.upstream.life import Finding
 
 #: The tables of a framework, each with the heading of its fifth column.
 _COLUMNS = {"at main": "affects", "not decided at main": "state", "fixed": "state", "hardening": "why unreachable"}
-#: How many bugs of each framework the summary at the top lists.
+#: The number of bugs of each framework in the summary at the top.
 _FIRST = 3
 _HEAD = """\
 # Findings
@@ -30,7 +30,10 @@ _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | -
 
 @dataclass(frozen=True)
 class Entry:
-    """:ivar repository: the address of the framework's repository."""
+    """A bug on the page.
+
+    :ivar repository: the address of the framework's repository.
+    """
 
     finding: Finding
     recipe: Recipe
@@ -50,7 +53,8 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Return the table that lists this entry: by evidence at main, otherwise by its state."""
+        """Return the name of the table for this entry, by its verdict at main if there is one, otherwise by its
+        state."""
         if self.realism == "unreachable":
             return "hardening"
         if self.finding.state in ("fixed upstream", "released"):

@@ -16,7 +16,7 @@ from sentinel.search.scenarios import narrowed
 from sentinel.targets import Binding
 from sentinel.tools.watch.reading import Unreadable, reading_of, written
 from sentinel.tools.watch.values import at
-from sentinel.worker import ghosts
+from sentinel.worker import stubs
 from sentinel.worker.calling import Boundary
 
 
@@ -117,9 +117,9 @@ def test_an_adapter_that_calls_something_else_is_no_help():
 
 
 def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypatch):
-    """A value that a ghost decides would be no value of the run."""
-    monkeypatch.setattr(ghosts.state(), "probing", True)
-    monkeypatch.setattr(sys, "meta_path", [ghosts.InertModules(["much_memory"]), *sys.meta_path])
+    """A value that a stub module decides is not a value of the run."""
+    monkeypatch.setattr(stubs.state(), "probing", True)
+    monkeypatch.setattr(sys, "meta_path", [stubs.InertModules(["much_memory"]), *sys.meta_path])
     module = importlib.import_module("much_memory.inside")
     for name in ("much_memory", "much_memory.inside"):
         monkeypatch.delitem(sys.modules, name)
@@ -129,7 +129,7 @@ def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypa
 
     with pytest.raises(Unreadable, match=r"much_memory\.inside\.frames cannot be called while watching"):
         _reading(call=call)
-    ghosts.state().used.clear()
+    stubs.state().used.clear()
 
 
 def shifted_loss(data):
