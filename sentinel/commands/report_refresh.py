@@ -21,8 +21,8 @@ _EXAMPLE = """\
   sentinel report refresh --check          list the stale entries; no framework code runs
   sentinel report refresh                  decide them again, and write the new results
 
-An entry is stale if the digest of its binding, contract or recipe has changed, or its pin expects another verdict. Changes
-of prose do not count. Pins of a recorded target without an entry are listed too.
+An entry is stale if the digest of its binding, contract or recipe has changed, or its pin expects another verdict.
+Changes of prose do not count. Pins of a recorded target without an entry are listed too.
 exit status: 0 nothing is stale or missing (any more), 1 something is, 2 nothing is recorded, or an entry is not valid
 """
 
