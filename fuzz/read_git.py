@@ -32,7 +32,7 @@ def _files(data: bytes) -> None:
 
 
 def _listing(data: bytes) -> None:
-    with mock.patch.object(git_objects, "bounded", return_value=data):
+    with mock.patch.object(git_objects, "run_bounded", return_value=data):
         git_objects.listing(FOLDER, "HEAD", ["demo_rl"])
 
 

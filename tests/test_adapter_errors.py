@@ -65,7 +65,7 @@ def test_a_boundary_that_refuses_every_call_of_its_adapter_fails(pytester, fixed
     result = run_with(pytester, f"return {{'loss': {CALL}}}", fixed_tree)
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(
-        ["*the adapter supports this revision, and every call of the boundary was refused: *ValueError: no batch"]
+        ["*the adapter supports this revision, but every call of the boundary raised: *ValueError: no batch"]
     )
 
 

@@ -68,7 +68,7 @@ def test_where_nothing_is_decided_there_is_no_all_clear(said, tmp_path):
     only = ("--boundary", "agg_loss", "--examples", "20", "--seed", "1")
     status, out, err = said("discover", "demo", "--ref", f"path:{tree}", *only)
     assert status == 2
-    assert "not searched: demo_rl.losses.agg_loss: every call was refused: " in out
+    assert "not searched: demo_rl.losses.agg_loss: every call raised: " in out
     assert err.splitlines()[-1].startswith("nothing was examined: ")
     assert "install a_rare_package in the environment of the probes" in out
 

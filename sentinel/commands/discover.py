@@ -22,9 +22,9 @@ from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omission, any_of, matches, subjects
-from sentinel.search.discovery import Discovery, Memory, grouped, recognised
-from sentinel.search.saving import Untried, recipe_document, save, tried_document
+from sentinel.search.checks import Omission, matches, matches_any, subjects
+from sentinel.search.discovery import Discovery, Memory, grouped, match_known_bugs
+from sentinel.search.saving import CannotDistinguish, decisive_document, recipe_document, save
 from sentinel.search.survey import checkout_with_registries
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
@@ -93,7 +93,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
     for glob in arguments.law:
-        if not any(any_of(name, [glob]) for name in catalog.laws):
+        if not any(matches_any(name, [glob]) for name in catalog.laws):
             raise NothingExamined(f"no law matches {glob!r}{nearest(glob, catalog.laws, 'there are')}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
@@ -116,14 +116,14 @@ def _discover(arguments: argparse.Namespace) -> int:
         search = Discovery(
             open_target,
             chosen,
-            lambda law: any_of(law.name, arguments.law),
+            lambda law: matches_any(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
             on_finding=lambda finding: tell(
                 f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
                 f"{finding.law.name}"
             ),
-            tell=tell,
+            report_progress=tell,
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
         if not search.searches:
@@ -133,18 +133,18 @@ def _discover(arguments: argparse.Namespace) -> int:
             )
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
         search.run(arguments.examples, seconds)
-        left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
+        left_out = [item for item in omitted if not item.law or matches_any(item.law, arguments.law)]
         search.not_searched = left_out + search.not_searched
         findings = list(search.findings)
         try:
             tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
             findings = grouped(findings, open_target.law_session)
-            for place, item in enumerate(recognised(runner, target, open_target, findings, recipes, everywhere)):
+            for place, item in enumerate(match_known_bugs(runner, target, open_target, findings, recipes, everywhere)):
                 findings[place : place + 1] = [item]
                 if arguments.save is not None and item.known_as == ():
                     try:
-                        saved[place] = save(arguments.save, tried_document(item, open_target, runner, catalog))
-                    except Untried as error:
+                        saved[place] = save(arguments.save, decisive_document(item, open_target, runner, catalog))
+                    except CannotDistinguish as error:
                         saved[place] = str(error)
         except KeyboardInterrupt:
             search.stopped = True
@@ -231,7 +231,7 @@ def _show_not_searched(done: Discovery) -> None:
     for search in done.searches:
         if search.deadlocks:
             say(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
-        mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
+        mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.judged}
         reasons: dict[str, list[str]] = {}
         for law, outcome in mute.items():
             reasons.setdefault(outcome.refused.most_common(1)[0][0], []).append(law.name)
@@ -308,7 +308,7 @@ def _json(
                 "deadlock": message(search.deadlocks) or None,
                 "laws": {
                     law.name: {
-                        "spoken": outcome.spoken,
+                        "spoken": outcome.judged,
                         "refused": {message(reason): count for reason, count in outcome.refused.items()},
                         "rounding": outcome.rounding,
                         "dialects": [search.subject.binding.dialects[place].reason for place in outcome.dialects],

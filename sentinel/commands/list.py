@@ -15,9 +15,9 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.grades import counted as bugs
+from sentinel.recipes.grades import count_bugs as bugs
 from sentinel.recipes.grades import realism, root
-from sentinel.recipes.template import described, shown_default
+from sentinel.recipes.template import describe_input, shown_default
 from sentinel.reports.markdown import index
 from sentinel.sources import MirrorStore
 
@@ -220,7 +220,7 @@ def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
         "inputs": [
             {
                 "input": item.name,
-                "kind": described(item),
+                "kind": describe_input(item),
                 "choices": list(item.choices),
                 "default": None if item.default is REQUIRED else shown_default(item),
                 "meaning": " ".join(item.meaning.split()),

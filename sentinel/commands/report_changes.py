@@ -15,7 +15,7 @@ from sentinel.records import nightly
 from sentinel.records.ledger import Ledger
 from sentinel.records.nightly import Change
 from sentinel.reports.escaping import message
-from sentinel.reports.markdown import escaped, listed
+from sentinel.reports.markdown import bug_list, escaped
 from sentinel.reports.rows import is_decided
 from sentinel.reports.store import decided
 from sentinel.reports.summary import causes
@@ -127,6 +127,6 @@ def _markdown(changes: Sequence[Change], basis: Sequence[str]) -> str:
         sentence = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
         return sentence + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
 
-    text = listed((line(change), change.about) for change in changes)
+    text = bug_list((line(change), change.about) for change in changes)
     examined = "\n".join(f"* {escaped(line.strip())}" for line in basis)
     return f"## Sentinel: what changed\n\n{text or 'Nothing changed.'}\n\n{examined}\n"

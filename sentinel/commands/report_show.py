@@ -67,4 +67,4 @@ def _whole(folder: Path, found: Mapping[PurePosixPath, Document], recipes: lines
             f"{_name(document)} at {document['ref']} cannot be expanded: {why}; decide it again with "
             "`sentinel report refresh`"
         )
-    return store.expanded(file, facts, recipes)
+    return store.expand(file, facts, recipes)

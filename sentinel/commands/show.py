@@ -16,9 +16,9 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.grades import reached, realism, root
+from sentinel.recipes.grades import describe_reach, realism, root
 from sentinel.reports.escaping import paragraphs
-from sentinel.reports.explain import beside, scenario_lines
+from sentinel.reports.explain import row_cells, scenario_lines
 from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
@@ -94,7 +94,7 @@ def _head(recipe: Recipe) -> None:
         "upstream": _upstream(recipe.upstream),
         "severity": ", ".join(filter(None, [str(recipe.document.get("severity") or ""), realism(recipe.document)])),
         "root": root(recipe.document),
-        "reach": reached(recipe.document),
+        "reach": describe_reach(recipe.document),
         "affects": "; ".join(map(str, recipe.affects)),
         "until": settings_in_words(recipe.until),
         "file": str(recipe.path),
@@ -128,7 +128,7 @@ def _expectations(recipe: Recipe) -> None:
         return
     say("")
     sides = (recipe.expected_unpatched, recipe.expected_fixed)
-    rows = [(key, *beside(*(side[key].value if key in side else ... for side in sides))) for key in keys]
+    rows = [(key, *row_cells(*(side[key].value if key in side else ... for side in sides))) for key in keys]
     say_table(("expected", "unpatched", "fixed"), rows)
 
 

@@ -1,4 +1,4 @@
-"""The result of comparing one boundary at two revisions."""
+"""Hold the result of comparing one boundary at two revisions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Broken:
     came: bool = False
 
 
-#: The law that a revision breaks if it cannot be called and the other revision can.
+#: Stands for the law that a revision breaks if it cannot be called and the other revision can.
 ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
 
 
@@ -106,8 +106,11 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """Return ``worse``, ``better`` or ``mixed`` if laws or known bugs decide; ``other`` if the numbers differ;
-        ``beside`` if only values outside the contract differ; empty if nothing differs."""
+        """Whether the change is ``worse``, ``better`` or ``mixed``, by laws and known bugs.
+
+        It is ``other`` if only numbers differ, ``beside`` if only values outside the contract differ, and empty if
+        nothing differs.
+        """
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         worse = worse or bool(self.lost)
         if worse or better:

@@ -1,4 +1,4 @@
-"""``git:…``: the package roots of a commit, out of a mirror."""
+"""Open ``git:`` refs: the package roots of a commit, read from a mirror."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sentinel.sources.gitrefs import is_sha
 from sentinel.sources.home import Progress
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.sources.trees import Entry, is_source, too_large
-from sentinel.sources.urls import redacted
+from sentinel.sources.urls import redact
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
@@ -21,14 +21,14 @@ from sentinel.targets.refs import Ref
 def open_git(
     target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
 ) -> Checkout:
-    """Give the checkout of a commit. One that was made before costs no git process where the ref is a full sha."""
+    """Return the checkout of a commit. A stored checkout of a full sha costs no git process."""
     home = store.home
     if is_sha(ref.name):
-        checkout = checkouts.cached(home, target, ref, _key(target, ref.name))
+        checkout = checkouts.find(home, target, ref, _key(target, ref.name))
         if checkout is not None:
             return checkout
     commit = store.resolve(target, ref.name, pull=pull, progress=progress)
-    checkout = checkouts.cached(home, target, ref, _key(target, commit))
+    checkout = checkouts.find(home, target, ref, _key(target, commit))
     if checkout is not None:
         return checkout
     if progress:
@@ -36,7 +36,7 @@ def open_git(
     try:
         revision = _materialise(target, ref, store, commit, progress)
     except GitError as error:
-        raise Unavailable(f"{target.name}: {ref} cannot be read from its mirror: {error}") from error
+        raise Unavailable(f"{target.name}: {ref} cannot be read from the mirror: {error}") from error
     checkouts.remember(home, target, _key(target, commit), revision.tree, {"commit": commit})
     return revision
 
@@ -55,7 +55,7 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
     left_out = [LeftOut(path, None, "a submodule") for path in submodules]
     for entry in entries:
         if entry.size is None:
-            left_out.append(LeftOut(entry.path, None, "absent from the mirror"))
+            left_out.append(LeftOut(entry.path, None, "missing in the mirror"))
         elif (reason := too_large(entry.path, entry.size)) is not None:
             left_out.append(LeftOut(entry.path, entry.size, reason))
 
@@ -75,15 +75,14 @@ def _fetch_sizes(
 ) -> dict[str, int | None]:
     blobs = sorted({entry.blob for entry in absent})
     files = f"{absent[0].path}{f' and {len(absent) - 1} more' if len(absent) > 1 else ''}"
-    where = redacted(store.url(target.name))
+    where = redact(store.url(target.name))
     try:
         store.fetch_blobs(target.name, blobs, progress)
     except SentinelError as error:
         raise Unavailable(
-            f"{target.name}: {ref} needs {files}, which the mirror was made without, and fetching it from {where} "
-            f"failed: {error}"
+            f"{target.name}: {ref} needs {files}, which the mirror lacks, and fetching from {where} failed: {error}"
         ) from error
     sizes = git_objects.sizes(store.path(target.name), blobs)
     if None in sizes.values():
-        raise Unavailable(f"{target.name}: {ref} needs {files}, which neither the mirror nor {where} has")
+        raise Unavailable(f"{target.name}: {ref} needs {files}, which is missing in the mirror and at {where}")
     return sizes

@@ -33,9 +33,9 @@ def test_a_shallow_clone_is_warned_of(run_sentinel, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--from", "nowhere"], "there is no such file or directory"),
+        (["--from", "nowhere"], "no such file or directory"),
         (["--from=-x"], "begins with '-'"),
-        (["--from", "https://example.org/a;b"], "a character that a shell acts on"),
+        (["--from", "https://example.org/a;b"], "a character that a shell interprets"),
     ],
 )
 def test_mirror_add_refuses(run_sentinel, arguments, reason):
@@ -56,7 +56,7 @@ def test_mirror_remove(run_sentinel, mirrored, tmp_path):
 def test_without_a_network_there_is_another_way(run_sentinel):
     answer = run_sentinel("mirror", "add", "tiny", "--repo-url", "file:///nowhere/at/all")
     assert answer.status == 2
-    assert "without the network: `sentinel mirror add tiny --from DIR|TAR`" in answer.err
+    assert "copy a local clone instead, run `sentinel mirror add tiny --from DIR|TAR`" in answer.err
 
 
 def test_mirror_update(run_sentinel, tiny, mirrored):

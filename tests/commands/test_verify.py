@@ -116,7 +116,7 @@ COULD_NOT: dict[str, tuple[Change, str]] = {
     "boundary": (lambda d: _with_recipe(d, boundary="os.system"), "'os.system' is outside the target's package tiny"),
     "another bug": (lambda d: _with_recipe(d, bug_id="ANOTHER"), "is about tiny ANOTHER, not"),
     "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
-    "target": (lambda d: d.update(target="nope"), "no adapter for target 'nope'"),
+    "target": (lambda d: d.update(target="nope"), "no adapter of target 'nope'"),
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
@@ -221,7 +221,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evide
     Path("sentinel-reports/run.json").write_text("[]")
     answer = run_sentinel("report")
     assert answer.status == 2
-    assert "run.json: not what a run writes; run pytest again" in answer.err
+    assert "run.json: not the run.json of a run; run pytest again" in answer.err
 
 
 @pytest.mark.parametrize("command", [("report",), ("report", "accept")], ids=" ".join)

@@ -65,10 +65,10 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
-        (("modelscope",), "demo wants modelscope, not installed here: pip install modelscope"),
+        (("modelscope",), "demo needs modelscope, not installed here: pip install modelscope"),
         (
             ("tensordict", "modelscope", "omegaconf"),
-            "demo wants tensordict and modelscope and omegaconf, not installed here: "
+            "demo needs tensordict and modelscope and omegaconf, not installed here: "
             f"{INSTALL.format('targets')}; pip install modelscope",
         ),
         (("transformers", "pydantic"), f"not installed here: {INSTALL.format('nemorl')}"),

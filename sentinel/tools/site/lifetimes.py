@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.records.history import state_of
-from sentinel.records.timelines import came_with_its_code, carried_by, change_text
+from sentinel.records.timelines import came_with_its_code, change_text, releases_with_bug
 from sentinel.tools.site.material import Bug, Material
 
 Record = Mapping[str, Any]
@@ -49,8 +49,8 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
         "stretches": list(_stretches(runs)),
         "changes": [change_text(change) for change in record["changes"]],
         "releases": [{**release, "date": release["date"][:10]} for release in releases],
-        "carried": carried_by(line) if line else [],
-        "on_pypi": carried_by(index) if index else [],
+        "carried": releases_with_bug(line) if line else [],
+        "on_pypi": releases_with_bug(index) if index else [],
         "since": runs[0]["first"]["date"][:10] if runs else "",
         "until": runs[-1]["last"]["date"][:10] if runs else "",
         "extent": _extent(record),

@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.errors import NothingExamined
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.triggers import laws_named
+from sentinel.recipes.triggers import also_broken_laws
 from sentinel.records import history
 from sentinel.reports.evidence import dumps
 from sentinel.reports.lines import Recipes
@@ -121,7 +121,7 @@ class Bug:
         if self.recipe is not None:
             return self.recipe.laws
         written = self.document
-        return tuple(name for name in (written.get("invariant") or self.law, *laws_named(written)) if name)
+        return tuple(name for name in (written.get("invariant") or self.law, *also_broken_laws(written)) if name)
 
     @property
     def upstream(self) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.recipes.fixes import Fix, edited
+from sentinel.recipes.fixes import Fix, apply_edits
 from sentinel.sources import git_objects
 from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
@@ -54,7 +54,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
                 base = newest if _blobs(git_dir, newest, fix) == _blobs(git_dir, fix.commit, fix) else base
                 break
         there = _blobs(git_dir, base, fix)
-        files = edited(
+        files = apply_edits(
             fix, lambda file: there.get(file, ""), lambda blob: run_checked(git_dir, "cat-file", "blob", blob)
         )
         commit = _committed(git_dir, base, {file: after for file, (_, after) in files.items()}, message(fix))

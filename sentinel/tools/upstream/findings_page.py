@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentinel.recipes import Recipe
-from sentinel.recipes.grades import counted, order, realism, root
+from sentinel.recipes.grades import count_bugs, order, realism, root
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped
 from sentinel.tools.upstream.life import Finding
@@ -85,7 +85,7 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _counted(entries: Sequence[Entry]) -> str:
-    return counted({"target": e.recipe.target, "root": e.root, "realism": e.realism} for e in entries)
+    return count_bugs({"target": e.recipe.target, "root": e.root, "realism": e.realism} for e in entries)
 
 
 def _roots(entries: Sequence[Entry]) -> list[list[Entry]]:

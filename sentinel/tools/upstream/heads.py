@@ -51,7 +51,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
     """Run recipes of one target at the head of each pull request that changes a function of one of them."""
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
-    with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
+    with ledger.decider(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")

@@ -158,6 +158,6 @@ def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:
         {name: value for name, value in asdict(each).items() if value and name != "target"}
         for each in sorted(findings, key=lambda each: each.bug_id)
     ]
-    text = jsonlines.written(lines, ("bug_id", "since", "main"))
+    text = jsonlines.to_text(lines, ("bug_id", "since", "main"))
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomically(file, text, "name another folder with --to")

@@ -18,7 +18,7 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import escaped, unlinked
-from sentinel.reports.numbers import Row, apart, flat, in_digits, plain, wrong
+from sentinel.reports.numbers import Row, distinguish, flat, format_number, plain, wrong
 from sentinel.reports.store import own, write_below
 from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contribution
 from sentinel.tools.upstream.exporting import Bundle
@@ -152,7 +152,7 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
         which = f" ({code(bug)})" if functions.count(functions[place]) > 1 else ""
         label = f"{functions[place]}{which}: {len(rows)} of {count} differ"
         for key, *values in rows[: max(1, most // len(bugs))]:
-            texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
+            texts = distinguish(*values[:2]) + ([format_number(values[2])] if other else [])
             if other and values[2] == values[1]:
                 texts[2] = texts[1]
             yield f"| {' | '.join([label, *map(code, (key, *texts))])} |"

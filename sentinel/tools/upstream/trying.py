@@ -17,7 +17,7 @@ from sentinel.errors import SentinelError
 from sentinel.laws.agreement import gap_between
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.fixes import Fix, diff, edited
+from sentinel.recipes.fixes import Fix, apply_edits, diff
 from sentinel.reports.numbers import flat
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
@@ -52,7 +52,7 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
     def content(blob: str) -> bytes:
         return next(git_objects.contents(mirror, [blob]))[1]
 
-    return edited(fix, lambda file: there.get(file, ""), content)
+    return apply_edits(fix, lambda file: there.get(file, ""), content)
 
 
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
@@ -86,9 +86,9 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         def content(blob: str) -> bytes:
             return next((base.path / path).read_bytes() for path, there in blobs.items() if there == blob)
 
-        made = edited(inside, lambda file: blobs.get(file, ""), content)
+        made = apply_edits(inside, lambda file: blobs.get(file, ""), content)
         changed = {file: after for file, (_, after) in made.items()}
-        return replace(checkouts.edited(store.home, target, ref, base, changed), patched=fix.digest)
+        return replace(checkouts.edit(store.home, target, ref, base, changed), patched=fix.digest)
 
     return patched
 

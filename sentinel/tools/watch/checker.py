@@ -417,8 +417,8 @@ class Checker:
             return
         search.begin([Example({"": small})])
         for law, outcome in search.outcomes.items():
-            self._counts["laws"] += outcome.spoken or bool(outcome.findings)
-            self._looks[reading.boundary.path, law.name] += outcome.spoken or bool(outcome.findings)
+            self._counts["laws"] += outcome.judged or bool(outcome.findings)
+            self._looks[reading.boundary.path, law.name] += outcome.judged or bool(outcome.findings)
             for finding in outcome.findings:
                 yield law, finding.violations[0], finding.trial.variants, "copy"
 
@@ -435,7 +435,7 @@ class Checker:
         for law in alone:
             with contextlib.suppress(DoesNotApply):
                 trial = Trial({"": inputs}, case, tuple(law.violations(case)))
-                yield from ((law, item, {"": inputs}, "run") for item in search.unmeant(law, trial))
+                yield from ((law, item, {"": inputs}, "run") for item in search.unintended(law, trial))
                 self._counts["laws"] += 1
                 self._looks[reading.boundary.path, law.name] += 1
 

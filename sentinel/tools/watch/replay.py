@@ -17,7 +17,7 @@ from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message, visible
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
-from sentinel.search.saving import tried_document
+from sentinel.search.saving import decisive_document
 from sentinel.targets.refs import Ref
 from sentinel.values.documents import json_data
 from sentinel.values.files import GENERATED, read_text
@@ -145,11 +145,11 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
     """Return the recipe of a violation, with its origin in the run.
 
-    :raises Untried: if no recipe distinguishes the broken code from fixed code.
+    :raises CannotDistinguish: if no recipe distinguishes the broken code from fixed code.
     """
     assert one.finding is not None
     assert one.open_target is not None
-    document = tried_document(one.finding, one.open_target, runner, catalog)
+    document = decisive_document(one.finding, one.open_target, runner, catalog)
     event, checkout = one.event, one.open_target.checkout
     how = f"seen in a run of {event['target']} {event['version'] or '(no release)'}, first at step {event['step']}"
     if event.get("of"):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.recipes.affects import affected
+from sentinel.recipes.affects import read_affected
 from sentinel.tools.audit.effective import Training, training
 from sentinel.tools.audit.files import flattened
 from sentinel.tools.audit.options import Option, Options
@@ -15,7 +15,7 @@ SFT = Options("SFT", "sft.yaml", {"data.packing": Option("true")})
 
 
 def answer(when: dict[str, Any], given: Any, where: str = "") -> tuple[str, str]:
-    found = reach([affected({"when": when, "where": where})], training(flattened(given), [PPO, SFT]))
+    found = reach([read_affected({"when": when, "where": where})], training(flattened(given), [PPO, SFT]))
     return found.answer, found.because
 
 
@@ -48,8 +48,8 @@ def test_one_entry(when, given, expected):
 
 
 def test_any_entry_reaches_and_prose_is_never_an_answer():
-    entries = [affected({"when": {"a": 1}}), affected({"when": {"b": 1}, "where": "the moon is full"})]
+    entries = [read_affected({"when": {"a": 1}}), read_affected({"when": {"b": 1}, "where": "the moon is full"})]
     assert reach(entries, Training({"a": "2", "b": "1"})).where == "the moon is full"
     assert reach(entries, Training({"a": "2", "b": "2"})).answer == "not reached"
-    assert reach([*entries, affected("everybody")], Training({"a": "2", "b": "2"})).answer == "not known"
+    assert reach([*entries, read_affected("everybody")], Training({"a": "2", "b": "2"})).answer == "not known"
     assert reach([], Training({})).answer == "not known"

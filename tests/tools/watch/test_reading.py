@@ -12,7 +12,7 @@ from sentinel.binding.families import policy_loss
 from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.deciding.law_session import Subject
-from sentinel.search.scenarios import narrowed
+from sentinel.search.scenarios import narrow
 from sentinel.targets import Binding
 from sentinel.tools.watch.reading import Unreadable, reading_of, written
 from sentinel.tools.watch.values import at
@@ -35,7 +35,7 @@ def _reading(function=agg_loss, call=_call):
     left_out = ("global_batch_size", "dp_size", "loss_scale_factor", "weights")
     accepts = {"loss_agg_mode": ("token-mean",), **dict.fromkeys(left_out, (None,))}
     binding = Binding("run.agg_loss", "loss_aggregation", call=call, outputs=("loss",), accepts=accepts)
-    subject = Subject(binding, narrowed(LOSS_AGGREGATION, binding), (), "", "run.agg_loss")
+    subject = Subject(binding, narrow(LOSS_AGGREGATION, binding), (), "", "run.agg_loss")
     return reading_of(0, subject, Boundary("run.agg_loss", ModuleType("run"), function, None, binding))
 
 
@@ -192,7 +192,7 @@ def test_a_difference_shows_two_log_probs_but_not_what_it_is_not_told():
         return {"per_token_loss": boundary.function(between, inputs["advantages"], *bounds)}
 
     binding = policy_loss("run.loss", call, "ppo", ("eps_clip_low", "eps_clip_high"), mode="token-sum")
-    subject = Subject(binding, narrowed(POLICY_LOSS, binding), (), "", "run.loss")
+    subject = Subject(binding, narrow(POLICY_LOSS, binding), (), "", "run.loss")
     reading = reading_of(0, subject, Boundary("run.loss", ModuleType("run"), loss, None, binding))
     assert "per_token_loss" in reading.keys
     assert not {"loss", "approx_kl", "per_token_gradient"} & reading.keys

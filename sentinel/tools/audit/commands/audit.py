@@ -27,8 +27,8 @@ from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, reached, realism, root, row
+from sentinel.recipes.grades import count_bugs as roots
+from sentinel.recipes.grades import describe_reach, grade, order, realism, root, row
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -393,7 +393,7 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
         say(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
-    how = "" if recipe.affects else reached(recipe.document)
+    how = "" if recipe.affects else describe_reach(recipe.document)
     if how:
         say(f"    how a run gets there: {visible(how)}")
     elif bug.reached or reach.settings:
@@ -416,7 +416,7 @@ def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[st
 
 def _row(bug: Bug) -> tuple[str, ...]:
     recipe = bug.decision.recipe
-    concerns = "; ".join(map(str, recipe.affects)) or reached(recipe.document)
+    concerns = "; ".join(map(str, recipe.affects)) or describe_reach(recipe.document)
     return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
 from sentinel.commands.options import catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import SentinelError
-from sentinel.recipes.grades import counted as roots
+from sentinel.recipes.grades import count_bugs as roots
 from sentinel.recipes.grades import realism, root
 from sentinel.tools.site.building import build, check, require, write
 from sentinel.tools.site.material import read

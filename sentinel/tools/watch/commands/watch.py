@@ -184,7 +184,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
     from sentinel.errors import NothingExamined
-    from sentinel.search.saving import Untried, save
+    from sentinel.search.saving import CannotDistinguish, save
     from sentinel.targets.refs import Ref
     from sentinel.tools.watch.replay import document_of, replayed, violations
 
@@ -207,7 +207,7 @@ def _replay(arguments: argparse.Namespace) -> int:
                 try:
                     document = document_of(one, runner, catalog)
                     say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
-                except Untried as error:
+                except CannotDistinguish as error:
                     say(f"  not saved: {error}")
     say(f"{counted(shown, 'violation')} of {len(events)} reproduced outside the run")
     if undecided == len(events):
