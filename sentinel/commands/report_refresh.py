@@ -90,7 +90,7 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
         pins = recipes.pins(file.stem)
         for place, facts in store.facts_in(file).items():
             examined += 1
-            store.expanded(file, facts, recipes)
+            store.expand(file, facts, recipes)
             pins.pop((facts.get("bug_id", ""), next(iter(facts["refs"]))), None)
             why = lines.why_stale(facts, file.stem, recipes)
             if why and not arguments.python and _python_of(facts) > sys.version_info[:2]:
