@@ -229,7 +229,7 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     run_sentinel("pulls", "tiny", *FEW)
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1]
-    monkeypatch.setattr("sentinel.tools.pulls.pulls.deciding", lambda *_: "another law")
+    monkeypatch.setattr("sentinel.tools.pulls.pulls.deciding_digest", lambda *_: "another law")
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1, 2]
 
