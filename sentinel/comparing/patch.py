@@ -24,6 +24,9 @@ _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line ev
 #: The most characters of a guard in a message.
 _GUARD = 60
 
+#: Why a line that ran is not examined in full.
+_PART = "a condition or a default inside the line"
+
 
 @dataclass(frozen=True)
 class Statement:
@@ -33,7 +36,7 @@ class Statement:
     :ivar lines: its first and last line, counted from the first line of its function.
     :ivar guard: the innermost condition around it; empty if there is none.
     :ivar partial: whether parts of it may not run although its line does: an operand of ``and`` or ``or``, a branch of
-        a conditional expression, the body of ``if c: return x`` on one line.
+        a conditional expression, the body of ``if c: return x`` on one line; or a default, which a scenario may set.
     """
 
     key: str
@@ -163,7 +166,7 @@ class Patch:
                 runs.append([number])
         for run in runs:
             lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
-            guard = "a condition inside the line" if run[0] in ran else every[run[0]].guard
+            guard = _PART if run[0] in ran else every[run[0]].guard
             yield Unexamined(*place, lines, side, guard, called, place in self._bound)
 
 
@@ -222,6 +225,9 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
         own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
         partial = outer == first or any(map(_is_partial, _own_expressions(node)))
+        signature = getattr(node, "args", None)
+        if isinstance(signature, ast.arguments):  # a scenario may set what is a default for others
+            partial = partial or bool(signature.defaults or any(signature.kw_defaults))
         yield Statement(f"{path} {type(node).__name__} {own}", (first - skipped, last - skipped), guard, partial)
     for name, block in blocks:
         within = guard

@@ -139,7 +139,8 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
     parts = []
     if is_proven(comparison, results):
         claim = f"no code that {message(scope)} reaches differs" if scope else _SAME
-        rest = "; other code was not compared" if scope else ""
+        roots = ", ".join(root.path for root in comparison.target.roots)
+        rest = f"; {'other code was' if scope else f'files outside of {message(roots)} were'} not compared"
         parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
