@@ -5,7 +5,7 @@
 
 For every recipe that names the commit that introduced it (or a share of them, drawn with a seed): `sentinel diff`
 between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
-It counts as flagged where the boundary is then worse (or mixed), or, where its code came with the commit, where a law
+It counts as flagged where the boundary is then worse, or, where its code came with the commit, where a law
 breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
 gate would not. Where it is not flagged, and its parent breaks the recipe's laws on the recipe's own scenario in the
 same way (without the options that it has not), it is no more than the first to give the recipe's numbers: then older

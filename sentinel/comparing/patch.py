@@ -129,6 +129,19 @@ class Patch:
             for side, numbers in self._changed[place].items()
         )
 
+    def lines(self) -> list[tuple[str, str, str, int, int, str, bool, bool]]:
+        """List the changed statements: file, function, side, first and last line, guard, whether a boundary reaches the
+        function, and whether the statement ran."""
+        return [
+            (*place, side, first + every[number].lines[0], first + every[number].lines[1], every[number].guard,
+             place in self._bound, number in self._ran.get((side, place), ()))
+            for place in sorted(self._changed)
+            for side, unit in zip(SIDES, self._changes[place])
+            if unit is not None
+            for first, every in [(unit.span[0], statements(unit))]
+            for number in self._changed[place][side]
+        ]  # fmt: skip
+
     def unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}

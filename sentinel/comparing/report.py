@@ -30,12 +30,12 @@ def summarise(compared: BoundaryDiff) -> str:
     """Describe a changed boundary in one sentence."""
     if compared.lost:
         return compared.lost
-    parts = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
-    parts += [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    parts = [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     for item in _first_laws(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
+    parts += [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     for item in _first_laws(compared.broken.get(BEFORE, ())):
         returns = f"it can be called now; {message(item.detail)}"
         parts.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")

@@ -105,12 +105,13 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """Return ``worse``, ``better`` or ``mixed`` if laws or known bugs decide; ``other`` if the numbers differ;
-        ``beside`` if only values outside the contract differ; empty if nothing differs."""
+        """Return ``worse`` or ``better`` if laws or known bugs decide; ``other`` if the numbers differ; ``beside`` if
+        only values outside the contract differ; empty if nothing differs. One worse symptom makes a boundary worse,
+        whatever else is better."""
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         worse = worse or bool(self.lost)
         if worse or better:
-            return "mixed" if worse and better else "worse" if worse else "better"
+            return "worse" if worse else "better"
         beside = {each.symptom for each in self.differences} == {BESIDE}
         return ("beside" if beside else "other") if self.state == "differs" else ""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -36,10 +36,12 @@ def sarif(
     results: Iterable[tuple[Document, str]],
     repositories: Mapping[str, str] | None = None,
     ranks: Mapping[str, int] | None = None,
+    more: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Give the text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
 
     :param repositories: target -> URL of its repository.
+    :param more: SARIF runs of comparisons, which come first.
     """
     groups: dict[tuple[str, str], list[Document]] = {}
     for document, outcome in results:
@@ -50,7 +52,7 @@ def sarif(
         _run(target, ref, documents, (repositories or {}).get(target, ""), ranks or {})
         for (target, ref), documents in sorted(groups.items())
     ]
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [*more, *runs]}
     return json.dumps(shown(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 

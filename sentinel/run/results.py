@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -21,17 +21,22 @@ from sentinel.reports.store import RunItem, load, write, write_run
 from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.settings import Settings
 
+if TYPE_CHECKING:
+    from sentinel.run.gate import Gate
+
 
 class Results:
     """The results of one run.
 
     :ivar items: evidence file, outcome, seconds and item id of each reported item.
+    :ivar gate: the results of comparisons; None if there are none.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self.items: list[tuple[Path, str, float, str]] = []
+        self.gate: Gate | None = None
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
         self._last_line = ""
@@ -51,6 +56,13 @@ class Results:
         self._documents[place] = document
         self._config.hook.pytest_sentinel_decided(decision=decision)
         return place
+
+    def compared(self, nodeid: str, row: dict[str, Any]) -> None:
+        """Add the result of a comparison."""
+        from sentinel.run.gate import Gate
+
+        self.gate = self.gate or Gate()
+        self.gate.add(nodeid, row)
 
     def count(self, nodeid: str, examined: bool) -> None:
         """Record that an item of Sentinel finished, and whether it reached a verdict."""
@@ -125,6 +137,10 @@ class Results:
         """Print the summary below pytest's own results."""
         for sentence in self._unwritten:
             reporter.write_line(f"sentinel: {sentence}", red=True)
+        if self.gate is not None and self._config.get_verbosity() >= -1:
+            reporter.section("sentinel: compared with the base")
+            for line in self.gate.lines():
+                reporter.write_line(line)
         if not self.items or self._config.get_verbosity() < -1:
             reporter.write(self._last_line)
             return

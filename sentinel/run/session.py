@@ -166,7 +166,8 @@ class Run:
         """
         settings = self.settings
         pairs = []
-        for name, head in [(name, head) for name in settings.targets for head in settings.refs_of(name)]:
+        heads = [(name, head) for name in settings.targets for head in settings.refs_of(name)]
+        for name, head in heads:
             with suppress(Unavailable):  # a working tree is that of one target
                 self._runner.checkout(name, head)
                 pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]

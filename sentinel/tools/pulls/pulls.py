@@ -50,7 +50,7 @@ _PROVEN = "No signal code differs by the inventory's rule; the text of both tree
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
-_GRAVEST = ("worse", "mixed", "better", "other", "beside")
+_GRAVEST = ("worse", "better", "other", "beside")
 
 #: Boundaries that a page names for one pull request.
 _LINES = 4
