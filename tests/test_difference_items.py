@@ -82,6 +82,20 @@ def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pyt
     alone.stdout.no_fnmatch_line("diff/*")
 
 
+def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, clone):
+    """No oracle or law decides about the value beside the contract."""
+    losses = clone / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    losses.write_text(code[:body] + "    import warnings\n    warnings.warn('new')\n" + code[body:])
+    loose = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
+    loose.assert_outcomes(passed=1)
+    loose.stdout.fnmatch_lines(["warning: other: demo_rl.losses.agg_loss (changed: demo_rl/losses.py:* agg_loss): *"])
+    loose.stdout.fnmatch_lines(["2 signal lines changed; 2 ran (added ones at the head, deleted ones at the base)"])
+    strict = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss", "--sentinel-strict")
+    strict.assert_outcomes(failed=1)
+
+
 def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     git(clone, "commit", "-q", "--allow-empty", "-m", "mine")
     copy_demo(clone)
