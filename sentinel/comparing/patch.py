@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
@@ -20,6 +20,9 @@ from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or nothing to run
+
+#: The guard of a statement that runs in part.
+_IN_LINE = "a condition inside the line"
 
 #: Characters of a guard that are shown.
 _GUARD = 60
@@ -32,11 +35,14 @@ class Statement:
     :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
     :ivar lines: its first and last line, counted from the first line of its function.
     :ivar guard: the innermost condition around it; empty if there is none.
+    :ivar partial: whether parts of it may not run although its line does: an operand of ``and`` or ``or``, a branch of
+        a conditional expression, the body of ``if c: return x`` on one line.
     """
 
     key: str
     lines: tuple[int, int]
     guard: str = ""
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,17 +130,18 @@ class Patch:
         """Count the changed statements that ran."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
-            len(self._ran.get((side, place), set()) & {*numbers})
+            len(numbers) - len(self._not_run(side, place))
             for place in chosen
             for side, numbers in self._changed[place].items()
         )
 
     def lines(self) -> list[tuple[str, str, str, int, int, str, bool, bool]]:
         """List the changed statements: file, function, side, first and last line, guard, whether a boundary reaches the
-        function, and whether the statement ran."""
+        function, and whether the whole statement ran."""
         return [
-            (*place, side, first + every[number].lines[0], first + every[number].lines[1], every[number].guard,
-             place in self._bound, number in self._ran.get((side, place), ()))
+            (*place, side, first + every[number].lines[0], first + every[number].lines[1],
+             _IN_LINE if every[number].partial else every[number].guard,
+             place in self._bound, number not in self._not_run(side, place))
             for place in sorted(self._changed)
             for side, unit in zip(SIDES, self._changes[place])
             if unit is not None
@@ -142,20 +149,20 @@ class Patch:
             for number in self._changed[place][side]
         ]  # fmt: skip
 
+    def _not_run(self, side: str, place: Place) -> list[int]:
+        """Return the changed statements of one side that did not run, or of which parts may not have run."""
+        unit, ran = self._changes[place][SIDES.index(side)], self._ran.get((side, place), set())
+        every = statements(unit) if unit is not None else ()
+        return [number for number in self._changed[place][side] if number not in ran or every[number].partial]
+
     def unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
-        return [
-            item
-            for place in sorted(chosen)
-            for side in (AFTER, BEFORE)
-            for item in self._idle(side, place, self._changed[place][side])
-        ]
+        return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 
-    def _idle(self, side: str, place: Place, numbers: Sequence[int]) -> Iterator[Unexamined]:
+    def _idle(self, side: str, place: Place) -> Iterator[Unexamined]:
         unit = self._changes[place][SIDES.index(side)]
         ran = self._ran.get((side, place), set())
-        idle = [number for number in numbers if number not in ran]
         if unit is None:
             return
         called, other = self.ran(place), self._changes[place][1 - SIDES.index(side)]
@@ -166,14 +173,15 @@ class Patch:
             return  # the lines that replace these are listed
         every = statements(unit)
         runs: list[list[int]] = []
-        for number in idle:
-            if runs and number == runs[-1][-1] + 1:
+        for number in self._not_run(side, place):
+            if runs and number == runs[-1][-1] + 1 and {number, runs[-1][-1]}.isdisjoint(ran):
                 runs[-1].append(number)
             else:
                 runs.append([number])
         for run in runs:
             lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
-            yield Unexamined(*place, lines, side, every[run[0]].guard, called, place in self._bound)
+            guard = _IN_LINE if run[0] in ran else every[run[0]].guard
+            yield Unexamined(*place, lines, side, guard, called, place in self._bound)
 
 
 def _without_moved(
@@ -219,14 +227,19 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
     return whole
 
 
-def _statements(node: ast.AST, skipped: int, path: str, guard: str) -> Iterator[Statement]:
+def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int = 0) -> Iterator[Statement]:
+    """Yield a statement and the statements in its body.
+
+    :param outer: the last line of the header around it; a statement on that line may not run although the line does.
+    """
     first = _first_line(node)
     blocks = [(name, getattr(node, name)) for name in _BLOCKS if isinstance(getattr(node, name, None), list)]
     inner = [_first_line(child) for name, block in blocks for child in block]
     last = max(first, min(inner) - 1) if inner else getattr(node, "end_lineno", first) or first
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
         own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
-        yield Statement(f"{path} {type(node).__name__} {own}", (first - skipped, last - skipped), guard)
+        partial = outer == first or any(map(_is_partial, _own_expressions(node)))
+        yield Statement(f"{path} {type(node).__name__} {own}", (first - skipped, last - skipped), guard, partial)
     for name, block in blocks:
         within = guard
         if isinstance(node, (ast.If, ast.While)) and name in ("body", "orelse"):
@@ -235,7 +248,21 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str) -> Iterator[
             within = test if name == "body" else f"not ({test})"
         for child in block:
             if not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
-                yield from _statements(child, skipped, f"{path}.{name}", within)
+                yield from _statements(child, skipped, f"{path}.{name}", within, last)
+
+
+def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a statement's own expressions, without the statements in its body."""
+    fields = [value for name, value in ast.iter_fields(node) if name not in _BLOCKS]
+    for child in (each for value in fields for each in (value if isinstance(value, list) else [value])):
+        if isinstance(child, ast.AST):
+            yield from ast.walk(child)
+
+
+def _is_partial(node: ast.AST) -> bool:
+    chained = isinstance(node, ast.Compare) and len(node.ops) > 1
+    filtered = isinstance(node, ast.comprehension) and bool(node.ifs)
+    return chained or filtered or isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda))
 
 
 def _first_line(node: ast.AST) -> int:

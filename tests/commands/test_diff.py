@@ -656,6 +656,30 @@ def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel,
     assert {(each["side"], *each["lines"]) for each in told["not_examined"]} == {("before", 6, 6), ("after", 6, 6)}
 
 
+ONE_LINE = """
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
+    loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
+    {line}
+    return loss
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "if loss_agg_mode == 'sequence': loss = loss * 3",
+        "loss = loss * 3 if loss_agg_mode == 'sequence' else loss",
+        "loss_agg_mode == 'sequence' and loss.mul_(3)",
+        "loss = sum([loss, *[loss * 2 for _ in 'x' if loss_agg_mode == 'sequence']])",
+    ],
+)
+def test_a_line_that_runs_in_part_is_not_examined(run_sentinel, tree, line):
+    before, after = (tree(name, ONE_LINE.format(line=text)) for name, text in (("one", "pass"), ("other", line)))
+    answer = run_sentinel("diff", "tiny", before, after, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (2, False)
+    assert "tiny/losses.py:4 agg_loss (guarded by a condition inside the line" in answer.out
+
+
 UNBOUND = """
 def compute_advantages(rewards, response_mask):
     return rewards * response_mask / {by}
