@@ -21,7 +21,7 @@ def row(
     return {
         "target": "verl", "base": "git:main (1)", "head": "path:. (2)", "boundary": boundary, "outcome": outcome,
         "sentence": sentence, "places": places, "changed": [list(each) for each in changed], "lines": list(lines),
-        "beyond": [], **more,
+        "beyond": [], "undecided": [], **more,
     }  # fmt: skip
 
 
@@ -79,6 +79,13 @@ def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path
     assert result["level"] == level
     place = result["locations"][0]["physicalLocation"]
     assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (FILE, 321)
+
+
+def test_parts_that_are_finite_nowhere_and_changes_that_no_boundary_shows_are_listed():
+    _, lines = written(row("v.f", "worse", "loss moved", undecided=["pg_loss"]),
+                       row("", "same", beyond=["removed, with all its callers: v.g"]))  # fmt: skip
+    assert "undecided: v.f: not finite at either revision: pg_loss" in lines
+    assert "removed, with all its callers: v.g" in lines
 
 
 def test_the_summary_begins_with_what_is_worse():

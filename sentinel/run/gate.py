@@ -54,6 +54,7 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
         "sentence": sentence,
         "places": places,
         "changed": sorted(map(list, changed)),
+        "undecided": [] if result is None else sorted(map(message, result.undecided)),
         "lines": [list(line) for line in lines],
         "beyond": [] if result is not None else _beyond(comparison),
     }
@@ -117,6 +118,8 @@ class Gate:
                 there = [row for row in rows if row["outcome"] == outcome and row["boundary"]]
                 yield from _group(outcome, there)
             yield from (line for row in rows for line in row["beyond"])
+            for row in (row for row in rows if row["undecided"]):
+                yield f"undecided: {row['boundary']}: not finite at either revision: {_joined(row['undecided'])}"
             yield cover(rows)
 
     def markdown(self) -> str:

@@ -306,6 +306,7 @@ class Run:
             bugs=(),
             named_refs=self.settings.refs,
             trees=(),
+            named_against=(),
             report_dir=Settings().report_dir,
             sarif=None,
             laws="deep" if self.settings.laws == "deep" else "",
