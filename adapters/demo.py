@@ -48,7 +48,7 @@ TARGET = Target(
     # The directories that are importable packages, including those of older revisions.
     roots=(PackageRoot("demo_rl"),),
     # preload=("tensordict",) would name small third-party packages that boundaries use when they run. A package that is
-    # only imported, such as demo_missing_tracker in demo_rl/losses.py, becomes a ghost if it is not installed.
+    # only imported, such as demo_missing_tracker in demo_rl/losses.py, becomes a stub module if it is not installed.
     # Contract input -> its name in the whole framework. A binding only lists exceptions.
     arguments={"group": ("index",)},
     # Functions that the framework registers with a decorator need no bindings of their own. Each function that a

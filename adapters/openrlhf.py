@@ -1,8 +1,8 @@
 """Bindings for OpenRLHF (OpenRLHF/OpenRLHF).
 
 Its trainers import Ray, DeepSpeed and vLLM, which do not affect what a loss, an estimator or a mask computes. These
-imports become ghosts. Methods run on instances of the real classes that have only the attributes which the methods
-read.
+imports become stub modules. Methods run on instances of the real classes that have only the attributes which the
+methods read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What `sentinel pulls` would have said of what was merged: commits of a branch that nobody picked, with recipes off.
+"""Count the alarms that `sentinel pulls` would have raised on merged commits, with recipes off.
 
     python benchmarks/alarms.py TARGET COUNT [--to FILE] [--before DATE]
 
-The newest commits of the target's branch that touch code that a boundary reaches, each against its parent, as an open
-pull request is compared. No known bug is asked about, so that an alarm is one that a law alone raises; where a recipe
-names the commit as the one that brought its bug, that is said beside it. The others are for a person to read.
+Takes the newest commits of the target's branch that touch code that a boundary reaches, without further selection, and
+compares each with its parent, as an open pull request is compared. Known bugs are not decided, so only laws raise
+alarms. If a recipe names the commit as the one that introduced its bug, the output notes it; a person reads the other
+alarms.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
                 "date": commit.date[:10],
                 "answer": pull.answer,
             }
-            row |= {"subject": commit.subject, "said": pull.said, "compared": pull.compared, "brought": known}
+            row |= {"subject": commit.subject, "findings": pull.findings, "compared": pull.compared, "brought": known}
             print(json.dumps(row), flush=True)
             if options.to is not None:
                 with options.to.open("a", encoding="utf-8") as file:

@@ -1,15 +1,14 @@
-"""How good are the laws alone? `python benchmarks/detection.py`.
+"""Measure how many known bugs the laws detect alone: `python benchmarks/detection.py`.
 
-Recipes are switched off: at the buggy parent of every bug that upstream has mended (a recipe with a git pin of each
-verdict), a search looks at the recipe's boundary with the laws of its contract, and nothing of the recipe's. A bug
-counts as flagged where any law breaks in a confirmed scenario.
+Recipes are switched off. For each bug that upstream has fixed (a recipe with a git pin for each verdict), a search at
+the buggy parent checks the laws of the recipe's contract at its boundary, without the recipe's scenario. A bug counts
+as flagged if any law breaks in a confirmed scenario.
 
-With `--corpus FILE` (JSON lines: parent, fix) it asks about the bugs of that list: a search at the parent, with every
-contract that the boundary is bound to, and a bug counts where what breaks a law there, shrunk, breaks none at the fix.
-That is what a framework's adapter alone finds of its history.
+With `--corpus FILE` (JSON lines: parent, fix) it searches the bugs of that list at the parent, with every contract that
+the boundary is bound to. A bug counts if a shrunk scenario breaks a law at the parent and breaks none at the fix.
 
-It needs the mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call`
-has no laws: its bug counts as missed.
+It needs the mirrors in the mirror store (`sentinel mirror add TARGET`). A boundary of the generic contract `call` has
+no laws: its bug counts as missed.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
 
-#: Scenarios of one search, and calls that shrinking may take.
+#: Scenarios of one search, and the most calls for shrinking.
 ENOUGH, SHRINKING = 400, 20
 
 #: Scenarios of a search at the parents of a corpus.
@@ -43,9 +42,11 @@ SEEN = 50
 
 @dataclass(frozen=True)
 class Case:
-    """:ivar laws: those that broke in a confirmed scenario.
-    :ivar tried: scenarios until the first did, or all.
-    :ivar missed: why none did; empty where one did.
+    """The result for one bug.
+
+    :ivar laws: those that broke in a confirmed scenario.
+    :ivar tried: scenarios until the first broke, or all.
+    :ivar missed: why none broke; empty if one did.
     """
 
     bug: str
@@ -55,8 +56,8 @@ class Case:
     missed: str = ""
 
 
-def mended() -> list[Job]:
-    """The buggy parent of every bug that has a git pin of each verdict."""
+def fixed_bugs() -> list[Job]:
+    """Return the buggy parent of every bug that has a git pin for each verdict."""
     jobs = []
     for recipe in find_recipes(CATALOG):
         pins = {pin.expect: pin.ref for pin in reversed(recipe.pins) if pin.ref.kind == "git"}
@@ -71,7 +72,7 @@ def subject_of(recipe: Recipe) -> Subject | None:
     return next((item for item in found if item.binding is binding), None)
 
 
-def searched(runner: Runner, job: Job) -> Case:
+def search_until_broken(runner: Runner, job: Job) -> Case:
     """Search until a law breaks."""
     bug, ref = job.recipe.bug_id, job.ref
     subject = subject_of(job.recipe)
@@ -91,8 +92,8 @@ def searched(runner: Runner, job: Job) -> Case:
     return Case(bug, ref.short, broken, search.tried, "" if broken else why(search))
 
 
-def gone_at_the_fix(runner: Runner, job: Job) -> Case:
-    """Search at the parent, and try at the fix what broke a law, shrunk as it is."""
+def search_and_compare(runner: Runner, job: Job) -> Case:
+    """Search at the parent, and try the shrunk scenarios that break a law at the fix."""
     recipe, missed = job.recipe, f"the contract {job.recipe.contract} has no laws here"
     fix = next(pin.ref for pin in recipe.pins if pin.expect == "fixed")
     for subject in subjects(CATALOG, recipe.target)[0]:
@@ -111,12 +112,12 @@ def gone_at_the_fix(runner: Runner, job: Job) -> Case:
             continue
         if held:
             return Case(recipe.bug_id, job.ref.short, tuple(held), search.tried)
-        missed = f"the same at the fix: {', '.join(law.name for law in found)}" if found else why(search)
+        missed = f"breaks at the fix too: {', '.join(law.name for law in found)}" if found else why(search)
     return Case(recipe.bug_id, job.ref.short, (), 0, missed)
 
 
 def holds(session: LawSession, finding: Finding) -> bool:
-    """Whether a law has something to say about a scenario that broke it elsewhere, and holds."""
+    """Return True if the law of a finding applies to its scenario here, and holds."""
     [trial] = session.try_(finding.subject, [(finding.law, finding.trial.variants)])
     return trial.case is not None and not trial.violations
 
@@ -127,12 +128,12 @@ def of_corpus(file: Path) -> set[tuple[str, str]]:
 
 
 def why(search: BoundarySearch) -> str:
-    """Why no law broke: they held, or every call was refused."""
+    """Return why no law broke: they held, or every call raised."""
     outcomes = search.outcomes.values()
     refused = sum((outcome.refused for outcome in outcomes), Counter[str]())
-    if any(outcome.spoken for outcome in outcomes) or not refused:
+    if any(outcome.judged for outcome in outcomes) or not refused:
         return "every law held"
-    return f"every call was refused: {refused.most_common(1)[0][0]}"
+    return f"every call raised: {refused.most_common(1)[0][0]}"
 
 
 def main() -> int:
@@ -141,11 +142,11 @@ def main() -> int:
     parser.add_argument("--corpus", metavar="FILE", type=Path, help="the bugs of this list, at parent and fix")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every case there")
     arguments = parser.parse_args()
-    jobs = [job for job in mended() if arguments.target in (None, job.recipe.target)]
+    jobs = [job for job in fixed_bugs() if arguments.target in (None, job.recipe.target)]
     if arguments.corpus:
         pairs = of_corpus(arguments.corpus)
         jobs = [job for job in jobs if any((job.ref.name, pin.ref.name) in pairs for pin in job.recipe.pins)]
-    ask = gone_at_the_fix if arguments.corpus else searched
+    ask = search_and_compare if arguments.corpus else search_until_broken
     runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
     cases, began = [], time.monotonic()
     try:

@@ -1,12 +1,12 @@
-"""How often `sentinel diff` sees what it should, without the recipes' scenarios; and how often what is not there.
+"""Measure how often `sentinel diff` finds known differences without the recipes' scenarios, or reports false ones.
 
     python benchmarks/differences.py recipes [TARGET ...]        the base and the head of each recipe that has both
     python benchmarks/differences.py comments [TARGET[=PAIRS] …] commits that change a bound file, and no code in it
-    python benchmarks/differences.py cost TARGET A B [GLOB ...]  what the second revision adds to the first one's time
+    python benchmarks/differences.py cost TARGET A B [GLOB ...]  the time of the second revision, relative to the first
 
-`recipes` counts a recipe as seen where its boundary differs on drawn scenarios, in numbers or in a law that one side
-breaks. `comments` compares without looking at the code first: boundaries that reach the changed file, and no changed
-code, are asked all the same (of many, five drawn by the commit), with 20 scenarios each.
+`recipes` counts a recipe as seen if its boundary differs on drawn scenarios, in numbers or in a law that one side
+breaks. `comments` calls boundaries that reach the changed file and no changed code (at most five, drawn by the commit),
+with 20 scenarios each.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _seen(
         comparison = Comparison(catalog, runner, target, refs, boundaries=boundaries)
         found = list(comparison.run())
     except SentinelError as error:
-        yield from ((recipe, f"not had: {error}") for recipe in several)
+        yield from ((recipe, f"not available: {error}") for recipe in several)
         return
     finally:
         for ref in refs:
@@ -83,7 +83,7 @@ def _seen(
 
 
 def comments(catalog: Catalog, names: Sequence[str]) -> None:
-    """The newest commits that touch a file of some boundaries, and leave all that these reach as it is."""
+    """Compare the newest commits that touch a file of some boundaries but no code that these reach."""
     store, total, wrong = MirrorStore(), 0, 0
     for name, _, pairs in (each.partition("=") for each in names):
         wanted = int(pairs or 10)
@@ -110,7 +110,7 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
                     runner.discard(name, ref)
                 differing = [item.name for item in found if item.state == "differs"]
                 scenarios = sum(item.scenarios for item in found)
-                asked = bool(scenarios or differing)  # not where every boundary refuses every call
+                asked = bool(scenarios or differing)  # does not count if every call raised
                 total, wrong, wanted = total + asked, wrong + bool(differing), wanted - asked
                 print(
                     f"{name} {commit.sha[:9]} {commit.subject[:60]!r}: {scenarios} scenarios, {differing}", flush=True
@@ -121,7 +121,7 @@ def comments(catalog: Catalog, names: Sequence[str]) -> None:
 
 
 def _commented(code: Code, before: str, after: str) -> list[str]:
-    """The boundaries that reach a file whose text is another and whose definitions are not, and no changed code."""
+    """Return the boundaries that reach a file with changed text but unchanged definitions, and no changed code."""
     one, other = (code.files(tree) for tree in (before, after))
     touched = set()
     for file in one.keys() & other.keys():
@@ -138,14 +138,17 @@ def _commented(code: Code, before: str, after: str) -> list[str]:
 
 
 def cost(catalog: Catalog, name: str, one: str, other: str, *globs: str, examples: int = 20) -> None:
-    """The same scenarios to the first revision alone, and then to both, at each boundary that reaches changed code."""
+    """Measure the same scenarios at the first revision alone, and then at both.
+
+    Boundaries that reach no changed code are left out.
+    """
     with closing(runner_of(catalog, Settings())) as runner:
         target, refs = catalog.targets[name], (Ref.parse(one), Ref.parse(other))
         comparison = Comparison(catalog, runner, target, refs, examples=examples, boundaries=globs)
         asked = [each.subject for each in comparison.selection.candidates.values() if not each.result.state]
         seconds: dict[str, float] = defaultdict(float)
         for subject in asked:
-            drawn_scenarios(subject, 0, 0, examples)  # by neither
+            drawn_scenarios(subject, 0, 0, examples)  # both sides must return
             one_, other_ = (comparison.processes.open(side, subject).law_session for side in SIDES)
             for way, pair in (("alone", Alone(one_.fresh())), ("both", Pair(one_.fresh(), other_.fresh()))):
                 search = BoundarySearch(pair, subject, 0, numbers_stay_for(subject.laws))

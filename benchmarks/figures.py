@@ -1,6 +1,6 @@
 """Write the README's figures that follow from recipes, laws and committed evidence: ``python benchmarks/figures.py``.
 
-Each stands in the README once, in the words of its pattern; what a measurement gave names the benchmark that gave it.
+Each figure appears once in the README, in the words of its pattern. Measured figures name the benchmark that gave them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from pathlib import Path
 
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.grades import counted, row
+from sentinel.recipes.grades import count_bugs, row
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 
 
 def figures() -> dict[str, tuple[object, ...]]:
-    """Pattern, with a group for each figure -> the figures."""
+    """Return pattern -> figures; the pattern has a group for each figure."""
     catalog = bundled_catalog()
     recipes = find_recipes(catalog)
     rows = [row(recipe.target, recipe.document) for recipe in recipes]
     every = [(recipe, pin) for recipe in recipes for pin in recipe.pins]
     verl = [(recipe.bug_id, pin) for recipe, pin in every if recipe.target == "verl"]
-    unknown = [(name, pin.ref) for name, pin in verl if pin.ref.kind == "git"]  # the first command has no mirror yet
+    unknown = [
+        (name, pin.ref) for name, pin in verl if pin.ref.kind == "git"
+    ]  # before the first command there is no mirror
     releases = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
     there = {pin.ref for _, pin in verl if pin.ref.kind == "pypi" and pin.expect == "reproduced"}
     seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
     return {
-        r"ships (\d+ bugs? .*?), with (\d+) revisions": (counted(rows), len(every)),
+        r"ships (\d+ bugs? .*?), with (\d+) revisions": (count_bugs(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
         r"(\d+) recipes +pypi:0\.9\.1  fixed ": (right,),
         r"(\d+) recipes +(\d+) refs +reproduced ": (seen, len(there)),
@@ -43,7 +45,7 @@ def figures() -> dict[str, tuple[object, ...]]:
 
 
 def rewritten(text: str) -> str:
-    """Put the figures into the text of the README."""
+    """Return the README's text with the current figures."""
     for pattern, values in figures().items():
         (found,) = re.finditer(pattern, text, re.MULTILINE)
         for group in range(len(values), 0, -1):

@@ -1,15 +1,15 @@
-"""Benchmark of histories, as ratios in one run: `python benchmarks/history.py`.
+"""Measure histories, as ratios in one run: `python benchmarks/history.py`.
 
 It needs a full mirror of verl in the mirror store (`sentinel mirror add verl`) and measures in an empty results store:
 
-1. A sweep of one recipe over every commit of main, against one fresh process for each commit, extrapolated from a
-   sample; the most that working copies took on disk; the memory of the controller.
-2. The same once more, with nothing new.
+1. A sweep of one recipe over every commit of main, compared with one fresh process for each commit (extrapolated from a
+sample); the largest size of working copies on disk; the memory of the controller.
+2. The same again, with nothing new.
 3. A bisection over the whole of main, with nothing known.
-4. How the number of distinct closures grows with the commits: the curve.
+4. The number of distinct closures as the commits grow.
 5. With `--main-job`, sweeps of the main job's recipes over all of main of every target, with nothing known.
 
-Seconds are those of the clock, and of CPU time of all processes, which other work on the machine does not stretch.
+Times are wall-clock seconds, and CPU seconds of all processes, which other work on the machine does not stretch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from sentinel.sources.home import size_of
 
 CATALOG = bundled_catalog()
 
-#: What a script that decides one commit does: start Python, import torch, make a checkout, probe.
+#: The work of a script that decides one commit: start Python, import torch, make a checkout, probe.
 FRESH = """
 import sys
 from sentinel.recipes.catalog import bundled_catalog
@@ -58,7 +58,7 @@ runner.close()
 """
 
 
-#: The recipes of the main job: of the pull requests that the project came from.
+#: The recipes of the main job: the pull requests that the project began with.
 MAIN_JOB = {
     "verl": ("VERL-REJECTED-ROW-G*", "VERL-REJECTED-ROW-R*", "VERL-REJECTED-GROUP-OPO"),
     "roll": ("ROLL-AGGLOSS-TOKENMEAN-MASK",),
@@ -69,7 +69,7 @@ MAIN_JOB = {
 
 
 def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
-    """Seconds, seconds of CPU time, and the result."""
+    """Return wall-clock seconds, CPU seconds and the result of an action."""
     start, own = time.perf_counter(), time.process_time()
     with CpuTime() as below:
         result = action()
@@ -77,7 +77,7 @@ def clock(action: Callable[[], Any]) -> tuple[float, float, Any]:
 
 
 class Watch(ABC):
-    """Looks at something again and again while a block lasts."""
+    """Calls a function repeatedly while a block runs."""
 
     every = 1.0
 
@@ -102,9 +102,10 @@ class Watch(ABC):
 
 
 class CpuTime(Watch):
-    """CPU time of every process below this one while the block lasts, read from /proc twenty times a second.
+    """Measures the CPU time of every process below this one while a block runs, from /proc, twenty times a second.
 
-    ``getrusage`` does not know of them: a worker's processes are nobody's to wait for. The end of each is missed.
+    ``getrusage`` does not include them, because a worker's processes are not waited for. The last moments of each are
+    missed.
     """
 
     every = 0.05
@@ -123,7 +124,7 @@ class CpuTime(Watch):
         for place in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = place.read_text().rpartition(")")[2].split()
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
             spent = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
             children.setdefault(int(fields[1]), []).append((int(place.parent.name), fields[19], spent))
@@ -136,7 +137,7 @@ class CpuTime(Watch):
 
 
 class Watcher(Watch):
-    """The most bytes that a folder has had while the block lasted."""
+    """Measures the largest size of a folder while a block runs."""
 
     every = 2.0
 
@@ -146,19 +147,19 @@ class Watcher(Watch):
         self.most = 0
 
     def look(self) -> None:
-        with contextlib.suppress(OSError):  # a copy that is moving on
+        with contextlib.suppress(OSError):  # the file is being moved
             self.most = max(self.most, size_of(self._folder) if self._folder.is_dir() else 0)
 
 
 def own_home(folder: Path) -> MirrorStore:
-    """An empty home that has the user's mirrors."""
+    """Return the store of an empty home that has the user's mirrors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mirrors").symlink_to(Home.default().mirrors)
     return MirrorStore(Home(folder))
 
 
 def fresh(recipe: Recipe, shas: list[str], home: Path) -> None:
-    """Each commit in a process of its own."""
+    """Decide each commit in a process of its own."""
     environment = {**os.environ, "SENTINEL_HOME": str(home)}
     for sha in shas:
         command = [sys.executable, "-c", FRESH, recipe.target, recipe.bug_id, sha]
@@ -166,9 +167,9 @@ def fresh(recipe: Recipe, shas: list[str], home: Path) -> None:
 
 
 def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[int, int]]:
-    """After each tenth of the commits: how many distinct closures there were until then."""
+    """Return (commits, distinct closures among them) for each tenth of the commits."""
     _, commits, _ = ledger.select(Selection(record["source"]["ref"]))
-    with ledger.deciding([recipe], ledger.local) as decide:
+    with ledger.decider([recipe], ledger.local) as decide:
         seen: set[tuple[str, str]] = set()
         points = []
         for number, commit in enumerate(commits, 1):
@@ -180,7 +181,7 @@ def curve(record: dict[str, Any], ledger: Ledger, recipe: Recipe) -> list[tuple[
 
 
 def main_job(folder: Path) -> dict[str, float]:
-    """Seconds that the main job's sweeps take, by target."""
+    """Return target -> seconds of the main job's sweeps."""
     taken = {}
     for name, bugs in MAIN_JOB.items():
         target = CATALOG.targets[name]
@@ -195,9 +196,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", default="verl")
     parser.add_argument("--bug", default="VERL-REJECTED-ROW-GRPO")
-    parser.add_argument("--bisected", default="VERL-MASKED-MEAN-EMPTY-NAN", help="it is there first, and not any more")
-    parser.add_argument("--main-job", action="store_true", help="the main job's recipes over main of all targets, too")
-    parser.add_argument("--sample", type=int, default=100, help="commits that are decided in a process of their own")
+    parser.add_argument(
+        "--bisected", default="VERL-MASKED-MEAN-EMPTY-NAN", help="the first commit has it, and the last does not"
+    )
+    parser.add_argument(
+        "--main-job", action="store_true", help="also sweep the main job's recipes over main of all targets"
+    )
+    parser.add_argument(
+        "--sample", type=int, default=100, help="the number of commits that are decided in a process of their own"
+    )
     arguments = parser.parse_args()
     target = CATALOG.targets[arguments.target]
     recipe, bisected = (find_recipes(CATALOG, (target.name,), (bug,))[0] for bug in (arguments.bug, arguments.bisected))
@@ -217,7 +224,7 @@ def main() -> None:
         _, line, _ = other.select(selection)
 
         def search() -> Any:
-            with other.deciding([bisected], lambda: other.local(1)) as decide:
+            with other.decider([bisected], lambda: other.local(1)) as decide:
                 return bisect(other.mirror, line[0], line[-1], lambda c: decide(c)[bisected.bug_id])
 
         seconds, seconds_cpu, found = clock(search)

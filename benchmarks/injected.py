@@ -1,14 +1,13 @@
-"""Bugs that are put into real trainings of TRL: which of them watching names, at which step, and what the logs show.
+"""Inject bugs into real trainings of TRL; report which of them watching finds, and at which step.
 
     pip install trl==1.16.0                       (or have it on PYTHONPATH)
     python benchmarks/injected.py                 every bug, and four trainings without one: ten minutes of a core
     python benchmarks/injected.py --only 'dpo-*' --steps 20
     python benchmarks/injected.py --only grpo-rows-for-tokens --steps 40 --picture docs/watch.svg      with matplotlib
 
-Each training is a process of its own, and so is its checker; both are forked from one that has read TRL. It has a
-model of a few thousand parameters, made from a configuration, on the CPU.
-The bug is put into memory, in TRL's own source or into what was built of it: what the run does is not what is on disk.
-Every step is looked at, and training begins when the functions have been read.
+Each training and its checker are processes of their own, forked from one that has parsed TRL. The model has a few
+thousand parameters and runs on the CPU. The bug is injected into TRL's code in memory; the files on disk stay correct.
+Every step is checked, and training begins when the checker has read the functions.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-#: Steps within which a bug is to be named; steps of a training that has none; steps that are compared bit for bit.
+#: Steps within which a bug must be found; steps of a training without a bug; steps that are compared bit for bit.
 _WITHIN, _CLEAN, _SAME = 20, 200, 4
 
 
 def edited(owner: Any, name: str, *changes: str) -> None:
-    """Put a method in the place of itself, with other source: old text, new text, and so on."""
+    """Replace a method by a version with edited source: old text, new text, and so on."""
     function = inspect.unwrap(inspect.getattr_static(owner, name))
-    source = inspect.getsource(function)  # indented as the body of a function is
+    source = inspect.getsource(function)  # indented like the body of a function
     for old, new in zip(changes[::2], changes[1::2]):
         if source.count(old) != 1:
             raise SystemExit(f"{owner.__name__}.{name} has {source.count(old)} times {old!r}; another release?")
@@ -58,7 +57,7 @@ def _in(trainer: str, method: str, *changes: str) -> Callable[[], None]:
 
 
 def _collated(change: Callable[[dict[str, Any]], None]) -> Callable[[Any], None]:
-    """After the trainer was made: what its collator returns is changed."""
+    """Return an injection that changes the return value of the trainer's collator."""
 
     def inject(trainer: Any) -> None:
         collator = trainer.data_collator
@@ -143,7 +142,7 @@ _STALE = (
     "generation_batch['advantages'], self._was = getattr(self, '_was', fresh), fresh"
 )
 
-#: Name -> what is done before the trainer is made, or to what was made.
+#: Name -> the injection, applied before or after the trainer is made.
 BEFORE: Mapping[str, Callable[[], None]] = {
     "grpo-rows-for-tokens": _in(
         "GRPOTrainer", _LOSS, "            loss = (per_token_loss * mask).sum() / normalizer",
@@ -240,10 +239,12 @@ def trainer_of(
     words_more: int = 0,
     **more: Any,
 ) -> Any:
-    """A trainer of TRL, with a model of a few thousand parameters that adds numbers.
+    """Make a trainer of TRL with a small model that learns to add numbers.
 
-    :param hidden: its width, and :param layers: its layers; :param tokens: of the longest response.
-    :param words_more: words of its vocabulary that no prompt has; :param more: settings of the trainer.
+    :param hidden: the model's width; ``layers`` is its number of layers.
+    :param tokens: the most tokens of a response.
+    :param words_more: further words of its vocabulary, which no prompt has.
+    :param more: settings of the trainer.
     """
     import torch
     import trl
@@ -284,7 +285,7 @@ def trainer_of(
     else:
         rows = [{**row, "completion": f" {one + other}" + " so" * (one % 4)} for row, (one, other) in zip(rows, sums)]
     name, place = kind.upper(), f"{folder}/model"
-    LlamaForCausalLM(config).save_pretrained(place)  # from where a trainer loads its reference
+    LlamaForCausalLM(config).save_pretrained(place)  # the trainer loads its reference model from this path
     return getattr(trl, f"{name}Trainer")(
         model=LlamaForCausalLM.from_pretrained(place), args=getattr(trl, f"{name}Config")(**options),
         processing_class=tokenizer,
@@ -310,7 +311,7 @@ class Prepared:
         warnings.simplefilter("ignore")
         self._catalog = bundled_catalog()
         self.checker = Checker(self._catalog, "trl", Path("unused"))
-        with contextlib.redirect_stdout(io.StringIO()):  # adapters try functions out, and some of these print
+        with contextlib.redirect_stdout(io.StringIO()):  # adapters call functions, and some of these print
             self.checker.prepare([name for name in sys.modules if name.partition(".")[0] == "trl"])
 
     def trained(
@@ -321,11 +322,11 @@ class Prepared:
         size: Mapping[str, Any] = {},
         **budget: float,
     ) -> dict[str, Any]:
-        """Train with a bug (or, under a trainer's name, without one): what was named, and what the logs had.
+        """Train with a bug (or, given a trainer's name, without) and return the findings and the logs.
 
-        :param attach: what is done to the trainer, given what watches it.
-        :param size: of the model and the responses, as :func:`trainer_of` has it.
-        :param budget: of what watches; ``every=0``: nothing does.
+        :param attach: called with the trainer and the watcher.
+        :param size: sizes for :func:`trainer_of`.
+        :param budget: of the watcher; ``every=0`` switches it off.
         """
         read, write = os.pipe()
         pid = os.fork()
@@ -347,14 +348,14 @@ class Prepared:
         return dict(json.loads(said)) if said else {"name": name, "named": [], "logs": [], "parameters": ""}
 
 
-#: Every step, and every call.
+#: Check every step, and every call.
 _EACH: Mapping[str, Any] = {"every": 1, "share": 1.0}
 
 
 def forked(checker: Any, changes: Callable[[], None]) -> Any:
-    """Give a way to watch whose checker is a fork of this process, which has read the functions.
+    """Return a function that watches with a checker forked from this process, which has read the functions.
 
-    :param changes: what is changed in the run alone; the checker has what is on disk.
+    :param changes: edits of the run alone; the checker has the code on disk.
     """
     from sentinel.tools.watch.link import Watching
 
@@ -368,7 +369,7 @@ def forked(checker: Any, changes: Callable[[], None]) -> Any:
                     checker.attach(theirs)
                     checker.serve()
                 finally:
-                    os._exit(0)  # whatever happens: no second run goes on from here
+                    os._exit(0)  # in any case, the child must not continue the caller's code
             theirs.close()
             changes()
             return ours
@@ -417,7 +418,7 @@ def _mean(logs: list[dict[str, Any]], key: str) -> float | None:
 
 
 def _shown(one: Mapping[str, Any], clean: Mapping[str, Any]) -> str:
-    """What the trainer's logs say, beside what they say without the bug."""
+    """Return the logged values that the bug changes, as text."""
     pairs = [
         (key, _mean(clean["logs"][: len(one["logs"])], key), _mean(one["logs"], key)) for key in ("loss", "reward")
     ]
@@ -425,7 +426,7 @@ def _shown(one: Mapping[str, Any], clean: Mapping[str, Any]) -> str:
 
 
 def picture(one: Mapping[str, Any], clean: Mapping[str, Any], file: str) -> None:
-    """Draw the losses in the logs of two trainings, and where watching named what."""
+    """Plot the logged losses of two trainings, and the steps of the findings."""
     import matplotlib  # type: ignore[import-not-found, unused-ignore]
 
     matplotlib.use("svg")
@@ -447,7 +448,7 @@ def picture(one: Mapping[str, Any], clean: Mapping[str, Any], file: str) -> None
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--picture", metavar="FILE", help="of the loss and what was named, for the last bug")
+    parser.add_argument("--picture", metavar="FILE", help="write a plot of the loss and the findings, for the last bug")
     parser.add_argument("--only", metavar="GLOB", default="*")
     parser.add_argument("--steps", type=int, default=_WITHIN)
     parser.add_argument("--clean-steps", type=int, default=_CLEAN)

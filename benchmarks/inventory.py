@@ -1,11 +1,11 @@
-"""Does the inventory of `sentinel coverage` have what it should? `python benchmarks/inventory.py`.
+"""Check the inventory of `sentinel coverage`: `python benchmarks/inventory.py`.
 
-1. Coverage of every target at the last commit of its branch: the table of docs/coverage.md, written there.
-2. Recall: of the boundaries of known bugs, at the revisions that have them, how many are in the inventory. Known bugs
-   are the recipes, and the lines of `--corpus FILE` (JSON: target, boundary, parent); a target without an adapter needs
-   `--mirror TARGET=DIR`, and its package is looked for at the top and below `src/`.
-3. The boundaries that are bound at the last commit, and not in the inventory.
-4. With `--sample N`: so many functions of the inventory and as many of the others, drawn at random, to be read.
+1. Coverage of every target at the last commit of its branch, written into the table of docs/coverage.md.
+2. Recall: how many boundaries of known bugs are in the inventory, at the revisions that have the bugs. Known bugs are
+the recipes, and the lines of `--corpus FILE` (JSON: target, boundary, parent). A target without an adapter needs
+`--mirror TARGET=DIR`; its package is searched at the top and below `src/`.
+3. Bound boundaries at the last commit that are not in the inventory.
+4. With `--sample N`: N random functions of the inventory and N others, for a person to read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEADINGS = ("target", "commit", "functions", *STATES)
 
 
 class Upstream:
-    """One framework: its trees, and what its functions carry."""
+    """One framework: its trees and its signal functions."""
 
     def __init__(self, target: Target, mirror: Path) -> None:
         self.target, self.mirror, self.trees = target, mirror, GitTrees(mirror)
@@ -50,7 +50,7 @@ class Upstream:
         return commit(self.mirror, sha).tree
 
     def has(self, tree: str, path: str) -> bool | None:
-        """Whether the inventory has a boundary; None where the tree has no function of that path."""
+        """Return whether the inventory has a boundary; None if the tree has no function of that path."""
         names = binding.paths if (binding := self.target.binding(path)) else (path,)
         found = next(filter(None, (self.definitions.find(tree, name) for name in names)), None)
         if found is None or found.name.kind != "function":
@@ -62,7 +62,7 @@ class Upstream:
         return {function.span for function in signal_functions(body, self.target.module_of(file))}
 
     def others(self, tree: str, found: Coverage) -> Iterator[str]:
-        """The functions that carry nothing."""
+        """Yield the functions that carry no signal."""
         inside = {(function.file, function.line) for function in found.functions}
         for file, blob in sorted(self.definitions.sources(tree)):
             for node in ast.walk(ast.parse(self.trees.blob(blob))):
@@ -73,7 +73,7 @@ class Upstream:
 
 
 def known_bugs(corpora: list[Path]) -> Iterator[tuple[str, str, str, str]]:
-    """Set, target, boundary and a commit that has it, of every known bug."""
+    """Yield (set, target, boundary, commit with the bug) of every known bug."""
     for recipe in find_recipes(CATALOG):
         for pin in recipe.pins:
             if pin.ref.kind == "git" and pin.expect != "unavailable":
@@ -103,7 +103,7 @@ def recall(upstreams: dict[str, Upstream], corpora: list[Path]) -> dict[str, Any
 
 
 def rewritten(text: str, rows: list[tuple[str, ...]]) -> str:
-    """Put the table of coverage into the text of the page."""
+    """Return the page's text with a new table of coverage."""
     lines = ["| " + " | ".join(row) + " |" for row in (HEADINGS, ("---",) * len(HEADINGS), *rows)]
     return re.sub(r"\| target \| commit .*?\n\n", lambda _: "\n".join(lines) + "\n\n", text, flags=re.DOTALL)
 
@@ -147,7 +147,7 @@ def main() -> None:
     drawn = random.Random(arguments.seed)
     result = {
         "coverage": rows,
-        "bound boundaries that the rule does not see": missed,
+        "bound boundaries that the rule does not find": missed,
         "recall": recall(upstreams, arguments.corpus),
         "sample": {
             "inside": drawn.sample(inside, min(arguments.sample, len(inside))),

@@ -1,13 +1,12 @@
-"""Benchmark of the main job, as ratios in one run: `python benchmarks/main_job.py`.
+"""Measure the main job, as ratios in one run: `python benchmarks/main_job.py`.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three questions, each with its own
-baseline:
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three measurements, each with a baseline:
 
-1. The whole shipped set over all git pins, warm, against one fresh process for each verdict, which is what the runner
-   scripts of the published reports do (import torch, import the boundary's module, call it), and against the least that
-   any design could need: one torch import plus the distinct target imports spread over the cores.
-2. pytest's start-up with the plugin installed but not asked for, against the same with ``-p no:sentinel``.
-3. One more recipe on an already imported target, against a bare fork + backward + exit of the same target process.
+1. All shipped recipes over all git pins, warm. Baselines: one fresh process for each verdict, as in the runner scripts
+of the published reports (import torch, import the boundary's module, call it); and the least possible: one import of
+torch plus the distinct target imports spread over the cores.
+2. pytest's start-up with the plugin installed but not used, compared with ``-p no:sentinel``.
+3. One more recipe on an already imported target, compared with a bare fork + backward + exit of the same process.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 CATALOG = bundled_catalog()
 TARGETS = tuple(name for name in CATALOG.targets if name != "demo")
@@ -54,7 +53,7 @@ def runner(catalog: Catalog = CATALOG) -> Runner:
 
 
 def verdicts(jobs: list[Job]) -> list[Verdict]:
-    """Every verdict through the harness, as a run of pytest does it."""
+    """Decide every job through the runner, as pytest does."""
     run = runner()
     run.start(TARGETS)
     run.plan(jobs)
@@ -64,21 +63,24 @@ def verdicts(jobs: list[Job]) -> list[Verdict]:
 
 
 def decidable(jobs: list[Job]) -> list[Job]:
-    """Those that this machine can decide: some code needs a newer Python."""
+    """Return the jobs that this machine can decide; some code needs a newer Python."""
     return [job for job, verdict in zip(jobs, verdicts(jobs)) if verdict.kind not in NOT_HERE]
 
 
 def decide_all(jobs: list[Job]) -> None:
-    """:raises SystemExit: where a verdict is not what its pin expects."""
+    """Decide all jobs.
+
+    :raises SystemExit: if a verdict is not the one that its pin expects.
+    """
     wrong = [job for job, verdict in zip(jobs, verdicts(jobs)) if verdict.name != job.expect]
     if wrong:
         raise SystemExit(
-            f"{len(wrong)} verdicts are not what their pins expect; a benchmark of wrong answers says nothing"
+            f"{len(wrong)} verdicts are not what their pins expect; the timings of wrong verdicts would be meaningless"
         )
 
 
 def fresh_process_each(jobs: list[Job]) -> None:
-    """One verdict, one process, one after the other; each imports torch and what its target itself imports, no more."""
+    """Decide each job in a fresh process, one after the other. It imports only torch and the target's own imports."""
     adapters = {name: replace(a, target=replace(a.target, preload=())) for name, a in CATALOG.adapters.items()}
     catalog = replace(CATALOG, adapters=adapters)
     for job in jobs:
@@ -94,16 +96,16 @@ def torch_import() -> float:
 
 
 def target_imports(jobs: list[Job]) -> float:
-    """Seconds to import the real packages that targets need, once, and each distinct (target, ref)'s boundary modules.
+    """Return the seconds to import the real packages that targets need, and the boundary modules of each (target, ref).
 
-    One after the other in forks of one zygote, so that nothing competes; the packages count once although each fresh
-    process would pay for them again, which makes the floor as low as it can honestly be.
+    The imports run one after the other in forks of one preloader, so that nothing competes. The packages count once,
+    although each fresh process would pay for them again, so this is a lower bound.
     """
     groups: dict[tuple[str, Ref], list[Recipe]] = {}
     for job in jobs:
         groups.setdefault((job.recipe.target, job.ref), []).append(job.recipe)
     preload = [name for target in TARGETS for name in CATALOG.targets[target].preload]
-    torch_alone, with_packages = Zygote(Options()), Zygote(Options(), preload)
+    torch_alone, with_packages = Preloader(Options()), Preloader(Options(), preload)
     alone = clock(torch_alone.hello)
     total = clock(with_packages.hello) - alone
     torch_alone.stop()
@@ -125,7 +127,7 @@ def target_imports(jobs: list[Job]) -> float:
 
 
 def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
-    """(a probe of a recipe, a bare fork + backward + exit), medians of both in the same target process."""
+    """Return the median seconds of (a probe of a recipe, a bare fork + backward + exit) in the same target process."""
     job = next(job for job in jobs if job.recipe.contract == "loss_aggregation")
     run = runner()
     run.start([job.recipe.target])
@@ -140,9 +142,9 @@ def one_more_recipe(jobs: list[Job], repeats: int) -> tuple[float, float]:
 
 
 def startup(repeats: int) -> float:
-    """CPU seconds that the plugin adds to `pytest` on one empty test: the median difference of pairs taken in turns.
+    """Return the CPU seconds that the plugin adds to `pytest` on one empty test, as the median of pairs.
 
-    CPU rather than wall-clock seconds: start-up waits for nothing, and the rest of the machine then does not count.
+    CPU seconds are used because start-up does not wait, and other work on the machine then does not count.
     """
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "test_nothing.py").write_text("def test_nothing():\n    pass\n")
@@ -159,11 +161,13 @@ def startup(repeats: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--repeats", type=int, default=25, help="for the two small measurements")
-    parser.add_argument("--sample", type=int, default=12, help="verdicts timed in a fresh process each, then scaled up")
+    parser.add_argument("--repeats", type=int, default=25, help="repetitions of the two small measurements")
+    parser.add_argument(
+        "--sample", type=int, default=12, help="verdicts that are timed in a fresh process each, then scaled up"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    jobs = decidable(git_jobs())  # and warm: checkouts, byte code
+    jobs = decidable(git_jobs())  # also warms up checkouts and byte code
     whole = statistics.median(clock(lambda: decide_all(jobs)) for _ in range(3))
     stride = max(1, len(jobs) // options.sample)
     sample = jobs[::stride]

@@ -1,7 +1,7 @@
-"""Mutants: a function of somebody's source with one expression changed, in ways that corrupt a training signal.
+"""Make mutants: change one expression of a function in ways that corrupt a training signal.
 
-An operator takes an expression and gives what may stand in its place; the rest of the file stays as it is, byte for
-byte, so that functions are still found at their lines.
+An operator takes an expression and yields replacements. The rest of the file stays the same byte for byte, so that
+functions are still found at their lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Operator = Callable[[ast.expr, Defaults], Edits]
 
 
 def _expression(text: str, **parts: ast.expr) -> ast.expr:
-    """An expression from text, in which names stand for parts."""
+    """Parse an expression in which names stand for parts."""
 
     class Fill(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -31,7 +31,7 @@ def _expression(text: str, **parts: ast.expr) -> ast.expr:
 
 
 def _with(node: Any, **fields: Any) -> Any:
-    """A copy of a node with other fields."""
+    """Return a copy of a node with other fields."""
     made = copy.copy(node)
     for name, value in fields.items():
         setattr(made, name, value)
@@ -39,7 +39,7 @@ def _with(node: Any, **fields: Any) -> Any:
 
 
 def _called(node: ast.expr) -> str:
-    """The last part of the name that a call calls; empty for anything else."""
+    """Return the last part of the name that a call calls; empty for other nodes."""
     function = node.func if isinstance(node, ast.Call) else None
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
@@ -64,7 +64,7 @@ def _numpy(node: ast.expr) -> bool:
 
 
 def _dropped(node: ast.Call, place: int) -> ast.Call:
-    """The call without one of its keywords."""
+    """Return the call without one of its keywords."""
     call: ast.Call = _with(node, keywords=[*node.keywords[:place], *node.keywords[place + 1 :]])
     return call
 
@@ -205,12 +205,12 @@ def _ignored(node: ast.expr, defaults: Defaults) -> Edits:
     if isinstance(node, ast.Call):
         for place, keyword in enumerate(node.keywords):
             passed_on = keyword.arg and isinstance(keyword.value, (ast.Name, ast.Attribute))
-            if passed_on and _called(node)[:1].islower():  # a constructor misses it loudly
+            if passed_on and _called(node)[:1].islower():  # a constructor raises without it
                 yield _with(node, keywords=[*node.keywords[:place], *node.keywords[place + 1 :]])
 
 
 def _stale(node: ast.expr, defaults: Defaults) -> Edits:
-    """The value of an assignment to a name that it reads: the name stays what it was."""
+    """Replace an assignment to a name that it reads by the name's old value."""
     for name in getattr(node, "assigned", ()):
         if any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node)):
             yield ast.Name(name, ast.Load())
@@ -218,7 +218,7 @@ def _stale(node: ast.expr, defaults: Defaults) -> Edits:
         yield ast.Constant(1 if isinstance(node.augments, (ast.Mult, ast.Div)) else 0)
 
 
-#: Written first; laws, domains and scenarios were bettered on what survives of these.
+#: The first half; laws, domains and scenarios were improved with its survivors.
 FIRST: dict[str, Operator] = {
     "drop a mask": _drop_mask,
     "invert a mask": _invert_mask,
@@ -236,11 +236,11 @@ FIRST: dict[str, Operator] = {
     "a stale value": _stale,
 }
 
-# -- the other half, from a second reading of the collection of bugs ---------------------------------------------------
+# -- the second half, from another reading of the collection of bugs ---------------------------------------------------
 
 
 def _cast(node: ast.expr, defaults: Defaults) -> Edits:
-    """A log-softmax in bfloat16, a bool mask as row numbers."""
+    """Compute a log-softmax in bfloat16, or use a bool mask as row numbers."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if _called(node) in ("float", "double", "long", "int", "bool", "type_as") or (
             _called(node) in ("to", "astype") and "device" not in ast.unparse(node)
@@ -252,7 +252,7 @@ def _cast(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _broadcast(node: ast.expr, defaults: Defaults) -> Edits:
-    """A row's number along the batch."""
+    """Broadcast a per-row number along the wrong axis."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if _called(node) in ("unsqueeze", "expand_as", "expand"):
             yield node.func.value
@@ -262,7 +262,7 @@ def _broadcast(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _other_branch(node: ast.expr, defaults: Defaults) -> Edits:
-    """A bound of negative advantages for positive ones, local for global."""
+    """Take the other branch: the bound for negative advantages for positive ones, or local for global."""
     if isinstance(node, ast.IfExp):
         yield node.body
         yield node.orelse
@@ -281,7 +281,7 @@ def _condition(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _swapped(node: ast.expr, defaults: Defaults) -> Edits:
-    """The reference's log-probs for the actor's."""
+    """Swap related inputs: the reference's log-probs for the actor's."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Sub, ast.Div)):
         yield _with(node, left=node.right, right=node.left)
     if isinstance(node, ast.Call) and len(node.args) > 1 and all(isinstance(item, ast.Name) for item in node.args[:2]):
@@ -289,7 +289,7 @@ def _swapped(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _precedence(node: ast.expr, defaults: Defaults) -> Edits:
-    """r - mean / std for (r - mean) / std."""
+    """Drop brackets: r - mean / std for (r - mean) / std."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
         for side, other in (("left", node.right), ("right", node.left)):
             inner = getattr(node, side)
@@ -300,7 +300,7 @@ def _precedence(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _transform(node: ast.expr, defaults: Defaults) -> Edits:
-    """A log-ratio for a ratio, a variance for a deviation."""
+    """Drop or add a transformation: a log-ratio for a ratio, a variance for a deviation."""
     if isinstance(node, ast.Call) and _called(node) in (
         "exp",
         "log",
@@ -319,7 +319,7 @@ def _transform(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _shared(node: ast.expr, defaults: Defaults) -> Edits:
-    """One object where each had its own; what is passed in is written to."""
+    """Share one object instead of copies, so that inputs are modified."""
     if isinstance(node, ast.Call) and _called(node) in ("clone", "copy", "deepcopy"):
         value = node.args[0] if node.args else getattr(node.func, "value", None)
         if value is not None:
@@ -327,7 +327,7 @@ def _shared(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _counted(node: ast.expr, defaults: Defaults) -> Edits:
-    """Tokens that the mask leaves out are counted; rows for groups, tokens for rows."""
+    """Count the wrong things: masked tokens, rows for groups, tokens for rows."""
     if isinstance(node, ast.Call) and ast.unparse(node).endswith("mask.sum()"):
         yield _renamed(node, "numel")
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute) and node.value.attr == "shape":
@@ -339,25 +339,25 @@ def _counted(node: ast.expr, defaults: Defaults) -> Edits:
 
 
 def _twice(node: ast.expr, defaults: Defaults) -> Edits:
-    """A factor applied twice."""
+    """Apply a factor twice."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.Div)):
         yield _with(node, left=node)
 
 
 def _constant(node: ast.expr, defaults: Defaults) -> Edits:
-    """An epsilon that is none, a factor that is another."""
+    """Change a constant: remove an epsilon, or change a factor."""
     if isinstance(node, ast.Constant) and type(node.value) is float:
         yield ast.Constant(0.0 if abs(node.value) < 1e-3 else node.value * 2 or 1.0)
 
 
 def _first_for_each(node: ast.expr, defaults: Defaults) -> Edits:
-    """The first row's for all rows."""
+    """Use the first row's value for all rows."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Name):
         yield _with(node, slice=ast.Constant(0))
 
 
 def _row_order(node: ast.expr, defaults: Defaults) -> Edits:
-    """Rows in the order of something else, the last left out."""
+    """Reorder rows, or leave out the last."""
     if isinstance(node, ast.Call) and _called(node) == "zip" and len(node.args) > 1:
         yield _with(node, args=[node.args[0], _expression("list(other)[::-1]", other=node.args[1]), *node.args[2:]])
     if isinstance(node, ast.Call) and _called(node) == "sorted":
@@ -368,7 +368,7 @@ def _row_order(node: ast.expr, defaults: Defaults) -> Edits:
         yield _expression("call.flip(0)", call=node) if _called(node) == "argsort" else node.args[0]
 
 
-#: Reported as it comes out.
+#: Not used for tuning; its result is reported as measured.
 SECOND: dict[str, Operator] = {
     "no cast": _cast,
     "another broadcast": _broadcast,
@@ -390,14 +390,19 @@ HALVES = {"first": FIRST, "second": SECOND}
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-#: What these say is no signal.
+#: Calls that carry no signal.
 _NO_SIGNAL = (ast.Raise, ast.Assert, ast.JoinedStr, ast.ClassDef)
 _LOGS = ("logger", "logging", "print", "warnings")
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """:ivar file: below the checkout. :ivar function: its qualified name. :ivar source: the whole file, changed."""
+    """A changed function.
+
+    :ivar file: path below the checkout.
+    :ivar function: its qualified name.
+    :ivar source: the whole file, changed.
+    """
 
     file: str
     function: str
@@ -410,7 +415,7 @@ class Mutant:
 
     @property
     def exploding(self) -> Mutant:
-        """Another one, in which the same expression raises."""
+        """Return the mutant in which the same expression raises."""
         return replace(self, source=self.exploding_source)
 
     @property
@@ -419,12 +424,12 @@ class Mutant:
 
     @property
     def lot(self) -> str:
-        """What decides its place in a sample, with a seed before it."""
+        """The text that, after a seed, determines its place in a sample."""
         return f"{self.file} {self.function} {self.line} {self.operator} {self.before} {self.after}"
 
 
 def mutants(source: str, file: str, function: str, operators: Mapping[str, Operator]) -> Iterator[Mutant]:
-    """Every mutant of one function of a file; none where it is not there."""
+    """Yield every mutant of one function of a file."""
     tree = ast.parse(source)
     node = _function(tree, function.split("."))
     if node is None:
@@ -466,7 +471,7 @@ def _function(node: ast.AST, path: Sequence[str]) -> ast.FunctionDef | ast.Async
 
 
 def _expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
-    """The expressions that compute something. What is assigned or augmented gets an attribute that says so."""
+    """Yield the expressions that compute something, and mark assignments and augmented assignments."""
     for node in nodes:
         if isinstance(node, ast.Assign):
             vars(node.value)["assigned"] = [target.id for target in node.targets if isinstance(target, ast.Name)]
@@ -482,6 +487,6 @@ def _expressions(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
             inner = [node.value] if node.value else []
         elif isinstance(node, _FUNCTIONS):
             inner = list(node.body)
-        elif isinstance(node, ast.Call):  # what is called stays
+        elif isinstance(node, ast.Call):  # the called name stays
             inner = [*ast.iter_child_nodes(node.func), *node.args, *node.keywords]
         yield from _expressions(inner)

@@ -1,19 +1,18 @@
-"""How deep do the laws look? `python benchmarks/mutation.py`.
+"""Measure how many mutants the laws kill: `python benchmarks/mutation.py`.
 
-One expression of a boundary's real code (or of a function of the framework that it calls) is changed at a time, at
-fixed commits of the five mains, and the laws of its contract look at it as a quick search does: at the scenarios of
-recipes, the first :data:`QUICK` drawn ones, and the glimpses. What a law says of the code as it is counts for nothing.
-A mutant is
+One expression of a boundary's real code (or of a function that it calls) is changed at a time, at fixed commits of the
+five mains. The laws of its contract are checked as in a quick search: on the scenarios of recipes, the first
+:data:`QUICK` drawn ones, and the glimpses. Violations of the unchanged code do not count. A mutant is
 
 * `killed`: a law breaks in a scenario in which it held before (`glimpsed`: in a glimpse only);
-* `survived`: what is trained on differs in one of :data:`WIDE` scenarios, and no law says so within the quick search
-  (`late`: one does within those);
-* `loud`: it raises where the original did not, and differs in nothing else: nobody trains with it for long;
-* `quiet`: the same numbers in all scenarios: equivalent, as far as was tried;
+* `survived`: an output differs in one of :data:`WIDE` scenarios, and no law breaks in the quick search (`late`: one
+  breaks within those scenarios);
+* `loud`: it raises where the original did not, and differs in nothing else, so users notice it;
+* `quiet`: the same numbers in all scenarios, so equivalent as far as was tried;
 * `unreached`: no scenario evaluates the changed expression.
 
-The code is changed in the session that is forked from the process which has imported the checkout: the checkout is not
-touched, and a mutant costs a fork. It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`).
+The code is changed in a session forked from the process that has imported the checkout, so the checkout is not touched
+and a mutant costs a fork. It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: What upstream main was in August 2026.
+#: The mains of August 2026.
 MAIN = {
     "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
     "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
@@ -54,15 +53,14 @@ MAIN = {
     "slime": "624b824a898ab0ec1fcb4d373004c7f3852bf515",
     "skyrl": "a9564572eb8e91076be43c1bd5e4615e3de17265",
 }
-#: Scenarios that are drawn for a quick search, and for the question whether a mutant does anything at all.
+#: Scenarios of a quick search, and scenarios to find whether a mutant has any effect.
 QUICK, WIDE = 6, 24
-#: Boundaries that are asked about one mutant, at most.
+#: The most boundaries at which one mutant is tried.
 JUDGES = 3
 
 # -- judges ------------------------------------------------------------------------------------------------------------
 
-#: An adapter that, when a session loads it, changes the code of one function before it is called. A function may be
-#: wrapped by decorators: they are looked through.
+#: An adapter that changes the code of one function when a session loads it, also if decorators wrap the function.
 _ADAPTER = """
 import sys
 from pathlib import Path
@@ -102,13 +100,18 @@ if not changed:
 """
 
 
-#: What each law compares in one scenario.
+#: The plans of one scenario: each law with its variants.
 Scenario = list[Plan]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """:ivar boundary: the one that says so. :ivar laws: those that broke, where any did. :ivar detail: what differs."""
+    """The result of a mutant.
+
+    :ivar boundary: the boundary that shows it.
+    :ivar laws: the laws that broke.
+    :ivar detail: the difference.
+    """
 
     fate: str
     boundary: str = ""
@@ -118,7 +121,7 @@ class Outcome:
 
 
 class Judge:
-    """One boundary as it is: its scenarios, what it does there, and what laws say of that."""
+    """One unchanged boundary: its scenarios, its results, and the laws that it breaks."""
 
     def __init__(self, law_session: LawSession, subject: Subject, recipes: Sequence[Recipe], seed: int) -> None:
         self.subject, self._law_session, self._search, self._seed = (
@@ -141,7 +144,7 @@ class Judge:
 
     @cached_property
     def _stages(self) -> Mapping[str, Sequence[Scenario]]:
-        """The plans of each scenario: what a quick search draws, what it glimpses, a longer one draws next."""
+        """Return the plans of each scenario: of a quick search, of the glimpses, and of a longer search."""
         glimpsed: dict[int, Scenario] = {}
         for law, variants in glimpses(self.subject, self._seed, self.subject.laws):
             glimpsed.setdefault(id(variants[""]), []).append((law, variants))
@@ -170,10 +173,10 @@ class Judge:
             }
 
     def outcome(self, mutant: Path, exploding: Callable[[], Path]) -> Outcome:
-        """What becomes of a mutant here.
+        """Return the outcome of a mutant at this boundary.
 
         :param mutant: the adapter that makes it.
-        :param exploding: gives the one in which the expression raises.
+        :param exploding: returns the adapter of the mutant in which the expression raises.
         """
         law_session, subject = self._law_session.fresh(), replace(self.subject, adapter=str(mutant))
         fate, detail = "quiet", ""
@@ -205,13 +208,17 @@ class Judge:
         return [(law, variants) for law, variants in plans if not isinstance(variants, str)]
 
     def _broken(self, law_session: LawSession, subject: Subject, plans: Scenario) -> set[tuple[str, str]]:
-        """Each law that breaks, with its symptom: no declared dialect, no rounding."""
-        self._search._law_session = law_session  # it asks once more in float64
+        """Return (law, symptom) of each violation that neither a dialect nor rounding explains."""
+        self._search._law_session = law_session  # this calls again in float64
         trials = zip(plans, law_session.try_(subject, plans))
-        return {(law.name, found.symptom) for (law, _), trial in trials for found in self._search.genuine(law, trial)}
+        return {
+            (law.name, found.symptom)
+            for (law, _), trial in trials
+            for found in self._search.genuine_violations(law, trial)
+        }
 
     def _observed(self, law_session: LawSession, subject: Subject, plans: Scenario) -> Mapping[str, Any] | str:
-        """What the boundary does in a scenario; why it refuses."""
+        """Return the boundary's observation in a scenario, or why it raises."""
         try:
             return dict(
                 law_session.observe(subject, {"": next(iter(plans[0][1].values()))}, subject.scenario_inputs)[""]
@@ -222,7 +229,7 @@ class Judge:
             return str(error)
 
     def _differs(self, law_session: LawSession, subject: Subject) -> tuple[str, str]:
-        """Whether a mutant's numbers are others anywhere, or it raises where the original does not."""
+        """Return how a mutant's numbers differ, and how it raises where the original does not."""
         loud = ""
         for stage, scenarios in self._stages.items():
             for plans, original in zip(scenarios, self._did[stage]):
@@ -242,7 +249,7 @@ class Judge:
 
 
 class Court:
-    """Boundaries of a target at its main, so many by lot, and the mutants of what they run."""
+    """A random sample of a target's boundaries at its main, and the mutants of the functions that they run."""
 
     def __init__(self, target: str, boundaries: Sequence[str], most: int, seed: int, folder: Path) -> None:
         catalog = bundled_catalog()
@@ -250,7 +257,7 @@ class Court:
         self._folder, self._real, self._seed = folder, adapter.file, seed
         (folder / "__init__.py").touch()
         folder.chmod(0o755)
-        # Contained processes may read adapters' folders alone.
+        # Contained processes may read the folders of adapters only.
         seen = replace(catalog, adapters={**catalog.adapters, "mutants": replace(adapter, file=folder / "__init__.py")})
         found = sorted(subjects(catalog, target, boundaries)[0], key=lambda item: self._lot(item.boundary))[:most]
         self.runner = Runner(seen, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options())
@@ -268,7 +275,7 @@ class Court:
                 print(f"{subject.name}: {error}", file=sys.stderr)
 
     def sample(self, most: int, operators: Mapping[str, Operator]) -> list[Mutant]:
-        """So many mutants by lot, one function after the other, so that none is left out for another's length."""
+        """Return a random sample of mutants, drawn from the functions in turn, so that none dominates."""
         ran = {path for judge in self.judges for path in judge.ran}
         own = {path for judge in self.judges for path in judge.subject.binding.paths}
         files = {place[1] for path in own if (place := self._place(path))}
@@ -281,9 +288,11 @@ class Court:
         )
         return [mutant for _, mutant in zip(range(most), turns)]
 
-    def tried(self, mutant: Mutant) -> Outcome:
-        """What becomes of a mutant: of the boundaries that run it, those of its own name first, the first that kills
-        it; else the one at which it is seen best."""
+    def try_mutant(self, mutant: Mutant) -> Outcome:
+        """Return the outcome of a mutant: of the first boundary that kills it, else the strongest outcome.
+
+        Boundaries of the mutant's own function are tried first.
+        """
         path = f"{mutant.module}.{mutant.function}"
         judges = sorted((j for j in self.judges if path in j.ran), key=lambda j: path not in j.subject.binding.paths)
         outcomes = []
@@ -297,7 +306,7 @@ class Court:
         return hashlib.sha256(f"{self._seed} {text}".encode()).hexdigest()
 
     def _place(self, path: str) -> tuple[str, str, str] | None:
-        """The source, the file and the qualified name of a function that ran."""
+        """Return the source, the file and the qualified name of a function that ran."""
         parts = path.split(".")
         for root in self._checkout.import_roots:
             for end in range(len(parts) - 1, 0, -1):
@@ -314,12 +323,12 @@ class Court:
         return file
 
 
-#: The strongest first: what several boundaries say of one mutant is the first of these.
+#: The strongest outcome first; it counts if several boundaries run a mutant.
 FATES = ("drawn", "glimpsed", "late", "survived", "loud", "quiet", "unreached", "not applied")
 
 
 def table(rows: Sequence[tuple[str, Outcome]]) -> str:
-    """What became of mutants, in Markdown. The share is of those that differ and do not raise."""
+    """Return the outcomes as a Markdown table. The share is of mutants that differ and do not raise."""
     lines = ["| | killed | of these glimpsed | late | survived | share | loud | quiet | unreached |"]
     lines.append("| --- " + "| ---: " * 8 + "|")
     for name in [*sorted({name for name, _ in rows}), "all"]:
@@ -338,7 +347,7 @@ def main() -> int:
     parser.add_argument("--boundary", action="append", default=[], metavar="GLOB", help="only these boundaries")
     parser.add_argument("--most", type=int, default=40, metavar="N", help="mutants of one target (default: 40)")
     parser.add_argument("--half", choices=sorted(HALVES), default="first", help="which operators")
-    parser.add_argument("--seed", type=int, default=0, help="of the lot, and of scenarios")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample and of the scenarios")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write every mutant there")
     arguments = parser.parse_args()
     done: list[tuple[str, Mutant, Outcome]] = []
@@ -347,7 +356,7 @@ def main() -> int:
             court = Court(target, arguments.boundary, max(10, arguments.most // 2), arguments.seed, Path(folder))
             try:
                 for mutant in court.sample(arguments.most, HALVES[arguments.half]):
-                    outcome = court.tried(mutant)
+                    outcome = court.try_mutant(mutant)
                     done.append((target, mutant, outcome))
                     where = f"{mutant.file}:{mutant.line} {mutant.function}"
                     said = f"{outcome.fate} {', '.join(outcome.laws)} {outcome.detail[:150]}"

@@ -1,12 +1,12 @@
-"""The nightly workflow's own shell steps, night after night, on whole mirrors whose branch is put back to those days.
+"""Run the nightly workflow's shell steps night after night, on mirrors whose branch is reset to past days.
 
     python benchmarks/nights.py FOLDER FIRST_DAY NIGHTS [--targets slime,roll] [--longest SECONDS]
 
-FOLDER gets a clean copy of the repository, a home, and seeds: each a copy of a mirror in the mirror store, whose branch
-ends with the last commit of a day and whose tags are those of before. The day before the first one is a night, too, of
-which nothing is told: it has no night before it. What the workflow bounds by `timeout` is bounded by --longest here.
-After each night its evidence is accepted, as a person does it, so that the next one is compared with it.
-For each night a line: which steps failed, what the summary says of the numbers, and how long it took.
+FOLDER gets a clean copy of the repository, a home, and seeds: copies of mirrors whose branch ends with the last commit
+of a day and whose tags are from before it. The day before the first runs too, without output, because a night is
+compared with the one before it. Time limits of the workflow (`timeout`) are replaced by --longest. After each night its
+evidence is accepted, as a person does, so that the next is compared with it. For each night a line lists the steps that
+failed, the summary of the numbers, and the time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def put_back(seed: Path, mirror: Path, day: date) -> str:
-    """A copy of a mirror as it was at the end of a day: the branch, and the tags that were there."""
+    """Copy a mirror as it was at the end of a day: the branch, and the tags of that time."""
     if not seed.exists():
         git(mirror.parent, "clone", "-q", "--mirror", "--shared", str(mirror), str(seed))
     until = f"{day.isoformat()}T23:59:59Z"

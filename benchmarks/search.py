@@ -1,11 +1,12 @@
-"""Benchmark of searches, as ratios in one run: `python benchmarks/search.py`.
+"""Measure searches, as ratios in one run: `python benchmarks/search.py`.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three questions:
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three measurements:
 
-1. Scenarios a second of a search (Hypothesis here, the boundary in its session, the oracle in its own) against a bare
-   loop in one process: the same strategy, the same boundary and oracle, the same laws, no isolation.
-2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds, on this machine.
-3. The same for all five with `-n 2`, against `-n 1`, and against no xdist, where one process searches on every core.
+1. Scenarios per second of a search (Hypothesis here, the boundary and the oracle in their sessions), compared with a
+bare loop in one process: the same strategy, boundary, oracle and laws, without isolation.
+2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds on this machine.
+3. The same for all five with `-n 2`, compared with `-n 1` and with a run without xdist, where one process searches on
+every core.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from sentinel.worker.client import Options
 
 CATALOG = bundled_catalog()
 
-#: What upstream main was in August 2026.
+#: The mains of August 2026.
 MAIN = {
     "verl": "1dda039b9c6311889a9c9a26040677e1254814f9",
     "roll": "8eb27cc2dc34c4d1310b169d9b86d339004d811a",
@@ -44,7 +45,7 @@ BOUNDARIES = ("agg_loss", "compute_rloo_outcome_advantage", "kl_penalty", "compu
 
 
 class LocalBench(LawSession):
-    """The boundary and the oracle in this very process."""
+    """Calls the boundary and the oracle in this process."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         from sentinel.worker.serving import Server
@@ -73,7 +74,7 @@ def chosen() -> list[Subject]:
 
 
 def rate(law_session: LawSession, examples: int) -> float:
-    """Scenarios a second over the chosen boundaries; the first of each, which imports it, does not count."""
+    """Return scenarios per second over the chosen boundaries, without the first of each, which imports it."""
     searches = [BoundarySearch(law_session, subject, 0) for subject in chosen()]
     for search in searches:
         search.run(1)
@@ -94,7 +95,7 @@ def isolated(examples: int) -> float:
 
 
 def bare(examples: int) -> float:
-    """In a process of its own, as it imports torch and the target."""
+    """Measure in a process of its own, because it imports torch and the target."""
     command = [sys.executable, __file__, "--bare", str(examples)]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
 
@@ -103,19 +104,19 @@ def bare_here(examples: int) -> float:
     import importlib
 
     checkout = open_checkout(CATALOG.targets["verl"], Ref("git", MAIN["verl"]))
-    from sentinel.worker import ghosts
+    from sentinel.worker import stubs
 
     for name in CATALOG.targets["verl"].preload:
         importlib.import_module(name)
     roots = tuple(str(root) for root in checkout.import_roots)
     sys.path[:0] = roots
     packages = tuple(str(checkout.path / root) + "/" for root in checkout.roots)
-    ghosts.ImportRecorder(packages, CATALOG.targets["verl"].packages).install()
+    stubs.ImportRecorder(packages, CATALOG.targets["verl"].packages).install()
     return rate(LocalBench(roots), examples)
 
 
 def quick(targets: tuple[str, ...], *options: str) -> float:
-    """Seconds of a run of pytest; what laws are broken is not this benchmark's business."""
+    """Return the seconds of a pytest run. Broken laws do not matter here."""
     with tempfile.TemporaryDirectory() as folder:
         refs = [f"--sentinel-ref={target}=git:{MAIN[target]}" for target in targets]
         command = [
@@ -133,7 +134,7 @@ def quick(targets: tuple[str, ...], *options: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, default=100, help="scenarios a boundary (default: 100)")
-    parser.add_argument("--only", choices=("rate", "quick"), help="one of the questions")
+    parser.add_argument("--only", choices=("rate", "quick"), help="run only this measurement")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.add_argument("--bare", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -151,7 +152,7 @@ def main() -> None:
         for target in MAIN:
             figures[f"quick, {target}, seconds (at most 20)"] = quick((target,))
         figures["quick, all five, seconds (at most 90)"] = quick(tuple(MAIN))
-        # Without -n one process searches on every core; under xdist a process has one hunter.
+        # Without -n one process searches on every core; under xdist each process has one searcher.
         one, two = (quick(tuple(MAIN), "-n", number) for number in "12")
         figures["quick, all five, -n 1, seconds"] = one
         figures["quick, all five, -n 2, seconds"] = two

@@ -1,17 +1,18 @@
-"""Would the change that brought a bug have been flagged the day it came? With recipes off.
+"""Measure whether the change that introduced a bug would have been flagged on that day, with recipes off.
 
     python benchmarks/shift_left.py [TARGET ...] [--bug GLOB ...] [--share 0.5] [--seed 0] [--seconds 120] [--to FILE]
     python benchmarks/shift_left.py --table FILE
 
-For every recipe that names the commit that introduced it (or a share of them, drawn with a seed): `sentinel diff`
-between that commit's parent and the commit, at the recipe's boundary, with drawn scenarios alone, for so many seconds.
-It counts as flagged where the boundary is then worse, or, where its code came with the commit, where a law
-breaks there. A difference that no law judges is counted by itself: a maintainer who reads the numbers would see it, a
-gate would not. Where it is not flagged, and its parent breaks the recipe's laws on the recipe's own scenario in the
-same way (without the options that it has not), it is no more than the first to give the recipe's numbers: then older
-commits are asked, which the root cause names or before which the history (`reports/history`) has another verdict, until
-one has a parent that does not.
-What is written to FILE is not asked again, so a run that was stopped goes on.
+For every recipe that names the commit that introduced it (or a share of them, drawn with a seed), `sentinel diff`
+compares that commit with its parent at the recipe's boundary, with drawn scenarios, for a limited time. The bug counts
+as flagged if the boundary is then worse or, if its code came with the commit, breaks a law. A difference that
+no law judges is counted separately: a maintainer who reads the numbers sees it, a gate does not.
+
+If the commit is not flagged and its parent already breaks the recipe's laws in the same way on the recipe's scenario
+(without options that it lacks), the commit only made the recipe's numbers appear. Then older commits are tried, from
+the recipe's root cause or the history (`reports/history`), until one has a parent that keeps the laws.
+
+Results in FILE are not computed again, so an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from sentinel.targets.refs import Ref
 TARGETS = ("verl", "roll", "areal", "slime", "skyrl")
 _NAMED = re.compile(r"\b([0-9a-f]{7,40}) \((?:#[0-9]+, )?([0-9]{4}-[0-9]{2}-[0-9]{2})\)")
 
-#: What a change may be, and what may be said of it.
-KINDS = ("into code that was there", "came with its code")
+#: The kinds of change, and the possible results.
+KINDS = ("into existing code", "came with its code")
 SAID = ("flagged", "seen and not judged", "missed")
 
 
@@ -89,7 +90,7 @@ def rows(options: argparse.Namespace, known: set[str]) -> Iterator[dict[str, Any
             for recipe, sha in drawn:
                 if recipe.target == name and recipe.bug_id not in known:
                     began = time.process_time()
-                    row = flagged(catalog, runner, store, recipe, sha, options.seconds)
+                    row = judge_commit(catalog, runner, store, recipe, sha, options.seconds)
                     yield {"bug": recipe.bug_id, **row, "seconds": round(time.process_time() - began, 1)}
 
 
@@ -97,25 +98,29 @@ def _place(recipe: Recipe) -> int:
     return TARGETS.index(recipe.target)
 
 
-def flagged(
+def judge_commit(
     catalog: Catalog, runner: Runner, store: MirrorStore, recipe: Recipe, brought: str, seconds: float
 ) -> dict[str, Any]:
-    """What is said of the commit that the recipe names; or, where it is not flagged and the law was broken before in
-    the same way, of one before which it was not."""
+    """Return the result for the commit that the recipe names, or for an older commit.
+
+    An older commit is used if this one is not flagged and its parent broke the law in the same way.
+    """
     told: dict[str, Any] = {"target": recipe.target, "boundary": recipe.boundary, "named": brought}
     first: dict[str, Any] = {}
     for sha in (brought, *_before(recipe, brought)):
         row = _asked(catalog, runner, store, recipe, sha, seconds)
-        unasked = row.get("state") == "not compared" or "every call was refused" in row.get("why", "")
+        unasked = row.get("state") == "not compared" or "every call raised" in row.get("why", "")
         if not row.get("was_broken") and not (first and unasked):
             return {**told, **row, "asked": sha, "was_broken": bool(first)}
         first = first or row
-    return {**told, **first, "asked": brought, "was_broken": True}  # as far back as can be asked
+    return {**told, **first, "asked": brought, "was_broken": True}  # the oldest commit that can be tried
 
 
 def _before(recipe: Recipe, brought: str) -> list[str]:
-    """Older commits, the last of them first: those that the recipe's root cause names with their day, and those before
-    which its history has another verdict."""
+    """Return older commits that may have introduced the bug, newest first.
+
+    These are the commits that the recipe's root cause names, and those where its recorded verdict changes.
+    """
     histories = load_all(Path("reports/history"), recipe.target)
     lines = (h for h in histories if (h["bug_id"], h["source"]["walk"]) == (recipe.bug_id, "first-parent"))
     runs: list[dict[str, Any]] = next((each["runs"] for each in lines), [])
@@ -142,7 +147,7 @@ def _asked(
             if each.result.contract == recipe.contract and recipe.boundary in each.subject.binding.paths
         ]
         if not found:
-            return {"said": "not bound", "why": "no boundary of this contract is there"}
+            return {"said": "not bound", "why": "no boundary of this contract exists there"}
         subject = found[0]
         item = comparison.compare(subject.name)
         flags = bool(item.broken.get(AFTER))
@@ -164,8 +169,10 @@ def _asked(
 
 
 def was_broken(comparison: Comparison, runner: Runner, subject: Subject, recipe: Recipe) -> bool:
-    """Whether the parent gives the recipe's numbers, or breaks the recipe's laws on its own scenario in all the ways in
-    which the commit does."""
+    """Return True if the parent already has the bug.
+
+    It has it if it gives the recipe's numbers, or breaks the recipe's laws in all the ways in which the commit does.
+    """
     if runner.decide(Job(recipe, comparison.refs[BEFORE])).verdict.name == "reproduced":
         return True
     shown = {side: _shown(comparison, side, subject, recipe) for side in SIDES}
@@ -173,14 +180,16 @@ def was_broken(comparison: Comparison, runner: Runner, subject: Subject, recipe:
 
 
 def _shown(comparison: Comparison, side: str, subject: Subject, recipe: Recipe) -> set[tuple[str, str]]:
-    """The recipe's laws that its own scenario breaks here, and how: without the options that are not there, and, where
-    one of its choices is not, with the next."""
+    """Return (law, symptom) of the recipe's laws that its scenario breaks at a side.
+
+    Options that this revision lacks are left out; if it lacks a choice, the next is used.
+    """
     session = comparison.processes.open(side, subject).law_session.fresh()
     try:
         for given in _otherwise(subject, example(subject, recipe)):
             search = BoundarySearch(session, subject, 0)
             search.begin([given])
-            left_out = search.narrowed(subject)
+            left_out = search.without_rejected(subject)
             if left_out is not None:
                 search = BoundarySearch(session, left_out, 0)
                 search.begin([example(left_out, recipe)])
@@ -196,7 +205,7 @@ def _shown(comparison: Comparison, side: str, subject: Subject, recipe: Recipe) 
 
 
 def _otherwise(subject: Subject, given: Example) -> Iterator[Example]:
-    """A scenario, and the same with one of its options set otherwise."""
+    """Yield a scenario, and the same with one of its options changed."""
     yield given
     for item in subject.contract.inputs:
         for choice in item.choices if not item.domain and item.name != subject.contract.mask else ():

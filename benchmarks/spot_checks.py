@@ -1,9 +1,8 @@
-"""Spot checks of histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
+"""Check recorded histories: `python benchmarks/spot_checks.py --from reports/history --sample 60`.
 
-A record is made by probing each distinct closure once. Here transitions into or out of a decided verdict are drawn by
-lot, and both neighbours of each (the last commit of one run, the first of the next) are decided by brute force: a
-checkout of the whole commit, a target process of its own, nothing remembered. Any difference is an error of the sweep.
-It needs full mirrors.
+A record is made by probing each distinct closure once. Here random transitions into or out of a decided verdict are
+checked: both neighbours (the last commit of one run, the first of the next) are decided from scratch, with a checkout
+of the whole commit and a new target process. Any difference is an error of the sweep. It needs full mirrors.
 
 exit status: 0 all agree, 1 some do not
 """
@@ -32,7 +31,7 @@ RECIPES = {recipe.bug_id: recipe for recipe in find_recipes(CATALOG, tuple(CATAL
 
 
 def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, Any]]]:
-    """Each pair of neighbouring runs, one of them decided, of each git record whose recipe is still shipped."""
+    """Return each pair of neighbouring runs, one of them decided, of each git record whose recipe is still shipped."""
     found = []
     for record in require_all(folder):
         recipe = RECIPES.get(record["bug_id"])
@@ -43,7 +42,7 @@ def transitions(folder: Path) -> list[tuple[Recipe, dict[str, Any], dict[str, An
 
 
 def decided(runner: Runner, recipe: Recipe, sha: str) -> str:
-    """The verdict by brute force, with the kind of reason where there is one."""
+    """Return the verdict from scratch, with its kind of reason if it has one."""
     verdict = runner.decide(Job(recipe, Ref("git", sha))).verdict
     runner.discard(recipe.target, Ref("git", sha))
     return _named(verdict.name, verdict.kind)
@@ -58,7 +57,7 @@ def main() -> int:
     parser.add_argument("--from", dest="folder", type=Path, default=Path("reports/history"))
     parser.add_argument("--sample", type=int, default=60, help="transitions")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--target", help="only of this one")
+    parser.add_argument("--target", help="only this target")
     arguments = parser.parse_args()
     every = [item for item in transitions(arguments.folder) if arguments.target in (None, item[0].target)]
     drawn = random.Random(arguments.seed).sample(every, min(arguments.sample, len(every)))

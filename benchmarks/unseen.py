@@ -1,14 +1,14 @@
-"""What of the bugs that nobody has shown it would Sentinel see? `python benchmarks/unseen.py`.
+"""Measure how many bugs that it does not know Sentinel would find: `python benchmarks/unseen.py`.
 
-1. Without `--bugs`, the static share: candidates are mined from whole histories (`sentinel mirror add TARGET`),
-   first-parent commits of the branch whose subject speaks of a mistake, that change a function, and that neither a
-   recipe nor a line of `--known FILE` names by commit or pull request. By the best state of the functions of the
-   inventory (docs/coverage.md) that a candidate changes: how many are bound, not bound,
-   or outside the inventory. A candidate is no verified bug: its subject may speak of a crash.
-2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary; whoever found a bug has run it at parent and fix
-   before any law was asked), recipes switched off: every bound function that reaches what the fix changed is compared
-   at parent and fix (`sentinel diff`). A bug is seen by an oracle or another law that the parent breaks and the fix
-   keeps, or by numbers alone. Laws that the fix breaks and the parent keeps are listed too.
+1. Without `--bugs`, the static share. Candidates are mined from whole histories (`sentinel mirror add TARGET`):
+first-parent commits of the branch whose subject mentions a mistake, that change a function, and that neither a recipe
+nor a line of `--known FILE` names by commit or pull request. The output counts candidates by the best state of the
+functions that they change: bound, not bound, or outside the inventory (docs/coverage.md). A candidate is not a verified
+bug: its subject may mean a crash.
+2. With `--bugs FILE` (JSON lines: id, target, parent, fix, boundary; each bug was run at parent and fix before any law
+was tried), recipes are off, and every bound function that reaches the fix's changes is compared at parent and fix
+(`sentinel diff`). A bug is found by an oracle or another law that the parent breaks and the fix keeps, or by numbers
+alone. Laws that the fix breaks and the parent keeps are listed too.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ CATALOG = bundled_catalog()
 SPEAKS = re.compile(
     r"\b(fix(e[sd]|ing)?|bug(s|fix)?|wrong(ly)?|incorrect(ly)?|mis(match|count|align)\w*|broken)\b", re.I
 )
-#: What such a subject may be about that trains nothing.
+#: Words in a subject that are not about training.
 ASIDE = re.compile(
     r"\b(revert|docs?|readme|typos?|ci|lint|format(ting)?|pre-commit|tests?|docker\w*|install\w*)\b", re.I
 )
 
-#: Where a bug is, by the dotted path of its function: the first that fits.
+#: Where a bug is, by the dotted path of its function; the first pattern that matches.
 PLACES = {
     "rewards and graders": r"reward|extract_utils|score",
     "rollouts, agents, requests to engines": (
@@ -80,7 +80,10 @@ class Touched:
 
 @dataclass(frozen=True)
 class Candidate:
-    """:ivar state: the best of the functions that it changes."""
+    """A commit that may fix a bug.
+
+    :ivar state: the best state of the functions that it changes.
+    """
 
     target: str
     commit: str
@@ -134,9 +137,9 @@ class Miner:
                 yield Candidate(*where, tuple(functions))
 
     def touched(self, tree: str, changed: Sequence[tuple[str, str, str]]) -> Iterator[Touched]:
-        """The functions of the inventory that have other code now.
+        """Yield the functions of the inventory whose code has changed.
 
-        :param changed: file, blob in the tree, blob afterwards.
+        :param changed: (file, blob in the tree, blob afterwards).
         """
         sources = {}
         for file, old, new in changed:
@@ -148,7 +151,7 @@ class Miner:
                 yield Touched(one.path, one.state)
 
     def _texts(self, file: str, blob: str) -> list[tuple[Function, str]]:
-        """The functions of a file that carry signal, each with its code, without comments and docstrings."""
+        """Return the signal functions of a file, each with its code, without comments and docstrings."""
         try:
             tree = syntax_of(self.trees.blob(blob))
         except (SyntaxError, LargeObjectError):
@@ -188,9 +191,11 @@ class Bug:
 
 @dataclass(frozen=True)
 class Seen:
-    """:ivar rank: the best with which it is seen; 0 where it is not.
-    :ivar how: by which law, at which function; or why not.
-    :ivar brought: laws that the fix breaks and the parent keeps, each at its function.
+    """The result for one bug.
+
+    :ivar rank: its best rank; 0 if it is missed.
+    :ivar how: the law and function that show it; or why it is missed.
+    :ivar brought: laws that the fix breaks and the parent keeps, each with its function.
     """
 
     bug: Bug
@@ -218,7 +223,7 @@ def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
         (CATALOG.laws[each.law].rank, each.law, one.name)
         for one in found
         for each in one.broken.get(BEFORE, ())
-        if each.law in CATALOG.laws  # and no call that is refused by a slip: that is loud
+        if each.law in CATALOG.laws  # and no programming error that raises, because users notice it
     ]
     brought = tuple(f"{each.law} at {one.name}" for one in found for each in one.broken.get(AFTER, ()))
     asked = [one for one in found if one.state != "same code"]
@@ -233,7 +238,7 @@ def seen(runner: Runner, target: Target, bug: Bug) -> Seen:
 
 
 def places(told: Sequence[Seen]) -> Iterator[str]:
-    """Where the bugs are, how many are seen, and of how many functions something that is bound reaches what changed."""
+    """Yield lines: where the bugs are, how many are found, and of how many a bound function reaches the change."""
     counts: dict[str, Counter[str]] = {name: Counter() for name in PLACES}
     for one in told:
         name = next(name for name, pattern in PLACES.items() if re.search(pattern, one.bug.boundary))
@@ -246,14 +251,14 @@ def places(told: Sequence[Seen]) -> Iterator[str]:
 
 
 def look(bugs: Sequence[Bug], file: Path) -> list[Seen]:
-    """Look at each bug once; what is in the file already is not asked again."""
+    """Try each bug once. Results in the file are not computed again."""
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
     told = [Seen(**{**line, "bug": Bug(**line["bug"])}) for line in known]
     there = {one.bug for one in told}
     for bug in bugs:
         if bug in there:
             continue
-        # A process each: what one revision leaves behind concerns no other.
+        # Each bug in a process of its own, so that they cannot affect each other.
         runner = Runner(CATALOG, lambda target, ref, pull: open_checkout(target, ref, pull=pull), Options(timeout=10))
         try:
             told.append(seen(runner, CATALOG.targets[bug.target], bug))
@@ -268,7 +273,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", action="append", choices=sorted(CATALOG.targets))
     parser.add_argument("--known", metavar="FILE", type=Path, action="append", default=[])
-    parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="where the answers are kept")
+    parser.add_argument("--json", metavar="FILE", type=Path, required=True, help="file for the results")
     parser.add_argument("--bugs", metavar="FILE", type=Path, action="append", help="verified bugs (JSON lines)")
     arguments = parser.parse_args()
     if arguments.bugs:

@@ -1,13 +1,13 @@
-"""What watching costs: a call that is not copied, one that is, and a step of training with and without.
+"""Measure the cost of watching: of a call that is not copied, of a copied call, and of a training step.
 
     python benchmarks/watch.py
     python benchmarks/watch.py --memory               with TRL 1.16.0: the memory of the checker
-    python benchmarks/watch.py --grpo 1500            real steps of GRPO, as short as they can be
+    python benchmarks/watch.py --grpo 1500            real steps of GRPO, as short as possible
     python benchmarks/watch.py --grpo 100 --long      and of about a second
 
-Ratios of one process on one machine, by its own time. The first step is a forward and a backward pass of a small
-network, and one call of a watched function on a batch of 64 responses of 512 tokens. Those of GRPO are of a model of a
-few thousand parameters, as short as a step can be: what watching adds to one is a larger share than in any run.
+Results are ratios in one process on one machine, by its own CPU time. The first training step is a forward and a
+backward pass of a small network, and one call of a watched function on a batch of 64 responses of 512 tokens. The GRPO
+model has a few thousand parameters, so watching adds a larger share to its steps than in any real run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import sentinel.tools.watch
 from sentinel.tools.watch.wrapping import Budget, Plan, Watcher
 
 _CALLS, _STEPS = 200_000, 400
-#: A model of three million parameters, and steps of about a second.
+#: A model of three million parameters, with steps of about a second.
 _LONG = {"hidden": 256, "layers": 4, "tokens": 64, "words_more": 2000}
 
 
@@ -45,30 +45,30 @@ def _module() -> ModuleType:
 
 
 def _seconds(action: Callable[[], object], times: int) -> float:
-    """Of this process alone: a machine that others use makes no difference."""
+    """Return the CPU time of this process, so that other work on the machine does not count."""
     began = time.process_time()
     for _ in range(times):
         action()
     return (time.process_time() - began) / times
 
 
-#: Steps of one block, whose order is drawn: not watched at all, watched, and watched and looked at.
+#: The steps of one block, in random order: not watched, watched, and watched and checked.
 _BLOCK = ("bare",) * 4 + ("watched",) * 4 + ("looked",) * 2
-#: Of a hundred steps at the default rate: one that is looked at, and one of which a call is copied.
+#: Of a hundred steps at the default rate: one that is checked, and one of which a call is copied.
 _OF_HUNDRED = 2
 
 
 class _Clock:
-    """In the place of ``time`` in what watches: its own clocks count as this benchmark does."""
+    """Replaces ``time`` in the watcher, so that its own clocks measure as this benchmark does."""
 
     perf_counter = staticmethod(time.thread_time)
 
 
 def switched(file: Path) -> Callable[[Any, Any], None]:
-    """Have a training switch watching off and on from step to step, and note what each took its thread.
+    """Return a function that makes a training switch watching on and off between steps, and times each step.
 
-    Both kinds of steps are of one process, next to each other: between two processes that do the same work, memory that
-    lies elsewhere makes several per cent.
+    Both kinds of steps run in one process, next to each other, because two processes with the same work differ by
+    several per cent through their memory layout.
     """
 
     def attach(trainer: Any, watching: Any) -> None:
@@ -126,24 +126,26 @@ def switched(file: Path) -> Callable[[Any, Any], None]:
     return attach
 
 
-#: Steps that warm up, and seconds in which the thread that sends only waits.
+#: Steps to warm up, and seconds in which the sending thread is idle.
 _FIRST, _IDLE = 10, 5.0
 
 
 def _middle(values: list[float]) -> float:
-    """The mean without the lowest and the highest fifth: one step in a hundred takes six times the others, watched or
-    not."""
+    """Return the mean without the lowest and highest fifth.
+
+    One step in a hundred takes six times as long as the others.
+    """
     fifth = len(values) // 5
     return statistics.fmean(sorted(values)[fifth : len(values) - fifth])
 
 
 def _beside(block: list[dict[str, Any]], row: dict[str, Any]) -> float:
-    """What the steps of a block take that are not watched, but for this one."""
+    """Return the mean time of the unwatched steps of a block, without this one."""
     return statistics.median(float(other["took"]) for other in block if other["kind"] == "bare" and other is not row)
 
 
 def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> dict[str, float]:
-    """What a step costs more than those beside it that are not watched."""
+    """Return how much more a step costs than the unwatched steps of its block."""
     than_beside: dict[str, list[float]] = {kind: [] for kind in _BLOCK}
     for block in blocks:
         for row in block:
@@ -155,8 +157,10 @@ def _of_blocks(blocks: list[list[dict[str, Any]]], sent: float, idle: float) -> 
 
 
 def of_grpo(steps: int, size: dict[str, Any]) -> None:
-    """Steps of the real trainer, watched and not in a drawn order, by the time that their thread was running: what else
-    the machine does makes them no longer. With intervals of 95% (blocks drawn again)."""
+    """Measure steps of the real trainer, watched and not watched in random order, in CPU time of their thread.
+
+    Intervals are 95% bootstrap intervals over blocks.
+    """
     from injected import Prepared
 
     file = Path(tempfile.mkdtemp()) / "rows.json"
@@ -186,11 +190,11 @@ def of_grpo(steps: int, size: dict[str, Any]) -> None:
     print(f"a look by its own clocks: {100 * statistics.median(own):.1f}% of a step, at most {100 * max(own):.1f}%")
     for kind in dict.fromkeys(_BLOCK):
         above = [row["took"] > 1.05 * _beside(block, row) for block in blocks for row in block if row["kind"] == kind]
-        print(f"{kind} steps that take 5% more than bare ones beside them: {sum(above)} of {len(above)}")
+        print(f"{kind} steps that take 5% more than unwatched ones next to them: {sum(above)} of {len(above)}")
 
 
 def of_memory() -> None:
-    """What the checker of a run of TRL holds for itself, beside what it shares with the run (the libraries' files)."""
+    """Print the memory that the checker of a run of TRL uses by itself, and with what it shares with the run."""
     import importlib
 
     watching = sentinel.tools.watch.start("trl", Path(tempfile.mkdtemp()) / "events.jsonl")

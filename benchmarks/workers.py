@@ -1,12 +1,12 @@
-"""Real steps of frameworks' workers, watched: their policy learns, and then learns with a bug that is put into memory.
+"""Run real training steps of frameworks' workers under watch, first as they are, and then with an injected bug.
 
     python benchmarks/workers.py                      every framework whose worker's step an adapter drives, at main
     python benchmarks/workers.py verl skyrl --ref git:main --steps 20
 
-A step is the framework's own update of a policy (microbatches, loss, backward pass, and what it reports), with the
-adapter's stand-ins for what needs a cluster; a table of logits stands for the model. Its advantages are the framework's
-own too, where its GRPO is a function. The bug doubles what the loss inside of the step returns, or where none
-is read, another function that is.
+A step is the framework's own update of a policy (microbatches, loss, backward pass, metrics), with the adapter's
+stand-ins for the parts that need a cluster; a table of logits replaces the model. The advantages are the framework's
+own too, if its GRPO is a function. The bug doubles the return value of the loss inside the step or, if that is not
+watched, of another function.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.watch.checker import Checker
 from sentinel.tools.watch.wrapping import Budget, Watcher
-from sentinel.worker import calling, ghosts, probe, tensors
+from sentinel.worker import calling, probe, stubs, tensors
 
 _WORDS, _DRAWN = 5, 600
-#: Where no worker's step runs here, the losses by themselves.
+#: Losses to call if no worker's step runs here.
 _LOSSES = ("policy_update", "policy_loss")
-#: Ranks are threads to adapters, which a training of one process has no use for.
+#: Ranks are threads to adapters, and a training of one process does not need them.
 _ONE = {"dp_size": 1, "max_tokens_per_microbatch": None}
 
 
@@ -51,7 +51,7 @@ _SCRATCH = tempfile.TemporaryDirectory()
 
 
 def imported(target: Any, ref: str) -> tuple[str, ...]:
-    """Have this process import a framework as a worker does; its import roots."""
+    """Import a framework in this process as a worker does; return its import roots."""
     checkout = open_checkout(target, Ref.parse(ref))
     roots = tuple(str(root) for root in checkout.import_roots)
     sys.path[:0] = roots
@@ -59,24 +59,24 @@ def imported(target: Any, ref: str) -> tuple[str, ...]:
     for name in target.preload:
         with contextlib.suppress(ImportError):
             __import__(name)
-    os.chdir(_SCRATCH.name)  # one of them writes logs where it is imported
-    ghosts.ImportRecorder(places, target.packages, target.ghost_versions, target.preload).install()
+    os.chdir(_SCRATCH.name)  # one of them writes logs at import
+    stubs.ImportRecorder(places, target.packages, target.stub_versions, target.preload).install()
     return roots
 
 
-#: What calls a boundary and measures it, and a scenario of which its adapter makes a call.
+#: (a function that calls a boundary and measures it, a scenario for its adapter).
 Called = tuple[Callable[[dict[str, Any]], Mapping[str, Any]], dict[str, Any]]
 
 
 def called(subject: Subject, target: Any, roots: tuple[str, ...]) -> Called | None:
-    """How a boundary is called; None where this revision has none."""
+    """Return how a boundary is called; None if this revision does not have it."""
     try:
         calling.answer_at_import(target.at_import, roots)
         boundary = probe.find_boundary(subject.binding, roots, frozenset(subject.scenario_inputs), "cpu")
     except Exception:
         return None
     for number in range(_DRAWN):
-        with contextlib.suppress(Exception):  # what the code refuses, or makes no sense
+        with contextlib.suppress(Exception):  # the code rejects it, or the scenario does not apply
             inputs = draw(subject.contract, subject.binding, Choices(hashlib.shake_256(b"%d" % number).digest(4096)))
             mask = inputs["response_mask"].array()
             grpo = inputs.get("estimator", "grpo") == "grpo"
@@ -97,7 +97,7 @@ def built(inputs: dict[str, Any], **changed: Any) -> dict[str, Any]:
 
 
 class Training:
-    """A policy that is a table of logits, and learns to say one word."""
+    """Training of a policy that is a table of logits and learns to emit one word."""
 
     def __init__(self, update: Called, advantage: Called | None):
         self._update, self._advantage = update, advantage
@@ -107,7 +107,7 @@ class Training:
         self._optimiser = torch.optim.SGD([self.logits], lr=20.0)
 
     def step(self) -> float:
-        """One rollout, and an update on it; the mean reward."""
+        """Run one rollout and an update on it; return the mean reward."""
         measure, inputs = self._update
         table = self.logits.log_softmax(-1)
         tokens = torch.multinomial(table.detach().exp().flatten(0, 1), 1).reshape(self._mask.shape)
@@ -130,7 +130,7 @@ class Training:
         if self._advantage is not None:
             measure, inputs = self._advantage
             last = valid * (valid.cumsum(-1) == valid.sum(-1, keepdim=True))
-            with contextlib.suppress(Exception):  # it wants rows that this policy does not have
+            with contextlib.suppress(Exception):  # it needs rows that this policy does not have
                 given = {"token_level_rewards": rewards[:, None] * last, "response_mask": self._mask}
                 made: torch.Tensor = measure(built(inputs, group=["p"] * len(rewards), **given))["advantages"]
                 return made.float() * valid
@@ -138,14 +138,14 @@ class Training:
 
 
 def doubled(watcher: Watcher, plans: list[Any]) -> None:
-    """Put the bug into the functions of these plans, until the watcher restores them."""
+    """Inject the bug into the functions of these plans, until the watcher restores them."""
 
     def twice(original: Any) -> Any:
         def called(args: Any, kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             if not isinstance(result, tuple):
                 return result * 2
-            whole = "loss" not in original.__qualname__.lower()  # a loss comes first, and has its metrics beside it
+            whole = "loss" not in original.__qualname__.lower()  # a loss comes first, followed by its metrics
             return tuple(one * 2 if place == 0 or whole else one for place, one in enumerate(result))
 
         return called
@@ -155,7 +155,7 @@ def doubled(watcher: Watcher, plans: list[Any]) -> None:
 
 
 def watched(checker: Checker, target: Any, training: Training, steps: int, bug: list[Any]) -> dict[str, Any]:
-    """Train beside a checker; what it has named, and how the reward went."""
+    """Train next to a checker; return its findings and the rewards."""
 
     bugs = Watcher(Budget())
     kind = forked(checker, lambda: doubled(bugs, bug))
@@ -225,7 +225,7 @@ def main() -> None:
     catalog = bundled_catalog()
     bound = [name for name, one in catalog.targets.items() if any(b.contract in _LOSSES for b in one.bindings)]
     print("| target | worker's step | read | reward | alarms | loss doubled |\n| --- | --- | --- | --- | --- | --- |")
-    for name in arguments.targets or bound:  # one process each: what one framework imports is no matter of another
+    for name in arguments.targets or bound:  # one process each, so that imports of frameworks do not mix
         subprocess.run(
             [sys.executable, __file__, name, "--ref", arguments.ref, "--steps", str(arguments.steps)], check=False
         )

@@ -32,7 +32,7 @@ def _files(data: bytes) -> None:
 
 
 def _listing(data: bytes) -> None:
-    with mock.patch.object(git_objects, "bounded", return_value=data):
+    with mock.patch.object(git_objects, "run_bounded", return_value=data):
         git_objects.listing(FOLDER, "HEAD", ["demo_rl"])
 
 
@@ -55,7 +55,7 @@ def _patch(data: bytes) -> None:
 
 def _tree(data: bytes) -> None:
     trees = gittrees.GitTrees(FOLDER)
-    with mock.patch.object(trees, "_read", return_value=data):
+    with mock.patch.object(trees._objects, "read", return_value=data):
         trees.folder("0" * 40)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from sentinel.errors import SentinelError
 from sentinel.recipes.addresses import AddressError, parse_address
 from sentinel.reports.escaping import message, passage, visible
-from sentinel.sources.trees import checked_path
-from sentinel.sources.urls import checked_url, is_url
+from sentinel.sources.trees import check_path
+from sentinel.sources.urls import check_url, is_url
 from sentinel.targets.refs import Ref
 
 FOUND = (
@@ -29,7 +29,7 @@ def seeds() -> Iterator[bytes]:
 
 def one(data: bytes) -> None:
     text = data.decode("utf-8", "surrogateescape")
-    for reader in (Ref.parse, checked_url, checked_path, lambda name: parse_address(name, ("baseline", "outlier"))):
+    for reader in (Ref.parse, check_url, check_path, lambda name: parse_address(name, ("baseline", "outlier"))):
         try:
             reader(text)
         except (SentinelError, AddressError):

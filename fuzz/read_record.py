@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.records import record
+from sentinel.records import history
 
 _KEPT = tempfile.TemporaryDirectory()  # until the process ends
-FILE = Path(_KEPT.name) / "git-main.json"
+FILE = Path(_KEPT.name) / "verl.jsonl"
 DATA = Path(__file__).resolve().parents[1] / "reports" / "history"
 
 FOUND = (b"[" * 100_000, b"{}", b'{"schema_version": ' + b"9" * 5000 + b"}", b"\xff")
@@ -18,12 +18,12 @@ FOUND = (b"[" * 100_000, b"{}", b'{"schema_version": ' + b"9" * 5000 + b"}", b"\
 
 def seeds() -> Iterator[bytes]:
     yield from FOUND
-    yield from sorted((file.read_bytes() for file in DATA.glob("*/*/*.json")), key=len)[:3]
+    yield from sorted((file.read_bytes() for file in DATA.glob("*.jsonl")), key=len)[:3]
 
 
 def one(data: bytes) -> None:
     FILE.write_bytes(data)
     try:
-        record.load(FILE)
+        history.load_all(FILE.parent)
     except SentinelError:
         return

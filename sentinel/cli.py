@@ -27,7 +27,7 @@ _NO_COMMAND = {"-h", "--help", "--version"}
 #: The kind that a command of several kinds shows if none is named.
 FIRST = {"list": "targets", "report": "run"}
 
-_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; these commands do the rest."
+_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; these do the rest."
 _EPILOG = """\
 `sentinel COMMAND --help` shows options and examples. First steps:
   sentinel mirror add verl; pytest --sentinel-target=verl   verl's known bugs

@@ -141,9 +141,9 @@ class _Hooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        from sentinel.run.items import the_rest
+        from sentinel.run.items import uncollected_items
 
-        items += the_rest(self._run, session, tuple(items))
+        items += uncollected_items(self._run, session, tuple(items))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from sentinel.run.items import Item

@@ -33,7 +33,7 @@ from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Replies
-from sentinel.worker.client import Options, TargetProcess, Zygote
+from sentinel.worker.client import Options, Preloader, TargetProcess
 
 pytest_plugins = ["pytester"]
 
@@ -120,9 +120,9 @@ def demo_home(_demo_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """One zygote for the whole session: torch is loaded once, by a user with secrets."""
-    warm = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
+def preloader() -> Iterator[Preloader]:
+    """One preloader for the whole session: torch is loaded once, by a user with secrets."""
+    warm = Preloader(Options(timeout=30), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
         for name in SECRETS:
             patch.setenv(name, "secret")
@@ -132,13 +132,13 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture(scope="session")
-def consult(zygote: Zygote) -> Iterator[Consult]:
+def consult(preloader: Preloader) -> Iterator[Consult]:
     """``consult(contract, variants)``, by an oracle process as in a run."""
     processes: list[TargetProcess] = []
 
     def oracle() -> TargetProcess:
         if not processes or processes[-1].dead:
-            processes.append(zygote.oracle())
+            processes.append(preloader.oracle())
         return processes[-1]
 
     references = References(oracle)
@@ -158,11 +158,11 @@ def consult(zygote: Zygote) -> Iterator[Consult]:
 
 
 @pytest.fixture
-def offered(zygote: Zygote) -> Callable[[str], str]:
+def offered(preloader: Preloader) -> Callable[[str], str]:
     """``offered(level)``: that level of containment; the test is skipped where this machine does not offer it."""
 
     def level(name: str) -> str:
-        reason = zygote.hello()["uncontained"]
+        reason = preloader.hello()["uncontained"]
         if name == "strict" and reason:
             pytest.skip(f"strict containment is not available here: {reason}")
         return name
@@ -171,14 +171,14 @@ def offered(zygote: Zygote) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def warm_runs(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Zygote:
-    """Let every runner of this process (in-process pytester runs too) borrow the session's zygote."""
-    monkeypatch.setattr("sentinel.deciding.pool.Zygote", borrowing(zygote))
-    return zygote
+def warm_runs(preloader: Preloader, monkeypatch: pytest.MonkeyPatch) -> Preloader:
+    """Let every runner of this process (in-process pytester runs too) borrow the session's preloader."""
+    monkeypatch.setattr("sentinel.deciding.pool.Preloader", borrowing(preloader))
+    return preloader
 
 
 @pytest.fixture
-def decide(warm_runs: Zygote, tmp_path: Path) -> Iterator[Decide]:
+def decide(warm_runs: Preloader, tmp_path: Path) -> Iterator[Decide]:
     """``decide(recipe document or file, ref, **options)``: the decision, as a run would make it."""
     runners: list[Runner] = []
 
@@ -200,8 +200,8 @@ def _checkout(target: Any, ref: Ref, pull: int | None) -> Checkout:
 
 
 @pytest.fixture
-def lab(zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
-    laboratory = Lab(zygote, tmp_path)
+def lab(preloader: Preloader, tmp_path: Path) -> Iterator[Lab]:
+    laboratory = Lab(preloader, tmp_path)
     yield laboratory
     for process in laboratory.processes:
         process.close()

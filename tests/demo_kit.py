@@ -19,7 +19,7 @@ from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Failed, Measured
-from sentinel.worker.client import Options, Places, TargetProcess, Zygote
+from sentinel.worker.client import Options, Places, Preloader, TargetProcess
 
 FRAMEWORK = Path(__file__).parent / "demo_framework"
 
@@ -131,17 +131,17 @@ _lending = threading.Lock()
 
 
 class Borrowed:
-    """The session's zygote with another run's options; that run cannot stop it."""
+    """The session's preloader with another run's options; that run cannot stop it."""
 
     def __init__(
-        self, zygote: Zygote, options: Options, preload: Sequence[str] = (), places: Places = Places()
+        self, preloader: Preloader, options: Options, preload: Sequence[str] = (), places: Places = Places()
     ) -> None:
-        self._zygote = zygote
+        self._preloader = preloader
         self.options = options
         self.places = places
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._zygote, name)
+        return getattr(self._preloader, name)
 
     def target(
         self,
@@ -151,28 +151,28 @@ class Borrowed:
         real: Sequence[str] = (),
     ) -> TargetProcess:
         with self._lent():
-            return self._with_options(self._zygote.target(checkout, packages, versions, real))
+            return self._with_options(self._preloader.target(checkout, packages, versions, real))
 
     def oracle(self) -> TargetProcess:
         with self._lent():
-            return self._with_options(self._zygote.oracle())
+            return self._with_options(self._preloader.oracle())
 
     @property
     def sandbox(self) -> str:
         with self._lent():
-            return self._zygote.sandbox
+            return self._preloader.sandbox
 
     @contextmanager
     def _lent(self) -> Iterator[None]:
-        zygote = self._zygote
+        preloader = self._preloader
         with _lending:
-            usual, places = zygote.options, zygote.places
-            zygote.options = replace(usual, trace=self.options.trace, sandbox=self.options.sandbox)
-            zygote.places = self.places
+            usual, places = preloader.options, preloader.places
+            preloader.options = replace(usual, trace=self.options.trace, sandbox=self.options.sandbox)
+            preloader.places = self.places
             try:
                 yield
             finally:
-                zygote.options, zygote.places = usual, places
+                preloader.options, preloader.places = usual, places
 
     def _with_options(self, process: TargetProcess) -> TargetProcess:
         process._options = self.options
@@ -182,11 +182,11 @@ class Borrowed:
         pass
 
 
-def borrowing(zygote: Zygote) -> Callable[..., Zygote | Borrowed]:
-    """What stands in for the class of zygotes: a borrowed one, but for a Python of its own."""
+def borrowing(preloader: Preloader) -> Callable[..., Preloader | Borrowed]:
+    """What stands in for the class of preloaders: a borrowed one, but for a Python of its own."""
 
-    def made(options: Options, *rest: Any) -> Zygote | Borrowed:
-        return Zygote(options, *rest) if options.python else Borrowed(zygote, options, *rest)
+    def made(options: Options, *rest: Any) -> Preloader | Borrowed:
+        return Preloader(options, *rest) if options.python else Borrowed(preloader, options, *rest)
 
     return made
 
@@ -195,7 +195,7 @@ def borrowing(zygote: Zygote) -> Callable[..., Zygote | Borrowed]:
 class Lab:
     """Probes in trees of Python files, without recipes: ``lab.tree({...})``, then ``lab.probe("pkg.mod.function")``."""
 
-    zygote: Zygote
+    preloader: Preloader
     folder: Path
     processes: list[TargetProcess] = field(default_factory=list)
     sandbox: str = ""
@@ -218,12 +218,12 @@ class Lab:
         **options: Any,
     ) -> TargetProcess:
         checkout = Checkout("demo", Ref("path", str(tree)), tree, (package,), (tree,), "0" * 64)
-        usual = self.zygote.options
-        self.zygote.options = replace(usual, **{"sandbox": self.sandbox, **options})
+        usual = self.preloader.options
+        self.preloader.options = replace(usual, **{"sandbox": self.sandbox, **options})
         try:
-            process = self.zygote.target(checkout, (package,), versions, real)
+            process = self.preloader.target(checkout, (package,), versions, real)
         finally:
-            self.zygote.options = usual
+            self.preloader.options = usual
         self.processes.append(process)
         return process
 

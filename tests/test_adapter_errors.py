@@ -40,8 +40,8 @@ def run_with(pytester: pytest.Pytester, body: str, tree: Path, *arguments: str) 
     [
         (
             f"return {{'los': {CALL}}}",
-            "adapter error: the contract loss_aggregation needs 'loss', which the adapter's answer does not have; it "
-            "answered los (contracts/*.py:*)",
+            "adapter error: the contract loss_aggregation needs 'loss', which the adapter did not return; it returned "
+            "los (contracts/*.py:*)",
         ),
         (f"return {{'loss': {CALL}, 'ratio': inputs['ratio']}}", "adapter error: KeyError: 'ratio', in *wrong.py:6)"),
         ("import torch; torch.where(inputs['response_mask'] != 0, None, 0.0)", "adapter error: TypeError: where()*"),
@@ -65,7 +65,7 @@ def test_a_boundary_that_refuses_every_call_of_its_adapter_fails(pytester, fixed
     result = run_with(pytester, f"return {{'loss': {CALL}}}", fixed_tree)
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines(
-        ["*the adapter supports this revision, and every call of the boundary was refused: *ValueError: no batch"]
+        ["*the adapter supports this revision, but every call of the boundary raised: *ValueError: no batch"]
     )
 
 
@@ -85,7 +85,7 @@ def test_bookkeeping_that_the_adapter_does_not_know_is_neutral_and_recorded(pyte
     assert result.parseoutcomes()["passed"]
     evidence = "".join(file.read_text() for file in (pytester.path / "sentinel-reports").rglob("*.json"))
     assert '"bar"' in evidence
-    assert "bookkeeping that the adapter does not know: a neutral value" in evidence
+    assert "a counter or logger that the adapter does not define: a neutral value" in evidence
 
 
 @pytest.mark.parametrize("use", ["inputs['loss_mat'].sum() * counter.scale", "counter.scale"])
@@ -93,7 +93,9 @@ def test_no_number_is_made_of_bookkeeping(use, pytester, fixed_tree):
     result = run_with(pytester, f"counter = bookkeeping()\n    return {{'loss': {use}}}", fixed_tree)
     assert result.parseoutcomes()["failed"] == 1
     assert "passed" not in result.parseoutcomes()
-    result.stdout.fnmatch_lines(["*the adapter is older than this revision: the answer is made of 'scale', which it*"])
+    result.stdout.fnmatch_lines(
+        ["*older than this revision: the result contains 'scale', which the adapter does not handle*"]
+    )
 
 
 # -- a function that has moved ----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def test_each_bug_is_in_the_broken_revision_and_not_in_the_fixed_one(recipe, dec
     assert decide(recipe, fixed_tree).verdict.name == "fixed"
 
 
-def test_the_evidence_names_ghosts_and_stand_ins(decide, broken_tree):
+def test_the_evidence_names_stub_modules_and_stand_ins(decide, broken_tree):
     masked, mixed = decide(MASKED_TOKENS, broken_tree), decide(MIXED_SIGNS, broken_tree)
     assert masked.measurement.ghosts == ("demo_missing_tracker",)
     assert [item.name for item in mixed.measurement.stand_ins] == ["options"]

@@ -40,7 +40,7 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
         [
             "1. demo_rl.losses.agg_loss: worse",
             "*breaks masked_values_have_no_influence: a value where the mask is 0 changes neither output nor gradient*",
-            "meant so? --sentinel-allow-changes=demo_rl.losses.agg_loss",
+            "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
     )
     meant = run(
@@ -178,7 +178,9 @@ def test_a_removed_function_is_not_worse_if_it_did_not_answer_before(pytester, c
     shutil.copytree(called, head)
     _without_losses(head, callers=True)
     result = run(pytester, f"path:{called}", f"--sentinel-repo={head}", "-rs", "-k", "agg_loss")
-    result.stdout.fnmatch_lines(["SKIPPED*not compared: it is removed, *; and before, it did not answer: *OSError*"])
+    result.stdout.fnmatch_lines(
+        ["SKIPPED*not compared: it is removed, *; but the base did not return either: *OSError*"]
+    )
     assert "failed" not in result.parseoutcomes()
 
 
@@ -199,7 +201,7 @@ def test_a_moved_function_is_compared_where_it_is_now(pytester, called, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["git:main"], "*--sentinel-against needs to know what is compared: add --sentinel-target=NAME, and *"),
+        (["git:main"], "*--sentinel-against needs a target and a head: add --sentinel-target=NAME, and *"),
         (["git:no-such", "--sentinel-ref=git:main"], "*the mirror has no branch, tag or commit 'no-such'*"),
         (["main", "--sentinel-ref=git:main"], "*not a ref: 'main'*"),
     ],

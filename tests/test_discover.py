@@ -68,7 +68,7 @@ def test_where_nothing_is_decided_there_is_no_all_clear(said, tmp_path):
     only = ("--boundary", "agg_loss", "--examples", "20", "--seed", "1")
     status, out, err = said("discover", "demo", "--ref", f"path:{tree}", *only)
     assert status == 2
-    assert "not searched: demo_rl.losses.agg_loss: every call was refused: " in out
+    assert "not searched: demo_rl.losses.agg_loss: every call raised: " in out
     assert err.splitlines()[-1].startswith("nothing was examined: ")
     assert "install a_rare_package in the environment of the probes" in out
 
@@ -98,8 +98,8 @@ def test_an_interrupt_while_findings_are_compared_loses_none(said, broken_tree, 
             "does not bind 'agg_los'; the nearest bound function is demo_rl.losses.agg_loss",
         ),
         (["demo", "--law", "no_law"], "no law matches 'no_law'"),
-        (["demo", "--budget", "soon"], "'soon' is no time; write 60s, 10m or 1h"),
-        (["demo", "--examples", "0"], "'0' is no number of scenarios"),
+        (["demo", "--budget", "soon"], "'soon' is not a duration; write 60s, 10m or 1h"),
+        (["demo", "--examples", "0"], "'0' is not a number of scenarios"),
         (["demo", "--examples", "5", "--budget", "5s"], "not allowed with"),
         (["demo", "--ref", "HEAD"], "not a ref: 'HEAD'"),
     ],

@@ -49,7 +49,9 @@ def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law
 
 def test_laws_are_off_where_they_are_told_to_be_and_for_pins(pytester, fixed_tree):
     off = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-laws=off")
-    off.stderr.fnmatch_lines(["*there is no recipe of demo; give a folder of them with --sentinel-recipes=DIR, or *"])
+    off.stderr.fnmatch_lines(
+        ["*there is no recipe of demo; name a folder of recipes with --sentinel-recipes=DIR, or *"]
+    )
     pins = run(pytester, "--sentinel-target=demo", "--collect-only", "-q")
     pins.stdout.no_fnmatch_line("laws/*")
     wrong = run(pytester, "--sentinel-target=demo", "--sentinel-laws=quik")
@@ -88,7 +90,7 @@ def test_a_known_bug_fails_once_where_its_recipe_is_looked_at_too(selected, pyte
     result = run(pytester, *known, "-rs", "-k", f"({law}) or DEMO-REJECTED-ROW" if selected else law)
     result.assert_outcomes(failed=1, skipped=int(selected))
     if selected:
-        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that fail already"])
+        result.stdout.fnmatch_lines(["demo: 0 laws hold, 1 broken by bugs that are listed"])
     evidence = json.loads(next((pytester.path / "sentinel-reports").rglob("laws/**/*.json")).read_text())
     assert evidence["verdict"] == "reproduced"
 
@@ -221,7 +223,7 @@ def _counting(decide: Any, decided: list[str]) -> Any:
     [
         ("laws/demo", "*no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
         ("laws/dem/demo_rl.losses.agg_loss", "*unknown target 'dem'*"),
-        (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law' to keep; `sentinel list boundaries demo` lists*"),
+        (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law'; `sentinel list boundaries demo` lists*"),
     ],
 )
 def test_an_id_of_nothing_says_what_to_do(name, said, pytester):

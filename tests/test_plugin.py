@@ -75,7 +75,9 @@ def test_a_folder_of_recipes_is_gone_through_once_with_its_conftest(pytester, re
 
 
 def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkeypatch):
-    words = "sandbox: basic, no boundary against malice; strict is not available here, `sentinel doctor` says why"
+    words = (
+        "sandbox: basic, which does not contain malicious code; `sentinel doctor` explains why strict is not available"
+    )
     monkeypatch.setitem(warm_runs.hello(), "uncontained", "namespaces are not available")
     options = ["--sentinel-target=demo", "--sentinel-recipes=mine"]
     assert words in run(pytester, *options).stdout.str()
@@ -141,7 +143,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr("sentinel.deciding.pool.Zygote", fail)
+    monkeypatch.setattr("sentinel.deciding.pool.Preloader", fail)
     monkeypatch.setattr("sentinel.deciding.setup.open_checkout", fail)
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "--collect-only")
     assert result.ret == pytest.ExitCode.OK
@@ -343,7 +345,7 @@ def test_damaged_evidence_is_named_and_written_anew(pytester, recipes):
     file.write_bytes(whole[: len(whole) // 2])
     again = run(pytester, *base)
     again.assert_outcomes(passed=1, warnings=1)
-    again.stdout.fnmatch_lines([f"*DamagedEvidence: *{file.name} was cut off or damaged, and has been written anew*"])
+    again.stdout.fnmatch_lines([f"*DamagedEvidence: *{file.name} was damaged and has been overwritten*"])
     assert file.read_bytes() == whole
 
 
@@ -438,15 +440,18 @@ def test_a_recipe_without_any_ref_says_what_to_give(pytester, recipes):
         (["--sentinel-recipes=mine", "--sentinel-bug=DEMO-MASKD-TOKENS"], "*DEMO-MASKD-TOKENS*'DEMO-MASKED-TOKENS'*"),
         (["--sentinel-target=roll", "--sentinel-bug=ROLL-AGGLOSS"], "*ROLL-AGGLOSS*did you mean 'ROLL-AGGLOSS-*"),
         (["--sentinel-bug=ROLL-AGGLOS"], "*ROLL-AGGLOS*did you mean 'ROLL-AGGLOSS-*"),
-        (["--sentinel-ref=git:main"], "*--sentinel-ref needs to know of what: add --sentinel-target*"),
-        (["--sentinel-repo=mine", "."], "*--sentinel-repo needs to know of what*"),
-        (["--sentinel-target=demo"], "*there is no recipe of demo; give a folder of them with --sentinel-recipes=DIR*"),
+        (["--sentinel-ref=git:main"], "*--sentinel-ref needs a target: add --sentinel-target*"),
+        (["--sentinel-repo=mine", "."], "*--sentinel-repo needs a target*"),
+        (
+            ["--sentinel-target=demo"],
+            "*there is no recipe of demo; name a folder of recipes with --sentinel-recipes=DIR*",
+        ),
         (["--sentinel-target=demo", "--sentinel-bug=ROLL-GAE-*"], "*no recipe *matches 'ROLL-GAE-[*]'; roll has it*"),
-        (["--sentinel-bug=QQQQ"], "*no recipe matches 'QQQQ'; `sentinel list recipes` shows those that there are"),
+        (["--sentinel-bug=QQQQ"], "*no recipe matches 'QQQQ'; `sentinel list recipes` lists all"),
         (["--sentinel-recipes=mine", "--sentinel-device=cuda:99"], "*cannot probe on cuda:99: *"),
         (
             ["mine/demo/DEMO-MASKED-TOKENS.yaml::git:nosuch"],
-            "*not found: mine/*::git:nosuch; the refs of this recipe are git:*, git:*, and others are given with*",
+            "*not found: mine/*::git:nosuch; the refs of this recipe are git:*, git:*; name other refs with*",
         ),
     ],
     ids=str,

@@ -227,14 +227,14 @@ def test_ctrl_c_in_the_middle(times, folder, tmp_path, monkeypatch):
         assert select.select([own], [], [], 60)[0], finish(process)
         pids += [int(line) for line in os.read(own, 100).split()]
     os.close(own)
-    zygote = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
+    preloader = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
     for _ in range(times):
         process.send_signal(signal.SIGINT)
     status, text = finish(process)
     # The second may land in pytest's own handling of the first: Python then ends with status 1, or by the signal.
     assert status in (pytest.ExitCode.INTERRUPTED, *([1, -signal.SIGINT] if times == 2 else [])), text
     assert "KeyboardInterrupt" in text
-    assert all(gone(pid) for pid in (*pids, zygote))
+    assert all(gone(pid) for pid in (*pids, preloader))
     assert list(scratch.iterdir()) == []
     for file in (folder / "sentinel-reports").rglob("*"):
         if file.is_file() and file.name != ".gitignore":

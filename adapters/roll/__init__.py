@@ -885,6 +885,6 @@ TARGET = Target(
     ),
     at_import={"roll.utils.network_utils.get_node_ip": "127.0.0.1"},
     # ROLL's engine wrappers raise for package versions that they do not know.
-    ghost_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
+    stub_versions={"vllm": "0.8.4", "sglang": "0.5.7"},
     no_signal=_NO_SIGNAL,
 )

@@ -1,1 +1,1 @@
-"""What adapter authors use: the kit that builds calls, families of bindings, and the errors of drift."""
+"""For adapter authors: the kit that builds calls, families of bindings, and the errors of drift."""

@@ -9,11 +9,14 @@ from typing import Any, ClassVar
 
 
 class DriftError(Exception):
-    """The boundary is gone, has another signature, or returns something else. The message names what is missing."""
+    """Raised if the boundary is missing, has another signature, or returns another type.
+
+    The message names the difference.
+    """
 
 
 class UnknownInputError(DriftError):
-    """The boundary has no parameter for ``input``, which the scenario sets."""
+    """Raised if the boundary has no parameter for ``input``, which the scenario sets."""
 
     def __init__(self, message: str, input: str) -> None:
         super().__init__(message)
@@ -21,15 +24,19 @@ class UnknownInputError(DriftError):
 
 
 class StandInMissingError(AttributeError):
-    """The target reads an attribute that a stand-in lacks. An AttributeError, so that ``getattr`` defaults work."""
+    """Raised if the target reads an attribute that a stand-in lacks.
+
+    It is an AttributeError, so ``getattr`` defaults work.
+    """
 
 
 class Neutral:
-    """Replaces an attribute of counters or loggers that an adapter does not define: false, empty, and callable without
-    effect.
+    """Replaces an attribute of counters or loggers that an adapter does not define.
 
-    Results of operations with it are neutral as well, and comparisons are false. It is not a number: a boundary result
-    that contains it is drift. Each name is recorded for the evidence.
+    It is false, empty, and callable without effect.
+
+    Results of operations with it are neutral too, and comparisons are false. It is not a number: a boundary result that
+    contains it is drift. Each name is recorded for the evidence.
     """
 
     recorded: ClassVar[list[str]] = []
@@ -70,7 +77,7 @@ class Neutral:
     __setattr__ = __setitem__ = __exit__
 
 
-#: Returns the target's default of an attribute, given the other attributes of a stand-in; empty without a default.
+#: Returns the target's default for an attribute, given the other attributes of a stand-in; empty without a default.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
@@ -125,8 +132,8 @@ _declared: list[Declared] = [lambda *_: ()]
 
 
 class AbsentError(Exception):
-    """The checkout lacks what a binding requires: it is another version. This is not drift."""
+    """Raised if the checkout lacks what a binding requires. It is another version, which is not drift."""
 
 
 class RanksDisagreeError(Exception):
-    """Simulated ranks did not call the same collectives. A real training would hang."""
+    """Raised if simulated ranks do not call the same collectives. A real training would hang."""

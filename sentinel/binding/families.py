@@ -1,6 +1,6 @@
-"""Families of bindings, for kinds of boundaries that most frameworks have.
+"""Build bindings for kinds of boundaries that most frameworks have.
 
-Each function returns a :class:`~sentinel.targets.Binding`. ``more`` has further fields of it.
+Each function returns a :class:`~sentinel.targets.Binding`. ``more`` sets further fields of it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def policy_loss(
     """Bind a policy loss.
 
     :param algorithm: its algorithm, or the algorithms that it can be called with.
-    :param knobs: the optional inputs of the contract that it has; the others are fixed.
+    :param knobs: the contract's optional inputs that it accepts; the others are fixed.
     :param mode: its only aggregation mode; empty if it has several.
     :param weights: if True, it takes weights of off-policy tokens.
     """
@@ -96,8 +96,10 @@ def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) 
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic of the valid tokens, whose axis is torch's number. Optional inputs that are not in ``knobs`` are
-    fixed."""
+    """Bind a statistic of the valid tokens whose axis is numbered as in torch.
+
+    Optional inputs that are not in ``knobs`` are fixed.
+    """
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
     call = partial(call_with, says={"axis": AXIS})
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
@@ -118,8 +120,8 @@ _BOTH = (
 )
 _SIMPLIFIED = "value mixed terms pair_of_values"
 #: Common normalisers and the notations of answers that they accept: numbers, MATH (arXiv:2103.03874), Minerva
-#: (arXiv:2206.14858) and its variant for integers, sympy and MATH followed by sympy (arXiv:2305.20050) as far as they
-#: work without a LaTeX parser, SQuAD's words (arXiv:1606.05250), and multiple choice.
+#: (arXiv:2206.14858) and its variant for integers, sympy and MATH followed by sympy (arXiv:2305.20050) where they work
+#: without a LaTeX parser, SQuAD's words (arXiv:1606.05250), and multiple choice.
 NORMALISERS = {
     "numbers": "negative decimal thousands unit plain_unit",
     "math": "negative decimal bare_point true_bare_point spaces price percent true_percent degrees braced_degrees unit "
@@ -137,7 +139,7 @@ NORMALISERS = {
 }
 #: The last box is the answer.
 BOXES = ("boxed", "At first \\boxed{{1}}, then \\boxed{{{answer}}}.")
-#: Draw an unchanged answer as often as this many notations.
+#: An unchanged answer is drawn as often as this many notations.
 _AS_IS = ("as_is",) * 8
 
 
@@ -204,7 +206,7 @@ def rollout(
 ) -> Binding:
     """Bind a loop between an engine and an environment.
 
-    :param takes: the inputs that a search draws; the others have the contract's defaults, and there is one turn.
+    :param takes: the inputs that a search draws. The others have the contract's defaults, and there is one turn.
     :param role: the role of the messages between two answers.
     """
     plain = {item.name: item.default for item in ROLLOUT.inputs if item.default is not REQUIRED and item.name != "end"}
@@ -223,8 +225,10 @@ def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
 
 
 def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any) -> Binding:
-    """Bind a function that packs sequences into microbatches with a token limit. Without a ``call`` it takes lengths
-    and the limit."""
+    """Bind a function that packs sequences into microbatches with a token limit.
+
+    Without a ``call`` it takes lengths and the limit.
+    """
     fields = {name: more.pop(name) for name in ("formerly", "imports", "requires", "stand_ins") if name in more}
     packing = call or partial(pack_by_length, **more)
     accepts = {"attention_mask": ("full", "right")}
@@ -245,17 +249,17 @@ class Container:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
-        """Bind an operation that cuts, joins, reorders, repeats, fills or shortens it."""
+        """Bind an operation that cuts, joins, reorders, repeats, fills or shortens the container."""
         fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
         call = partial(operate, self.make, self.read, do)
         return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})
 
     def joining(self, path: str, **more: Any) -> Binding:
-        """Bind a function that joins several."""
+        """Bind a function that joins several containers."""
         return self.surgery(path, "join", partial(join_parts, self.make), **more)
 
     def iteration(self, path: str, **more: Any) -> Binding:
-        """Bind an iterator over its minibatches."""
+        """Bind an iterator over the container's minibatches."""
         call = partial(iterate_minibatches, self.make, self.read)
         return Binding(path, "minibatch_iteration", call=call, **{**self.common, **more})
 

@@ -21,7 +21,7 @@ from sentinel.values.lazy import torch as torch
 
 
 def stand_in(**attributes: Any) -> Any:
-    """Make an object with these attributes. Reading any other attribute is an error that names it."""
+    """Make an object with these attributes. Reading any other attribute raises :class:`StandInMissingError`."""
     return StandInNamespace(**attributes)
 
 
@@ -31,7 +31,7 @@ def bookkeeping(**attributes: Any) -> Any:
 
 
 def make_unbuilt(owner: Any, **attributes: Any) -> Any:
-    """Make an instance with these attributes without running the constructor."""
+    """Make an instance with these attributes without running its constructor."""
     instance = object.__new__(owner)
     vars(instance).update(attributes)
     return instance
@@ -48,7 +48,7 @@ class Named(dict[str, Any]):
 
 
 def nest_options(options: Mapping[str, Any]) -> Any:
-    """Make a namespace of options in which a dotted name leads into a group."""
+    """Make a namespace of options in which a dotted name is a nested namespace."""
     namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
@@ -62,10 +62,10 @@ def nest_options(options: Mapping[str, Any]) -> Any:
 
 
 def keep_accepted(kind: Any, options: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Keep the options that a class has in this version.
+    """Return the options that a class accepts in this version.
 
     :param usual: option -> the behaviour before the option existed.
-    :raises AbsentError: for an option that the class lacks, unless its value is the usual one.
+    :raises AbsentError: if the class lacks an option whose value is not the usual one.
     """
     names: set[str] = set()
     with suppress(ValueError):  # a typed dictionary has no signature
@@ -105,7 +105,7 @@ def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def group_size(inputs: Mapping[str, Any]) -> int:
-    """Return the number of rows in a group, if all groups have the same number."""
+    """Return the number of rows in a group; all groups must have the same."""
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
@@ -122,7 +122,7 @@ def prepend_prompt(values: Any) -> Any:
 
 
 def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
-    """Return the row numbers of each group, in the order of the groups' first rows."""
+    """Return the row indices of each group, in the order of the groups' first rows."""
     groups: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         groups.setdefault(label, []).append(row)
@@ -130,7 +130,7 @@ def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
 
 
 def two_token_logits(log_probs: Any) -> Any:
-    """Make logits of a vocabulary of two tokens, the second of which has these log-probs."""
+    """Make logits [rows, tokens, 2] in which the second token has these log-probs [rows, tokens]."""
     return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
 
 
@@ -148,7 +148,7 @@ def call_with(
     reads: Mapping[str, Any] | None = None,
     **upstream: Any,
 ) -> Any:
-    """Call a function whose arguments and result only have other names, values or places.
+    """Call a function whose arguments and results differ from the contract only in names, values or order.
 
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all others.
@@ -228,7 +228,7 @@ DRAWS = ("do_sample", {True: False, False: True})
 
 
 def run_async(way: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine in which sleeping takes no time."""
+    """Run a coroutine with an event loop in which sleeping takes no time."""
     at_once = asyncio.sleep
 
     with swap(asyncio, "sleep", lambda *_, **__: at_once(0)):
@@ -262,11 +262,11 @@ def read_list(owner: Any, name: str) -> Any:
 
 
 class EngineRequest(Exception):
-    """Raised in place of an inference engine, with the request that it would receive."""
+    """Raised instead of calling an inference engine; carries the request that the engine would receive."""
 
 
 def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
-    """Run a generation up to its engine, which raises :class:`EngineRequest`, and return the request."""
+    """Run a generation until it calls its engine, and return the request."""
     try:
         asyncio.run(generation)
     except EngineRequest as request:
@@ -315,18 +315,18 @@ def request_sampling(
 
 
 def part_of(answer: Any, place: Any) -> Any:
-    """Read an index or a key, or a tuple of them in a nested result."""
+    """Return the item at an index or key, or at a tuple of them in a nested result."""
     for step in place if isinstance(place, tuple) else (place,):
         answer = answer[step]
     return answer
 
 
-#: The contract's axis -> torch's number of the axis.
+#: The contract's axis -> the axis number in torch.
 AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy, and log-probs from a function of the same module so that a gradient exists."""
+    """Call an entropy function, and the log-probs function of the same module so that a gradient exists."""
     logits = inputs["logits"]
     beside = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": beside, "entropy": boundary.function(logits)}
@@ -363,7 +363,7 @@ def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
-    """Read an optimiser's rate after each update; ``schedule(optimizer)`` calls the boundary."""
+    """Return an optimiser's learning rate after each update; ``schedule(optimizer)`` calls the boundary."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
     values = []
@@ -375,7 +375,7 @@ def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dic
 
 
 def read_coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
-    """Read a controller's value at the start and after each step."""
+    """Return a controller's value at the start and after each step."""
     values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
@@ -457,7 +457,7 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Fill a container. The number of added rows that it returns must be true."""
+    """Fill a container to a size. Raises if the number of added rows that it returns is wrong."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
@@ -469,8 +469,10 @@ def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Read the rows of each part of a container that is dealt out in order. A row with another row's label is in no
-    part."""
+    """Return the rows of each part of a container that deals its rows out in order.
+
+    A row with another row's label is in no part.
+    """
     fields = read_columns(data)
     rows = [row if row == label else -1 for row, label in zip(fields["row"].tolist(), fields["label"])]
     size = len(rows) // parts
@@ -512,7 +514,7 @@ class Rows(list[dict[str, Any]]):
 
 
 def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of one prompt token and a response, which ends with the mask.
+    """Make rows of one prompt token and a response that ends where the mask ends.
 
     Each token has its own id: its index in a table whose first column is unused. The row's reward is on its last token.
     """
@@ -541,7 +543,7 @@ def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the gradients of the tables of an update."""
+    """Return the gradients of the tables of an update."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
@@ -556,8 +558,9 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 class _Collectives:
-    """The collectives of simulated ranks. All ranks of a group must call the same one, because a
-    real training would hang.
+    """The collectives of simulated ranks.
+
+    All ranks of a group must call the same one, because a real training would hang otherwise.
 
     :ivar failure: the error of the first rank that failed, or the disagreement of the ranks; None if there is none.
     """
@@ -573,14 +576,14 @@ class _Collectives:
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
-        """Wait until every rank of the group has called this collective; return the value of each.
+        """Wait until every rank of the group has called this collective; return the values of all ranks.
 
-        :raises RanksDisagreeError: if a rank called another collective, or no rank can go on.
+        :raises RanksDisagreeError: if a rank called another collective, or no rank can continue.
         """
         caller, ranks = sys._getframe(2), self.ranks_of(group)
         place = f"{caller.f_code.co_filename}:{caller.f_lineno}"
         with self._changed:
-            calls = self._calls.setdefault(ranks, {})  # of this exchange: the last rank to arrive starts the next one
+            calls = self._calls.setdefault(ranks, {})  # keep this exchange: the last rank to arrive starts the next one
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]
@@ -591,7 +594,7 @@ class _Collectives:
         return [calls[each][2] for each in ranks]
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
-        """Note that a rank has returned or raised; ranks that wait for it stop waiting."""
+        """Record that a rank has returned or raised; ranks that wait for it stop waiting."""
         with self._changed:
             if error is not None:
                 self._fail(error)
@@ -618,9 +621,9 @@ class _Collectives:
 
 
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Run ``work(rank)`` in one thread per rank, with ``torch.distributed`` replaced; return what each returns.
+    """Run ``work(rank)`` in one thread per rank, with ``torch.distributed`` replaced; return each rank's result.
 
-    A group is a tuple of ranks; anything else that is passed as one is the group of all ranks.
+    A group is a tuple of ranks; any other value stands for all ranks.
 
     :raises RanksDisagreeError: if a rank calls a collective that another rank of its group does not call.
     """
@@ -684,7 +687,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def make_single_rank_mpu(**answers: Any) -> Any:
-    """Make Megatron's ``mpu`` of one process: every axis of size 1, rank 0, no group, first and last stage.
+    """Make Megatron's ``mpu`` for one process: every axis has size 1, rank 0, no group, first and last stage.
 
     :param answers: function -> another return value.
     """
@@ -697,7 +700,7 @@ def make_single_rank_mpu(**answers: Any) -> Any:
 
 # -- models and trainers of transformers -------------------------------------------------------------------------------
 
-#: The ids before those of a table's tokens: padding, the end of a text, and any other token.
+#: The ids before those of a table's tokens: padding, end of text, and any other token.
 _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
@@ -796,8 +799,10 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the ids of the masked-in tokens of :func:`token_table`'s rows; with ``ended`` the last one is the end
-    token."""
+    """Return the ids of the valid tokens of :func:`token_table`'s rows.
+
+    With ``ended`` the last one is the end token.
+    """
     width = mask.shape[1] + 2
     numbers = []
     for row, counts in enumerate(mask.tolist()):
@@ -892,7 +897,7 @@ def build_trainer(
 
 
 class TypedProcessor:
-    """A processor of texts made of numbers, each a token and its type, as vision models have them."""
+    """A processor for texts of numbers, each a token and its type, like those of vision models."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 

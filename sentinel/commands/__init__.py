@@ -1,1 +1,1 @@
-"""The commands of ``sentinel``, one module a group: ``declare`` adds its parsers, and what it runs is imported then."""
+"""The commands of ``sentinel``, one module for each. A module is imported only when its command is used."""

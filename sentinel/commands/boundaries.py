@@ -1,4 +1,4 @@
-"""``sentinel list boundaries``: what is bound to which contract and takes what, whether it is there, what is left."""
+"""``sentinel list boundaries``: list bound functions with their contracts and laws, and functions without a binding."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-if TYPE_CHECKING:  # half a second that the other kinds of ``sentinel list`` do without
+if TYPE_CHECKING:  # takes half a second, and other kinds of ``sentinel list`` do not need it
     from sentinel.search.bindings import Definitions, Sighting
 
 _EXAMPLE = """\
-  sentinel list boundaries roll                     with their contracts, which `sentinel list contracts` shows
-  sentinel list boundaries verl --ref git:main      and whether each is there at that ref
+  sentinel list boundaries roll                     with their contracts, which `sentinel list contracts` describes
+  sentinel list boundaries verl --ref git:main      also whether each function exists at this ref
   sentinel list boundaries roll --ref git:8eb27cc2dc34c4d1310b169d9b86d339004d811a --json
 
 With --ref, "not bound" lists the other public functions of the modules that have a bound one. Registered functions
 that must not be called are listed with the reason. The code is read and not imported. A boundary can exist under one
 of its names, be missing in that version, or lack a module that the adapter needs to call it.
-exit status: 0; 1 where a bound boundary is not there at the ref; 2 where the ref is not available
+exit status: 0; 1 if a bound boundary does not exist at the ref; 2 if the ref is not available
 """
 
 
@@ -42,8 +42,8 @@ def declare(commands: Commands) -> None:
     parser = command(
         commands, "boundaries", _boundaries, "list bound functions with their contracts and laws", _EXAMPLE
     )
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
-    parser.add_argument("--ref", metavar="REF", help="also look whether each is there")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="only this target")
+    parser.add_argument("--ref", metavar="REF", help="also check whether each function exists at this ref")
     settings_options(parser, "repo-url", "python", "recipes")
     json_option(parser)
 
@@ -70,7 +70,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
         ref = Ref.parse(arguments.ref)
         with progress() as tell:
             for target in targets:
-                tell(f"looking at {target.name} at {ref.short}")
+                tell(f"reading {target.name} at {ref.short}")
                 try:
                     checkout = opener(settings, tell)(target, ref, None)
                 except Unavailable as error:
@@ -90,13 +90,15 @@ def _boundaries(arguments: argparse.Namespace) -> int:
     else:
         _show(rows, unbound, unavailable)
     if not rows:
-        return nothing_examined("; ".join(unavailable) or "no adapter binds a function; `sentinel list` shows them")
+        return nothing_examined(
+            "; ".join(unavailable) or "no adapter binds a function; `sentinel list` shows the adapters"
+        )
     return 1 if any(row["there"] == "no" for row in rows) else 0
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Make a row for each binding; ``there`` is empty without a ref, and ``other version`` where the adapter says in
-    ``requires`` that only some have it."""
+    """Return a row for each binding. ``there`` is empty without a ref, and ``other version`` if the checkout lacks a
+    name that the binding requires."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)
@@ -110,7 +112,7 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
         if one is not None:
             there = "yes" if one.bound else "other version" if one.lacks or binding.requires else "no"
             path = one.definition.path if one.definition else binding.boundary
-            note = note or (f"as {path}" if path != binding.boundary else one.needs and f"{one.needs} is not there")
+            note = note or (f"as {path}" if path != binding.boundary else one.needs and f"{one.needs} does not exist")
         rows.append(
             {
                 "target": target.name,
@@ -134,7 +136,7 @@ def excluded_members(target: Target) -> list[tuple[str, str, str]]:
 
 def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, str, str]]:
     """Return (target, path, reason) of functions without a binding: excluded members of registries, then the other
-    public functions of modules that have a bound one, without a reason."""
+    public functions of modules with a bound function, without a reason."""
     bound = {path for binding in target.bindings for path in binding.paths}
     left = excluded_members(target)
     for module, place in dict.fromkeys(definitions.module_of("", path) for path in sorted(bound)):

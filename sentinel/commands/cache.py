@@ -1,4 +1,4 @@
-"""``sentinel cache``: checkouts and wheels that can be made again."""
+"""``sentinel cache``: list and remove checkouts and wheels."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from sentinel.sources import Home, MirrorStore
 from sentinel.sources.pruning import entries, prune
 
 GROUP = "tidy"
-SUMMARY = "list and remove downloads that can be made again"
+SUMMARY = "list and remove checkouts and downloads"
 
 _LIST = """\
-  sentinel cache list                the longest unused first
+  sentinel cache list                the least recently used first
   sentinel cache list --json
 """
 _PRUNE = """\
-  sentinel cache prune                    what was not used for 30 days
+  sentinel cache prune                    entries that were not used for 30 days
   sentinel cache prune --older-than 7     for a week
-  sentinel cache prune --all              everything that no run uses right now; mirrors stay
+  sentinel cache prune --all              all entries that no run is using; mirrors are kept
 """
 _DAY = 86400
 
 
 def declare(commands: Commands) -> None:
     own = group(commands, "cache", SUMMARY, _LIST + _PRUNE)
-    json_option(command(own, "list", _list, "show what the cache holds", _LIST))
-    prune = command(own, "prune", _prune, "remove what was not used for a while", _PRUNE)
+    json_option(command(own, "list", _list, "list the entries of the cache", _LIST))
+    prune = command(own, "prune", _prune, "remove entries that were not used for some time", _PRUNE)
     which = prune.add_mutually_exclusive_group()
     which.add_argument(
-        "--older-than", metavar="DAYS", type=_days, default=30.0, help="unused for so long (default: 30)"
+        "--older-than", metavar="DAYS", type=_days, default=30.0, help="minimum time since the last use (default: 30)"
     )
-    which.add_argument("--all", action="store_true", help="everything that no run uses right now")
+    which.add_argument("--all", action="store_true", help="all entries that no run is using")
 
 
 def _days(text: str) -> float:
@@ -67,19 +67,19 @@ def _list(arguments: argparse.Namespace) -> int:
         (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in contents
     ]
     say_table(("kind", "of", "name", "size", "last used", ""), rows)
-    say(f"{counted(len(contents), 'thing')}, {size(sum(entry.size for entry in contents))} in {home.path}")
+    say(f"{counted(len(contents), 'item')}, {size(sum(entry.size for entry in contents))} in {home.path}")
     return 0
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    from sentinel.records.executors import sweep_leftovers  # half a second that listing can do without
+    from sentinel.records.executors import sweep_leftovers  # takes half a second, and listing does not need it
 
     gone = prune(Home.default(), older_than=None if arguments.all else arguments.older_than * _DAY)
     MirrorStore().sweep()
     sweep_leftovers(Home.default().path / "history" / "copies")
     for entry in gone:
         say(f"removed {entry.kind} {entry.owner} {entry.name}")
-    say(f"{counted(len(gone), 'thing')} removed, {size(sum(entry.size for entry in gone))} freed")
+    say(f"{counted(len(gone), 'item')} removed, {size(sum(entry.size for entry in gone))} freed")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What commands say and where: results on standard output, everything else on standard error."""
+"""Output of commands: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def command(
 ) -> argparse.ArgumentParser:
     """Add a command.
 
-    :param takes_words: whether it takes words after ``--``; it finds them in ``own_command``.
+    :param takes_words: whether it accepts words after ``--``, as ``own_command``.
     """
     parser = _parser(commands, name, text, example)
     parser.set_defaults(run=run, parser=parser, own_command=[] if takes_words else None)
@@ -40,7 +40,7 @@ def command(
 
 
 def group(commands: Commands, name: str, text: str, example: str) -> Commands:
-    """Add a command that has commands of its own."""
+    """Add a command with subcommands."""
     return _parser(commands, name, text, example).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
@@ -49,7 +49,7 @@ def json_option(parser: argparse._ActionsContainer) -> None:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, after the program's name."""
+    """Print a message on standard error, after the program's name."""
     from sentinel.reports.escaping import visible
 
     print(f"sentinel: {visible(text, lines=True)}", file=sys.stderr)
@@ -67,19 +67,19 @@ def nothing_examined(reason: str) -> int:
 
 
 def say(text: str) -> None:
-    """Print a line (or several) of a result; characters that a terminal would obey are shown instead."""
+    """Print one or more lines of a result, with control characters as visible escapes."""
     from sentinel.reports.escaping import visible
 
     print(visible(text, lines=True))
 
 
 def say_json(value: Any) -> None:
-    # In whatever is printed a hosted runner obeys ``##[command]``; in JSON it can stand in a string only.
+    # A hosted runner executes ``##[command]`` in any output; in JSON it can only occur in a string.
     print(json.dumps(value, indent=2, sort_keys=True).replace("##[", "#\\u0023["))
 
 
 def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns; one in which no row has anything is left out."""
+    """Print rows as columns; empty columns are left out."""
     from sentinel.reports.escaping import visible
     from sentinel.reports.summary import aligned
 
@@ -87,7 +87,7 @@ def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def size(count: int) -> str:
-    """Write a number of bytes for a person: ``1.4 MB``."""
+    """Return a number of bytes as text: ``1.4 MB``."""
     value = float(count)
     for unit in ("B", "kB", "MB"):
         if value < 1000:
@@ -97,15 +97,16 @@ def size(count: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Count a noun: ``1 error``, ``2 errors``."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    """Return a count with its noun: ``1 error``, ``2 errors``, ``2 boundaries``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("ry") else f"{noun}s"
+    return f"{count} {noun if count == 1 else plural}"
 
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Give a function that prints the progress of long steps on standard error.
+    """Return a function that prints the progress of long steps on standard error.
 
-    A terminal has one line that is rewritten; anything else gets whole lines, without git's running percentages.
+    On a terminal, one line is rewritten. Otherwise whole lines are printed, without git's running percentages.
     """
     terminal = sys.stderr.isatty()
     lock = threading.Lock()

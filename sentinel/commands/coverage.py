@@ -1,4 +1,5 @@
-"""``sentinel coverage``: which functions that carry training signal are bound, and which of their lines laws run."""
+"""``sentinel coverage``: list the functions that carry training signal, with their bindings and the lines that laws
+run."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
-from sentinel.commands.options import PATIENCE, catalog_and_settings, settings_options, target_named
+from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
 from sentinel.deciding.runner import runner_of
 from sentinel.deciding.setup import opener
@@ -29,17 +30,20 @@ from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
 GROUP = "search"
+#: The most seconds that a call may take; calls on small tensors are fast unless they wait for something.
+_PATIENCE = 10.0
+
 SUMMARY = "show which signal functions are checked"
 
 T = TypeVar("T")
 
 _EXAMPLE = """\
-  sentinel coverage verl                             at the last commit of its branch, a line for each module
+  sentinel coverage verl                             at the last commit of its branch, by module
   sentinel coverage verl --ref path:~/src/verl -v    also each function, with file and line
   sentinel coverage verl --run -v                    also the lines that never ran while laws were searched
   sentinel coverage verl --run deep                  the same after a long search
-  sentinel coverage verl --history                   at each release tag of the mirror, a line each
-  sentinel coverage verl --save reports/coverage.json    for the site; works with each of these
+  sentinel coverage verl --history                   at each release tag of the mirror
+  sentinel coverage verl --save reports/coverage.json    for the site; works with all of these
 
 docs/coverage.md has the rule that decides from names and syntax whether a function carries training signal. All
 figures count every such function: those that are bound, those that are not, and those in code that carries no signal
@@ -53,7 +57,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", help="the framework")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--ref", metavar="REF", help="the revision (default: the last commit of its branch)")
-    when.add_argument("--history", action="store_true", help="every release tag instead")
+    when.add_argument("--history", action="store_true", help="all release tags instead")
     parser.add_argument(
         "--run",
         choices=("quick", "deep"),
@@ -156,8 +160,8 @@ def _plain(function: Function) -> dict[str, Any]:
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
-    """Return what ``ask`` makes of a worker's session and the bound functions."""
-    patient = replace(settings, timeout=min(settings.timeout, PATIENCE))
+    """Call ``ask`` with a worker's session and the bound functions, and return its result."""
+    patient = replace(settings, timeout=min(settings.timeout, _PATIENCE))
     with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
         session = runner.open_target(target.name, ref, [item.binding for item in bound]).law_session
@@ -184,7 +188,7 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
         say_table(("function", "place", "lines that never ran"), rows)
         say("")
     table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
-    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "gone")
+    headings = ("module", "functions", "never ran", "lines", "ran", "branches", "taken")
     say_table(headings, [*table, ("total", *_shares(_counts(runs)))])
     ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
     say(f"\n{_summary(result.totals)}; {ran} of the bound functions ran under laws")
@@ -218,7 +222,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Write line numbers as spans: 3-5, 9."""
+    """Return line numbers as spans: ``3-5, 9``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:
@@ -241,6 +245,6 @@ def _summary(totals: Mapping[State, int]) -> str:
 def _say_rest(result: Coverage) -> None:
     say(f"\n{_summary(result.totals)}")
     if result.outside:
-        say(f"bound, but not counted because the rule sees no signal: {', '.join(result.outside)}")
+        say(f"bound, but not counted because they carry no signal by the rule: {', '.join(result.outside)}")
     for file, why in sorted(result.unread.items()):
         say(f"not read: {file}: {why}")

@@ -33,7 +33,7 @@ _EXAMPLE = """\
   sentinel diff verl pypi:0.9.0 pypi:0.9.1                   what a release changes
   sentinel diff verl git:main path:~/src/verl                what a working tree changes
   sentinel diff slime git:main git:pull/1917/head --markdown
-  sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each with the one before
+  sentinel diff verl git:v0.7.0 git:v0.8.0 git:v0.9.0         each revision with the previous one
   sentinel diff verl git:v0.8.0 git:main --boundary 'compute_grpo*' --examples 500
 
 Runs the same scenarios at both revisions through each boundary that reaches changed code: those of known bugs first,
@@ -49,15 +49,25 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "diff", _diff, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("before", metavar="A", help="a ref")
-    parser.add_argument("after", metavar="B", nargs="+", help="a ref; of several each is compared with the one before")
     parser.add_argument(
-        "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
+        "after", metavar="B", nargs="+", help="two or more refs; each is compared with the previous one"
     )
-    parser.add_argument("--examples", metavar="N", type=int, default=100, help="scenarios a boundary (default: 100)")
+    parser.add_argument(
+        "--boundary",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only these boundaries (dotted path or its last part)",
+    )
+    parser.add_argument(
+        "--examples", metavar="N", type=int, default=100, help="scenarios for each boundary (default: 100)"
+    )
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
     parser.add_argument("--worse", action="store_true", help="status 1 only if something is worse")
     settings_options(parser)
-    parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
+    parser.add_argument(
+        "--save", metavar="FILE", type=Path, help="also write the result to FILE, such as reports/changes.json"
+    )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--markdown", action="store_true", help="print Markdown")
     json_option(shape)
@@ -68,7 +78,7 @@ def _diff(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     refs = [Ref.parse(text) for text in (arguments.before, *arguments.after)]
     if arguments.examples < 1:
-        raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
+        raise SentinelError(f"--examples {arguments.examples}: must be at least 1")
     store, recipes = MirrorStore(), cache(lambda: find_recipes(catalog, (target.name,), ()))
     documents, statuses = [], []
     with progress() as tell, ExitStack() as stack:
@@ -125,7 +135,8 @@ def _tell_answer(
     outcomes: Sequence[BoundaryDiff],
     tell: Callable[[str], None],
 ) -> None:
-    """Print the answer about the last boundary: on standard output, or as progress if that has another form."""
+    """Print the result for the last boundary: on standard output, or as progress if standard output has another
+    format."""
     compared = outcomes[-1]
     if arguments.json or arguments.markdown:
         if compared.state != "same code":

@@ -22,9 +22,9 @@ from sentinel.reports.escaping import message
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.summary import causes
 from sentinel.search.boundary_search import Finding
-from sentinel.search.checks import Omission, any_of, matches, subjects
-from sentinel.search.discovery import Discovery, Memory, grouped, recognised
-from sentinel.search.saving import Untried, recipe_document, save, tried_document
+from sentinel.search.checks import Omission, matches, matches_any, subjects
+from sentinel.search.discovery import Discovery, Memory, grouped, match_known_bugs
+from sentinel.search.saving import CannotDistinguish, decisive_document, recipe_document, save
 from sentinel.search.survey import checkout_with_registries
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
@@ -37,32 +37,36 @@ _EXAMPLE = """\
   sentinel discover verl                                    one minute at git:main
   sentinel discover verl --ref git:f7d10f3dcb1127e60fc2d55da572a4b8783a5fc8 --boundary 'compute_rloo*'
   sentinel discover roll --law masked_values_have_no_influence --budget 10m --save recipes/roll
-  sentinel discover slime --examples 2000 --seed 7          the same again, on every machine
+  sentinel discover slime --examples 2000 --seed 7          reproducible on every machine
   sentinel discover skyrl --ref path:~/src/SkyRL            a working tree
 
-What is found is shrunk, measured again in a fresh process and, where it is a difference of numbers, in float64 too:
-what vanishes there was rounding. Ctrl-C ends the search with what it has.
-exit status: 0 nothing found, 1 something found, 2 nothing could be searched
+Findings are shrunk and measured again in a fresh process. Differences of numbers are also measured in float64; those
+that vanish there are rounding. Ctrl-C ends the search and shows its findings.
+exit status: 0 no findings, 1 findings, 2 nothing could be searched
 """
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}
-#: Reasons for which boundaries were not searched that are printed, and boundaries that are named for each.
+#: The most reasons that are printed for boundaries that were not searched, and the most boundaries for each.
 _MOST, _NAMED = 8, 3
 
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "discover", _discover, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--ref", metavar="REF", default="git:main", help="where to search (default: git:main)")
+    parser.add_argument("--ref", metavar="REF", default="git:main", help="the revision to search (default: git:main)")
     parser.add_argument(
-        "--boundary", metavar="GLOB", action="append", default=[], help="only these (dotted path or its last part)"
+        "--boundary",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only these boundaries (dotted path or its last part)",
     )
-    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these")
+    parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these laws")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")
-    length.add_argument("--examples", metavar="N", type=_count, help="try exactly so many scenarios")
+    length.add_argument("--examples", metavar="N", type=_count, help="try exactly this many scenarios")
     parser.add_argument(
-        "--seed", metavar="S", type=int, help="repeat a search: the same scenarios in the same order, and no others"
+        "--seed", metavar="S", type=int, help="repeat a search: exactly the same scenarios in the same order"
     )
     parser.add_argument(
         "--save", metavar="DIR", nargs="?", const=".", type=Path, help="write each new finding as a recipe (default: .)"
@@ -74,13 +78,13 @@ def declare(commands: Commands) -> None:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text)
     if match is None or float(match[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 60s, 10m or 1h")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; write 60s, 10m or 1h")
     return float(match[1]) * _UNITS[match[2]]
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of scenarios")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of scenarios")
     return int(text)
 
 
@@ -89,7 +93,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     ref = Ref.parse(arguments.ref)
     for glob in arguments.law:
-        if not any(any_of(name, [glob]) for name in catalog.laws):
+        if not any(matches_any(name, [glob]) for name in catalog.laws):
             raise NothingExamined(f"no law matches {glob!r}{nearest(glob, catalog.laws, 'there are')}")
     seed = arguments.seed if arguments.seed is not None else secrets.randbelow(2**31)
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
@@ -112,14 +116,14 @@ def _discover(arguments: argparse.Namespace) -> int:
         search = Discovery(
             open_target,
             chosen,
-            lambda law: any_of(law.name, arguments.law),
+            lambda law: matches_any(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
             on_finding=lambda finding: tell(
                 f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
                 f"{finding.law.name}"
             ),
-            tell=tell,
+            report_progress=tell,
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
         if not search.searches:
@@ -129,22 +133,22 @@ def _discover(arguments: argparse.Namespace) -> int:
             )
         seconds = (arguments.budget or 60.0) if arguments.examples is None else None
         search.run(arguments.examples, seconds)
-        left_out = [item for item in omitted if not item.law or any_of(item.law, arguments.law)]
+        left_out = [item for item in omitted if not item.law or matches_any(item.law, arguments.law)]
         search.not_searched = left_out + search.not_searched
         findings = list(search.findings)
         try:
             tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
             findings = grouped(findings, open_target.law_session)
-            for place, item in enumerate(recognised(runner, target, open_target, findings, recipes, everywhere)):
+            for place, item in enumerate(match_known_bugs(runner, target, open_target, findings, recipes, everywhere)):
                 findings[place : place + 1] = [item]
                 if arguments.save is not None and item.known_as == ():
                     try:
-                        saved[place] = save(arguments.save, tried_document(item, open_target, runner, catalog))
-                    except Untried as error:
+                        saved[place] = save(arguments.save, decisive_document(item, open_target, runner, catalog))
+                    except CannotDistinguish as error:
                         saved[place] = str(error)
         except KeyboardInterrupt:
             search.stopped = True
-        except SentinelError as error:  # what could not be saved is shown all the same
+        except SentinelError as error:  # findings that could not be saved are still printed
             failed = error
     if arguments.json:
         say_json(_json(findings, search, open_target, seed, saved))
@@ -154,7 +158,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     if failed is not None:
         raise failed
     if not search.searches:
-        why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary was left to search"
+        why = "; ".join(causes(map(_reason, search.not_searched))) or "no boundary could be searched"
         return nothing_examined(f"{why}; name another --ref or --boundary, or give it a longer --budget")
     return 1 if findings or search.stale or any(each.deadlocks for each in search.searches) else 0
 
@@ -172,15 +176,15 @@ def _show(
     for number, item in enumerate(findings, 1):
         say(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
-        say(f"\nno longer so: {subject.boundary} was declared to differ from {dialect.name}: {dialect.reason}")
+        say(f"\nobsolete dialect: {subject.boundary} no longer differs from {dialect.name}: {dialect.reason}")
     commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
     uncompared = f", {left} not compared with known recipes" if left else ""
     hidden = sum(1 for item in findings if item.hidden)
-    uncompared += f", {hidden} not decided: another bug could hide behind the known one" if hidden else ""
+    uncompared += f", {hidden} not decided: a known bug may hide another bug" if hidden else ""
     state = "interrupted after" if done.stopped else "searched"
-    places = counted(len(done.searches), "boundary").replace("boundarys", "boundaries")
+    places = counted(len(done.searches), "boundary")
     if not done.searches:
         say(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
         _show_not_searched(done)
@@ -206,7 +210,7 @@ def _show_dialects(done: Discovery) -> None:
 
 
 def _reason(item: Omission) -> str:
-    """Return why a boundary was not searched, without its name: one reason may concern many."""
+    """Return why a boundary was not searched, without its name, so that equal reasons can be grouped."""
     return item.reason.replace(item.boundary, "the function")
 
 
@@ -227,7 +231,7 @@ def _show_not_searched(done: Discovery) -> None:
     for search in done.searches:
         if search.deadlocks:
             say(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
-        mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.spoken}
+        mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.judged}
         reasons: dict[str, list[str]] = {}
         for law, outcome in mute.items():
             reasons.setdefault(outcome.refused.most_common(1)[0][0], []).append(law.name)
@@ -254,7 +258,7 @@ def _described(number: int, finding: Finding, saved: Path | str | None, open_tar
     if finding.laws:
         lines.append(f"   the same cause breaks {', '.join(finding.laws)}")
     if finding.also:
-        lines.append(f"   shows through {', '.join(finding.also)} too, which call it")
+        lines.append(f"   also found through its callers {', '.join(finding.also)}")
     if saved is not None:
         lines.append(f"   {'saved as' if isinstance(saved, Path) else 'not saved:'} {saved}")
     return "\n".join(lines)
@@ -304,7 +308,7 @@ def _json(
                 "deadlock": message(search.deadlocks) or None,
                 "laws": {
                     law.name: {
-                        "spoken": outcome.spoken,
+                        "spoken": outcome.judged,
                         "refused": {message(reason): count for reason, count in outcome.refused.items()},
                         "rounding": outcome.rounding,
                         "dialects": [search.subject.binding.dialects[place].reason for place in outcome.dialects],

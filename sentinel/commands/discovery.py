@@ -1,7 +1,7 @@
 """Find the commands of ``sentinel``: files in ``commands`` folders, and entry points of other packages.
 
 A command is a module with two constants, ``GROUP`` and ``SUMMARY``, and a function ``declare(commands)`` that adds its
-parser. A module named ``report_KIND`` is a kind of ``sentinel report`` and needs ``declare`` alone. Modules lie in
+parser. A module named ``report_KIND`` is a kind of ``sentinel report`` and needs only ``declare``. Modules are in
 ``sentinel/commands`` and in the folder ``commands`` of each tool. Other packages register a module under the entry
 point ``sentinel.commands``.
 """
@@ -20,15 +20,15 @@ from sentinel.errors import SentinelError
 _ROOT = Path(__file__).resolve().parents[1]
 _REPORT = "report_"
 
-#: The headings of ``sentinel --help``, in order; a group of another package follows them.
+#: The headings of ``sentinel --help``, in order; groups of other packages follow.
 HEADINGS = ("begin", "check", "search", "publish", "tidy")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A command that was found and not imported.
+    """A command that is not imported yet.
 
-    :ivar module: what to import for it.
+    :ivar module: the module to import.
     """
 
     name: str
@@ -65,7 +65,7 @@ def find_commands() -> dict[str, Found]:
 
 
 def report_kinds() -> list[ModuleType]:
-    """Import and return the kinds of ``sentinel report`` that are modules of their own."""
+    """Import and return the modules of kinds of ``sentinel report``."""
     return [import_module(_module(file)) for file in _files() if file.stem.startswith(_REPORT)]
 
 
@@ -79,7 +79,7 @@ def _module(file: Path) -> str:
 
 
 def _described(file: Path) -> Found | None:
-    """Read a module's constants from its text: importing all commands would take half a second."""
+    """Read a module's constants from its text, because importing all commands would take half a second."""
     constants = {
         node.targets[0].id: node.value.value
         for node in ast.parse(file.read_text(encoding="utf-8")).body

@@ -1,4 +1,4 @@
-"""``sentinel doctor``: is everything there that a run needs, and what is not?"""
+"""``sentinel doctor``: check that everything that a run needs is installed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ GROUP = "begin"
 SUMMARY = "check that everything that a run needs is installed"
 
 _EXAMPLE = """\
-  sentinel doctor          each thing with ok, note or missing, and what to do about it
+  sentinel doctor          each requirement with ok, note or missing, and advice
   sentinel doctor --json
 
-exit status: 1 where something is missing without which no run works
+exit status: 1 if something is missing that every run needs
 """
 _LITTLE = 2_000_000_000
 _WAIT = 120
 
-#: Run in a process of its own: asking torch about CUDA must not happen here, nor in a process that forks.
+#: Run in a separate process, because torch must not initialise CUDA here or in a process that forks.
 _DEVICES = """
 import json, torch
 names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -52,8 +52,10 @@ print(json.dumps(names))
 
 @dataclass(frozen=True)
 class Check:
-    """:ivar state: ``ok``, ``note`` (works without) or ``missing`` (no run works without).
-    :ivar advice: what to do, where something is to be done.
+    """The state of one requirement.
+
+    :ivar state: ``ok``, ``note`` (optional) or ``missing`` (every run needs it).
+    :ivar advice: what to do; empty if nothing needs to be done.
     """
 
     name: str
@@ -90,34 +92,34 @@ def _python() -> Iterator[Check]:
     advice = "" if sys.version_info >= (3, 10) else "use 3.10 or newer"
     yield Check("python", platform.python_version(), advice, "missing" if advice else "ok")
     if hasattr(os, "fork"):
-        yield Check("fork", "there")
+        yield Check("fork", "available")
     else:
         yield Check("fork", "none", "use Linux, or WSL", "missing")
 
 
 def _worker() -> Iterator[Check]:
-    """Start a worker, and ask it for its torch and numpy."""
+    """Start a worker, and check its torch and numpy."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
-    zygote = client.Zygote(client.Options(), preload)
+    preloader = client.Preloader(client.Options(), preload)
     try:
-        hello = zygote.hello()
+        hello = preloader.hello()
     except client.WorkerError as error:
         for name in ("torch", "numpy"):
             if version := _version(name):
                 yield Check(name, version, state="note")
             else:
                 yield Check(name, "not installed", f"pip install {name}", "missing")
-        yield Check("worker", str(error), "run `python -c 'import torch, numpy'` and mend what it says", "missing")
+        yield Check("worker", str(error), "run `python -c 'import torch, numpy'` and fix its error", "missing")
         return
     finally:
-        zygote.stop()
+        preloader.stop()
     yield Check("torch", hello["torch"])
     yield Check("numpy", hello["numpy"])
     yield Check("worker", "starts")
 
 
 def _extras() -> Iterator[Check]:
-    """Check the packages that boundaries use: without one, recipes that need it are inconclusive."""
+    """Check the packages that boundaries use; without a package, recipes that need it are inconclusive."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -141,7 +143,7 @@ def _extras() -> Iterator[Check]:
 
 
 def _git() -> Iterator[Check]:
-    advice = "install git 2.30 or newer; without it only pypi:, path: and installed refs are decided"
+    advice = "install git 2.30 or newer; without it only pypi:, path: and installed refs can be decided"
     place = shutil.which("git")
     if place is None:
         yield Check("git", "not on PATH", advice)
@@ -161,11 +163,11 @@ def _home() -> Iterator[Check]:
     trouble = why_not_writable(home)
     if trouble:
         advice = "set SENTINEL_HOME to a folder that you can write"
-        yield Check("SENTINEL_HOME", f"{home} cannot be written: {trouble}", advice, "missing")
+        yield Check("SENTINEL_HOME", f"{home} is not writable: {trouble}", advice, "missing")
         return
     there = next(folder for folder in (home, *home.parents) if folder.exists())
     free = shutil.disk_usage(there).free
-    advice = "free some, `sentinel cache prune` removes old checkouts" if free < _LITTLE else ""
+    advice = "free some space; `sentinel cache prune` removes old checkouts" if free < _LITTLE else ""
     yield Check("SENTINEL_HOME", f"{home}, {size(free)} free", advice)
 
 
@@ -182,16 +184,14 @@ def _mirrors() -> Iterator[Check]:
 
 
 def _names() -> Iterator[Check]:
-    """Say whether ``import sentinel`` is ours alone: another distribution on PyPI has that name too."""
+    """Check that ``import sentinel`` belongs to this package only, because another distribution has the same name."""
     owners = metadata.packages_distributions().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:
         advice = f"pip uninstall {' '.join(others)}, then reinstall {DISTRIBUTION}"
-        yield Check(
-            "import name", f"`sentinel` also belongs to {', '.join(others)}: files are mixed", advice, "missing"
-        )
+        yield Check("import name", f"`sentinel` also has files of {', '.join(others)}", advice, "missing")
     else:
-        yield Check("import name", "`sentinel` is this package's alone")
+        yield Check("import name", "`sentinel` has only this package's files")
 
 
 def _settings() -> Iterator[Check]:
@@ -199,17 +199,17 @@ def _settings() -> Iterator[Check]:
         file = read_file(Path.cwd())[1]
         settings = catalog_and_settings()[1]
     except SentinelError as error:
-        yield Check("settings", str(error), "mend the file", "missing")
+        yield Check("settings", str(error), "fix the file", "missing")
         settings, file = Settings(), None
     else:
-        yield Check("settings", file.name if file else "none in this folder; the defaults hold")
+        yield Check("settings", file.name if file else "none in this folder; using the defaults")
     yield from _sandbox(settings.sandbox)
 
 
-#: What a level of containment means.
+#: Descriptions of the levels of containment.
 _LEVELS = {
-    "strict": "a root, processes and a network of its own, no privileges, no way to your files",
-    "basic": "clean environment, limits on memory and time, a process of its own for each probe",
+    "strict": "its own root, processes and network; no privileges, no access to your files",
+    "basic": "clean environment, limits on memory and time, a process for each probe",
     "off": "your environment, no limits",
 }
 
@@ -219,7 +219,7 @@ def _sandbox(chosen: str) -> Iterator[Check]:
     level = chosen or ("strict" if reason is None else "basic")
     yield Check("sandbox", f"{level}{'' if chosen else ' (default)'}: {_LEVELS[level]}")
     if reason is not None:
-        advice = "run heads that you do not trust on another machine; `basic` is no boundary against malice"
+        advice = "run untrusted heads on another machine; `basic` does not protect against malicious code"
         state = "missing" if chosen == "strict" else "note"
         yield Check("strict sandbox", f"not available: {reason}", advice, state)
         return
@@ -228,28 +228,28 @@ def _sandbox(chosen: str) -> Iterator[Check]:
         syscalls.program()
         yield Check("system call filter", f"{len(syscalls.REFUSED) + len(syscalls.ABSENT)} calls are refused")
     except syscalls.NoFilterError as error:
-        fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict does without until then"
+        fix = "pip install pyseccomp, and the system's libseccomp (Debian: libseccomp2): strict works without it"
         yield Check("system call filter", f"not available: {error}", fix)
     groups = Groups()
     missing = sorted({"pids", "memory"} - groups.make(1, 1 << 30).bounds)
     groups.remove()
     if missing:
-        advice = "each process is bounded by itself, as ever"
+        advice = "limits then apply to each process separately"
         yield Check("control groups", f"none for {' and '.join(missing)}", advice)
     else:
-        yield Check("control groups", "processes and memory of a target are bounded together")
+        yield Check("control groups", "a target's processes share limits on their number and memory")
     reason = interpreters.reason_against()
     if reason is None:
-        yield Check("other interpreters", "start contained (--sentinel-python, --python)")
+        yield Check("other interpreters", "start in containment (--sentinel-python, --python)")
     else:
-        fix = "use --sentinel-python only with environments that may run their own code here"
-        yield Check("other interpreters", f"contained only once they have started: {reason}", fix)
+        fix = "use --sentinel-python only with environments whose code you trust"
+        yield Check("other interpreters", f"contained only after their start: {reason}", fix)
 
 
 def _device() -> Iterator[Check]:
     try:
         names = interpreters.ask(None, "-I", "-c", _DEVICES)
-    except interpreters.InterpreterError:  # as the worker has said
+    except interpreters.InterpreterError:  # as the worker has reported
         names = []
     yield Check("devices", f"cpu; cuda: {', '.join(names)}" if names else "cpu; no CUDA device")
 

@@ -13,7 +13,7 @@ from sentinel.reports.store import file_name, recorded
 
 
 def evidence_of(recipe: Recipe, folder: Path) -> Collection[Mapping[str, Any]]:
-    """Load a recipe's evidence from a folder. What cannot be read is reported on standard error."""
+    """Return a recipe's evidence in a folder. Unreadable evidence is reported on standard error."""
     place = PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))
     try:
         return recorded(folder, under=place, complain=complain).values()

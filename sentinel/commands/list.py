@@ -15,9 +15,9 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.grades import counted as bugs
+from sentinel.recipes.grades import count_bugs as bugs
 from sentinel.recipes.grades import realism, root
-from sentinel.recipes.template import described, shown_default
+from sentinel.recipes.template import describe_input, shown_default
 from sentinel.reports.markdown import index
 from sentinel.sources import MirrorStore
 
@@ -27,8 +27,8 @@ SUMMARY = "list targets, recipes, boundaries or contracts"
 _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
-  sentinel list boundaries roll      the functions that recipes can call, and what they take
-  sentinel list contracts            what a boundary may be bound as, for recipes and adapters
+  sentinel list boundaries roll      the functions that recipes can call, with their contracts
+  sentinel list contracts            the contracts that a boundary can be bound to
 """
 _TARGETS = """\
   sentinel list targets --json
@@ -37,18 +37,18 @@ _RECIPES = """\
   sentinel list recipes verl         the known bugs of one target
   sentinel list recipes --law '*masked*' --severity high --affects gspo
   sentinel list recipes --signal metric
-  sentinel list recipes verl --introduced-by '#4769'     as far as histories know it
-  sentinel list recipes --markdown   the index that is committed as recipes/README.md
+  sentinel list recipes verl --introduced-by '#4769'     if a recorded history contains it
+  sentinel list recipes --markdown   the index, as committed in recipes/README.md
 """
 _CONTRACTS = """\
-  sentinel list contracts group_advantage      its inputs with their choices, and what is observed
+  sentinel list contracts group_advantage      its inputs with their choices, and its observed keys
   sentinel list contracts '*loss*' --json
 """
 
 
 def declare(commands: Commands) -> None:
     own = group(commands, "list", SUMMARY, _EXAMPLE)
-    _kind(own, "targets", _targets, "list the frameworks that have an adapter; what is shown without a kind", _TARGETS)
+    _kind(own, "targets", _targets, "list the frameworks that have an adapter (the default)", _TARGETS)
     recipes = _kind(own, "recipes", _recipes, "list known bugs", _RECIPES)
     for name, of in _FILTERS.items():
         recipes.add_argument(f"--{name}", metavar="GLOB", help=f"only recipes of which {of} matches")
@@ -57,20 +57,20 @@ def declare(commands: Commands) -> None:
     recipes.add_argument("--markdown", action="store_true", help="as a Markdown index, grouped by law")
     boundaries.declare(own)
     contracts = command(own, "contracts", _contracts, "list contracts, or the inputs of one", _CONTRACTS)
-    contracts.add_argument("contract", metavar="GLOB", nargs="?", default="*", help="only contracts of these names")
+    contracts.add_argument("contract", metavar="GLOB", nargs="?", default="*", help="only contracts with these names")
     json_option(contracts)
 
 
 def _kind(own: Commands, name: str, run: Run, text: str, example: str) -> argparse.ArgumentParser:
     parser = command(own, name, run, text, example)
-    parser.add_argument("target", metavar="TARGET", nargs="?", help="only of this target")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="only this target")
     settings_options(parser, "recipes")
     json_option(parser)
     return parser
 
 
 def _read(arguments: argparse.Namespace) -> tuple[Catalog, list[str], list[Recipe]]:
-    """Give the catalog, the names of the chosen targets, and their recipes."""
+    """Return the catalog, the names of the chosen targets, and their recipes."""
     catalog, _ = catalog_and_settings(arguments)
     names = [target_named(catalog, arguments.target).name] if arguments.target else sorted(catalog.targets)
     return catalog, names, find_recipes(catalog, names)
@@ -86,7 +86,7 @@ def _tell(headings: Sequence[str], rows: list[dict[str, Any]], arguments: argpar
     return 0
 
 
-#: What recipes can be chosen by, and how that is said.
+#: Fields by whose value recipes can be selected, with the text of the option's help.
 _FILTERS = {
     "law": "a law that the bug breaks",
     "contract": "the contract",
@@ -99,11 +99,11 @@ _FILTERS = {
     "status": "the status upstream (open, merged, closed, unreported, removed)",
 }
 
-#: What recipes can be chosen by a part of.
+#: Fields by whose parts recipes can be selected, with the text of the option's help.
 _TEXTS = {
     "affects": "that affect a configuration with",
-    "introduced_by": "whose bug came with a commit or pull request with",
-    "fixed_by": "whose bug was mended by a commit or pull request with",
+    "introduced_by": "whose bug was introduced by a commit or pull request with",
+    "fixed_by": "whose bug was fixed by a commit or pull request with",
 }
 
 
@@ -141,7 +141,7 @@ def _targets(arguments: argparse.Namespace) -> int:
                 "packages": list(target.packages),
                 "pypi": target.pypi,
                 "repository": target.repository,
-                "mirror": "none" if mirror is None else "here" if mirror.whole else "cut off half-way",
+                "mirror": "none" if mirror is None else "here" if mirror.whole else "incomplete",
             }
         )
     headings = ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror")
@@ -188,13 +188,13 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
-    """Show one contract with its inputs; of several, a line each."""
+    """Print one contract with its inputs, or several with a line for each."""
     catalog, _ = catalog_and_settings(arguments)
     bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
     contracts = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]
     if not contracts:
         which = nearest(arguments.contract, catalog.contracts, "there are")
-        raise SentinelError(f"no contract is called {arguments.contract!r}{which}")
+        raise SentinelError(f"unknown contract {arguments.contract!r}{which}")
     if arguments.json:
         say_json([_contract(contract, bound[contract.name]) for contract in contracts])
         return 0
@@ -220,7 +220,7 @@ def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
         "inputs": [
             {
                 "input": item.name,
-                "kind": described(item),
+                "kind": describe_input(item),
                 "choices": list(item.choices),
                 "default": None if item.default is REQUIRED else shown_default(item),
                 "meaning": " ".join(item.meaning.split()),

@@ -1,4 +1,4 @@
-"""``sentinel mirror``: the git histories of the targets on this machine."""
+"""``sentinel mirror``: manage local copies of the targets' git histories."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ SUMMARY = "keep the git history of targets on this machine"
 
 _ADD = """\
   sentinel mirror add verl                               clone it from its repository, without files over 1 MB
-  sentinel mirror add verl --from ~/src/verl             copy what a clone of yours has; works without the network
+  sentinel mirror add verl --from ~/src/verl             copy from your clone, without the network
   sentinel mirror add verl --from verl.git.tar           a git directory in a tar
-  sentinel mirror add verl --repo-url https://github.com/me/verl   a fork, beside upstream's mirror
+  sentinel mirror add verl --repo-url https://github.com/me/verl   a fork, next to upstream's mirror
 """
 _UPDATE = """\
-  sentinel mirror update             fetch what is new for every mirror
-  sentinel mirror update verl roll   for these two
+  sentinel mirror update             fetch new commits for every mirror
+  sentinel mirror update verl roll   only these two
 """
 _REMOVE = """\
-  sentinel mirror remove verl        and its history is gone from this machine; `sentinel cache prune` removes checkouts
+  sentinel mirror remove verl        remove its history; `sentinel cache prune` removes checkouts
 """
 _LIST = """\
-  sentinel mirror list               what is here, how large and from where
+  sentinel mirror list               all mirrors with their size and source
   sentinel mirror list --json | jq '.[].target'
 """
 
 
 def declare(commands: Commands) -> None:
     own = group(commands, "mirror", SUMMARY, _ADD)
-    add = command(own, "add", _add, "make the mirror of a target, or put more into it", _ADD)
+    add = command(own, "add", _add, "create a target's mirror, or add to it", _ADD)
     add.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     add.add_argument(
-        "--from", dest="origin", metavar="DIR|TAR|URL", help="where from (default: the target's repository)"
+        "--from", dest="origin", metavar="DIR|TAR|URL", help="the source (default: the target's repository)"
     )
     settings_options(add, "repo-url")
     update = command(own, "update", _update, "fetch new branches, tags and pull requests", _UPDATE)
-    update.add_argument("targets", metavar="TARGET", nargs="*", help="default: every mirror that is here")
+    update.add_argument("targets", metavar="TARGET", nargs="*", help="default: all mirrors")
     remove = command(own, "remove", _remove, "remove a mirror from this machine", _REMOVE)
     remove.add_argument("target", metavar="TARGET", help="see `sentinel mirror list`")
     settings_options(remove, "repo-url")
@@ -85,10 +85,12 @@ def _update(arguments: argparse.Namespace) -> int:
     named = [target_named(catalog, name) for name in dict.fromkeys(arguments.targets)]
     wanted = {target.name for target in named} or set(catalog.targets)
     there = [mirror.target for mirror in store.list() if mirror.whole and base_name(mirror.target) in wanted]
-    absent = [target for target in named if target.name not in map(base_name, there)]  # says so, each by itself
+    absent = [
+        target for target in named if target.name not in map(base_name, there)
+    ]  # complains about each that does not exist
     targets = absent + [replace(catalog.targets[base_name(name)], name=name) for name in there]
     if not targets:
-        raise SentinelError("there are no mirrors yet; run `sentinel mirror add TARGET`")
+        raise SentinelError("no mirrors yet; run `sentinel mirror add TARGET`")
     failed = 0
     for target in targets:
         try:
@@ -117,7 +119,7 @@ def _list(arguments: argparse.Namespace) -> int:
         say_json([{**asdict(mirror), "path": str(mirror.path), "state": state(mirror)} for mirror in mirrors])
         return 0
     if not mirrors:
-        say(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` makes one")
+        say(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` creates one")
         return 0
     headings = ("target", "size", "refs", "updated", "left out", "from", "state")
     say_table(headings, [_row(mirror) for mirror in mirrors])
@@ -134,8 +136,8 @@ def _row(mirror: Mirror) -> tuple[str, ...]:
 
 
 def state(mirror: Mirror) -> str:
-    """Say what a user must know before relying on a mirror; empty where all is well."""
-    return "" if mirror.whole else f"cut off half-way; `sentinel mirror add {mirror.target}` makes it anew"
+    """Return a warning about an incomplete mirror; empty if it is complete."""
+    return "" if mirror.whole else f"incomplete; `sentinel mirror add {mirror.target}` creates it again"
 
 
 def _sentence(mirror: Mirror) -> str:

@@ -1,4 +1,4 @@
-"""What the commands know: the targets and recipes of Sentinel, of installed plugins, and of the user's settings."""
+"""Options, settings and the catalog for commands, including targets and recipes of installed plugins."""
 
 from __future__ import annotations
 
@@ -21,24 +21,21 @@ from sentinel.targets import Target
 DISTRIBUTION = "rl-sentinel"
 
 
-#: Seconds that a call which nobody has bound may take: on a few small tensors none does, unless it waits for another.
-PATIENCE = 10.0
-
-#: The options that say how a target's code is had and run, whatever is asked of it.
+#: Options for how a target's code is obtained and run.
 PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
-#: Those that say where evidence lies: the last run's, and what was accepted.
+#: Options for the folders of evidence: the last run's, and the accepted baseline.
 EVIDENCE = ("report-dir", "baseline")
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Let a command take options of a run: those of these names, or all of :data:`PROBING` but one."""
+    """Add options of a run to a command: the named ones, or all of :data:`PROBING` except one."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Give the catalog, and the settings of a command line over those of the current folder."""
+    """Return the catalog, and the settings: those of the current folder, overridden by the command line."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -46,25 +43,26 @@ def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[C
     return replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes)), settings
 
 
-#: What :func:`evidence_option` takes for the folder of a run.
+#: Arguments of :func:`evidence_option` for the folder of a run.
 RUN = ("report-dir", "a run's evidence", "sentinel-reports")
 
 
 def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
-    """Let a command take one of :data:`EVIDENCE` in its own words; :func:`evidence_folders` gives what comes of it."""
+    """Add an option of :data:`EVIDENCE` to a command, with its own flag and text. :func:`evidence_folders` returns the
+    resulting folders."""
     text = f"{text} (default: {option} of the settings, else {default})"
     parser.add_argument(flag, dest=option.replace("-", "_"), metavar="DIR", help=text)
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Give the folder of the last run's evidence and that of the accepted one, whether they are there or not."""
+    """Return the folders of the last run's evidence and of the accepted evidence. They may not exist."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 
 
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
-    """Settle these options alone, the command line over the current folder: a run's working tree or pattern of bugs
-    there is not for commands."""
+    """Return the values of these options. Other settings of the current folder, such as a working tree or a pattern of
+    bugs, apply to runs of pytest only."""
     values, file = read_file(Path.cwd())
     line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}
@@ -72,7 +70,10 @@ def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets
 
 
 def target_named(catalog: Catalog, name: str) -> Target:
-    """:raises SentinelError: for an unknown name, with the nearest and the list."""
+    """Return the target with this name.
+
+    :raises SentinelError: if there is none; the message has the nearest name and the list.
+    """
     targets = catalog.targets
     if name not in targets:
         raise SentinelError(
@@ -93,9 +94,9 @@ def recipe_named(catalog: Catalog, bug: str) -> Recipe:
 
 
 def _with_plugins(catalog: Catalog) -> Catalog:
-    """Give the catalog with what installed plugins add.
+    """Return the catalog with the additions of installed plugins.
 
-    Pytest imports every plugin there is; a command imports those only whose distribution requires Sentinel.
+    Pytest imports all of its plugins; a command imports only those whose distribution requires Sentinel.
     """
 
     def additions(plugin: Any, hook: str) -> list[Any]:
@@ -124,7 +125,9 @@ def _plugins() -> Iterator[tuple[str, Any]]:
             try:
                 yield entry.name, entry.load()
             except Exception as error:
-                raise SentinelError(f"plugin {entry.name} does not import: {type(error).__name__}: {error}") from error
+                raise SentinelError(
+                    f"plugin {entry.name} cannot be imported: {type(error).__name__}: {error}"
+                ) from error
 
 
 def _required(requirement: str) -> str:

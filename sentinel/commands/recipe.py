@@ -1,4 +1,4 @@
-"""``sentinel recipe``: for those who write recipes."""
+"""``sentinel recipe``: write and check recipes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = "publish"
 SUMMARY = "write and check recipes"
 
 _CHECK = """\
-  sentinel recipe check MY-BUG.yaml      every problem as file:line:column, warnings too
+  sentinel recipe check MY-BUG.yaml      every error and warning as file:line:column
   sentinel recipe check recipes/         every recipe below a folder
 """
 _NEW = """\
@@ -30,20 +30,20 @@ _NEW = """\
   sentinel recipe new MY-BUG --target roll --contract call -o recipes/roll/MY-BUG.yaml
 """
 _SCHEMA = """\
-  sentinel recipe schema > recipe.schema.json        for an editor that checks YAML while you type
+  sentinel recipe schema > recipe.schema.json        for an editor that checks YAML
 """
 
 
 def declare(commands: Commands) -> None:
     own = group(commands, "recipe", SUMMARY, _NEW + _CHECK)
     new = command(own, "new", _new, "write a commented template", _NEW)
-    new.add_argument("bug_id", metavar="BUG-ID", help="names the bug, its file and its evidence")
+    new.add_argument("bug_id", metavar="BUG-ID", help="the bug id, which names the file and the evidence")
     new.add_argument("--target", required=True, metavar="T", help="see `sentinel list targets`")
     new.add_argument("--boundary", metavar="B", help="dotted path; see `sentinel list boundaries`")
-    new.add_argument("--contract", metavar="C", help="default: the one that the boundary is bound to")
+    new.add_argument("--contract", metavar="C", help="default: the contract that the boundary is bound to")
     new.add_argument("-o", "--output", metavar="FILE", default="-", help="default: standard output")
-    check = command(own, "check", _check, "lint recipes; exit 1 where one has an error", _CHECK)
-    check.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a recipe, or a folder of them")
+    check = command(own, "check", _check, "check recipes; exit status 1 if there is an error", _CHECK)
+    check.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a recipe, or a folder of recipes")
     command(own, "schema", _schema, "print the JSON Schema of recipes", _SCHEMA)
 
 
@@ -51,11 +51,11 @@ def _check(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings()
     gone = [str(path) for path in arguments.files if not path.exists()]
     if gone:
-        raise SentinelError(f"{', '.join(gone)}: no such file; name a recipe file, or a folder that has some")
+        raise SentinelError(f"{', '.join(gone)}: no such file; name a recipe, or a folder of recipes")
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
     if not files:
         raise NothingExamined(
-            f"{', '.join(map(str, arguments.files))}: no recipe there; name a recipe file, or a folder that has some"
+            f"{', '.join(map(str, arguments.files))}: no recipe there; name a recipe, or a folder of recipes"
         )
     problems = check_files(files, catalog)
     for problem in problems:
@@ -76,12 +76,12 @@ def _new(arguments: argparse.Namespace) -> int:
         return 0
     file = Path(arguments.output)
     _create(file, text)
-    say(f"{file}: fill in what says {TODO}, then run `sentinel recipe check {file}`")
+    say(f"{file}: replace each {TODO}, then run `sentinel recipe check {file}`")
     return 0
 
 
 def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str | None) -> Contract | None:
-    """Give the contract that was named, or the one that the adapter binds the boundary to."""
+    """Return the named contract, or the contract that the adapter binds the boundary to."""
     if boundary is not None:
         problem = inside(boundary, target.packages)
         if problem:
@@ -99,9 +99,9 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
 
 
 def _create(file: Path, text: str) -> None:
-    """Write a file that is not there yet, whole or not at all."""
+    """Write a new file completely, or not at all."""
     try:
-        if file.is_file() and not file.stat().st_size:  # of one who was killed before a word was written
+        if file.is_file() and not file.stat().st_size:  # left by a command that was killed before it wrote anything
             file.unlink()
         with file.open("x", encoding="utf-8") as stream:
             try:
@@ -111,7 +111,7 @@ def _create(file: Path, text: str) -> None:
                 file.unlink(missing_ok=True)
                 raise
     except FileExistsError:
-        raise SentinelError(f"{file} is already there and is not overwritten; choose another file with -o") from None
+        raise SentinelError(f"{file} already exists and is not overwritten; choose another file with -o") from None
     except OSError as error:
         raise SentinelError(f"cannot write {file}: {error.strerror}; choose another file with -o") from error
 

@@ -25,8 +25,8 @@ SUMMARY = "show the results of runs and sweeps, and accept them"
 
 _REPORT = """\
   sentinel report                              the table of the last run
-  sentinel report changes                      what it found that the baseline does not say
-  sentinel report accept                       make that the baseline
+  sentinel report changes                      its differences from the baseline
+  sentinel report accept                       make it the baseline
   sentinel report history VERL-REJECTED-ROW-GRPO
 """
 _RUN = """\
@@ -35,9 +35,9 @@ _RUN = """\
   sentinel report --from reports --format markdown -o reports.md
 """
 _ACCEPT = """\
-  pytest --sentinel-target=all; sentinel report accept       accept what was decided into reports/
-  sentinel report accept --prune                             and remove what was not decided any more
-  pytest --sentinel-target=all --sentinel-baseline=reports   compare with it from then on
+  pytest --sentinel-target=all; sentinel report accept       write the verdicts into reports/
+  sentinel report accept --prune                             also remove entries that the run did not decide
+  pytest --sentinel-target=all --sentinel-baseline=reports   compare later runs with it
 """
 _SCHEMA = """\
   sentinel report schema > evidence.schema.json
@@ -46,7 +46,7 @@ _SCHEMA = """\
 
 def declare(commands: Commands) -> None:
     own = group(commands, "report", SUMMARY, _REPORT)
-    run = command(own, "run", _run, "show the verdicts of a run; what is shown where no kind is named", _RUN)
+    run = command(own, "run", _run, "show the verdicts of a run (the default)", _RUN)
     evidence_option(run, "--from", *RUN)
     run.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     run.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
@@ -54,7 +54,7 @@ def declare(commands: Commands) -> None:
     evidence_option(accept, "--from", *RUN)
     evidence_option(accept, "--to", "baseline", "the baseline", "reports")
     accept.add_argument(
-        "--prune", action="store_true", help="remove what the run did not decide, of the targets it covers"
+        "--prune", action="store_true", help="remove entries of the run's targets that it did not decide"
     )
     for kind in report_kinds():
         kind.declare(own)
@@ -71,7 +71,7 @@ def _accept(arguments: argparse.Namespace) -> int:
         say(f"{baseline}/{line}")
     for line in done.kept:
         say(f"kept: {baseline}/{line}")
-    kept = f", {len(done.kept)} kept as the run could not decide them" if done.kept else ""
+    kept = f", {len(done.kept)} kept because the run could not decide them" if done.kept else ""
     say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'line')} changed{kept}")
     return 0
 
@@ -98,19 +98,20 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
-    """:raises NothingExamined: if the run decided nothing."""
+    """Raise NothingExamined if the run decided nothing."""
     if not any(is_decided(document) for document, _ in results):
         items = counted(len(results), "item")
         raise NothingExamined(
-            f"the run in {source} decided none of its {items}; `sentinel doctor` says what is missing"
+            f"the run in {source} decided none of its {items}; `sentinel doctor` shows what is missing"
         )
 
 
 def results_of(folder: Path, recipes: Recipes | None = None) -> list[tuple[dict[str, Any], str]]:
-    """The evidence of a folder's last run with the outcomes of its items; without ``run.json`` all that lies there."""
+    """Return the evidence of a folder's last run with the outcomes of its items, or all evidence if it lacks
+    ``run.json``."""
     results = list(decided(folder, RUN_AGAIN, recipes).values())
     if not results:
-        raise NothingExamined(f"{folder} holds no evidence; run pytest with --sentinel-target first")
+        raise NothingExamined(f"{folder} has no evidence; run pytest with --sentinel-target first")
     return results
 
 

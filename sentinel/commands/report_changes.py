@@ -1,4 +1,4 @@
-"""``sentinel report changes``: what a run found that the baseline does not say, and with which commit that came."""
+"""``sentinel report changes``: list a run's differences from the baseline, with the commits that caused them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from sentinel.records import nightly
 from sentinel.records.ledger import Ledger
 from sentinel.records.nightly import Change
 from sentinel.reports.escaping import message
-from sentinel.reports.markdown import escaped, listed
+from sentinel.reports.markdown import bug_list, escaped
 from sentinel.reports.rows import is_decided
 from sentinel.reports.store import decided
 from sentinel.reports.summary import causes
 
 _EXAMPLE = """\
   pytest --sentinel-target=all --sentinel-ref=git:main --sentinel-baseline=reports
-  sentinel report changes                                    what is different tonight, and since which commit
+  sentinel report changes                                    the differences of a nightly run, with their commits
   sentinel report changes --format markdown >> "$GITHUB_STEP_SUMMARY"
   sentinel report changes --no-bisect --json
   sentinel report changes --from head --baseline base --across-refs --worse      guard a branch
 
-A bug that came or went between the commit that is recorded and tonight's is bisected. To accept what is now true:
-`sentinel report accept`.
-exit status: 0 nothing changed, 1 something did, 2 it could not be told
+If a bug appeared or was fixed between the recorded commit and the run's, the commit is searched by bisection. To accept
+the new results: `sentinel report accept`.
+exit status: 0 nothing changed, 1 something changed, 2 nothing could be compared
 """
 
 
 def declare(commands: Commands) -> None:
-    text = "tell what a run found that the baseline does not say"
+    text = "list a run's differences from the baseline"
     parser = command(commands, "changes", _changes, text, _EXAMPLE)
     evidence_option(parser, "--from", *RUN)
     evidence_option(parser, "--baseline", "baseline", "what is recorded", "reports")
     parser.add_argument(
-        "--across-refs", action="store_true", help="compare each bug whatever the revision: a branch with its base"
+        "--across-refs", action="store_true", help="compare each bug across revisions: a branch with its base"
     )
     parser.add_argument(
         "--worse",
         action="store_true",
-        help="status 1 only for a new bug, and for a verdict that is no longer the recorded one; the rest says why not",
+        help="status 1 only for new bugs and changed verdicts; other changes state why they are not worse",
     )
-    parser.add_argument("--no-bisect", action="store_true", help="do not look for the commits")
+    parser.add_argument("--no-bisect", action="store_true", help="do not search for the commits")
     parser.add_argument("--format", choices=("text", "markdown"), default="text", help="default: text")
     settings_options(parser, "recipes")
     json_option(parser)
@@ -84,14 +84,14 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Say what is compared: how many verdicts of the run, of how many that are recorded; and what was not decided.
+    """Return lines with the numbers of compared and recorded verdicts, and the causes of undecided items.
 
     :raises NothingExamined: if the run decided nothing, or nothing is recorded.
     """
     places = {place: document for place, (document, _) in decided(source).items()}
     recorded = decided(baseline).keys()
     if not recorded:
-        raise NothingExamined(f"{baseline} holds no evidence; `sentinel report accept` records a run there")
+        raise NothingExamined(f"{baseline} has no evidence; `sentinel report accept` records a run there")
     left = {place: each for place, each in places.items() if not is_decided(each)}
     why = causes(f"{each['verdict']}: {message(each['reason'])}" for each in left.values())
     if len(left) == len(places):
@@ -99,7 +99,7 @@ def _basis(source: Path, baseline: Path) -> list[str]:
             f"the run in {source} decided none of its {counted(len(places), 'item')}"
             + (f" ({'; '.join(why)})" if why else "; run pytest with --sentinel-target first")
         )
-    lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which records "
+    lines = [f"{counted(len(places) - len(left), 'verdict')} of {source} compared with {baseline}, which has "
              f"{counted(len(recorded), 'verdict')}"]  # fmt: skip
     absent = len(recorded - places.keys())
     lines += [f"{absent} of those not decided by this run"] if absent else []
@@ -127,6 +127,6 @@ def _markdown(changes: Sequence[Change], basis: Sequence[str]) -> str:
         sentence = f"{change.what}: {change.target} {change.subject} at {change.ref}: {change.detail}"
         return sentence + (f"; since {since}" if since else f"; no commit: {change.why_not}" if change.why_not else "")
 
-    text = listed((line(change), change.about) for change in changes)
+    text = bug_list((line(change), change.about) for change in changes)
     examined = "\n".join(f"* {escaped(line.strip())}" for line in basis)
     return f"## Sentinel: what changed\n\n{text or 'Nothing changed.'}\n\n{examined}\n"

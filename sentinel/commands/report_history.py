@@ -1,4 +1,4 @@
-"""``sentinel report history``: when bugs came, when they went, and which releases had them."""
+"""``sentinel report history``: show when bugs appeared, when they were fixed, and which releases had them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sentinel.sources import Home
 
 _EXAMPLE = """\
   sentinel report history VERL-REJECTED-ROW-GRPO
-  sentinel report history VERL-REJECTED-ROW-GRPO --from reports/history     what is committed
+  sentinel report history VERL-REJECTED-ROW-GRPO --from reports/history     the committed histories
   sentinel report history VERL-REJECTED-ROW-GRPO --json
   sentinel report history --from reports/history --markdown          the table of all bugs, as in its README
 """
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "history", _history, "tell the history of bugs, as sweeps have found it", _EXAMPLE)
-    parser.add_argument("bug", metavar="BUG", nargs="?", help="one bug (default: a line for each)")
+    parser = command(commands, "history", _history, "show the history of bugs, from recorded sweeps", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", nargs="?", help="a bug (default: a line for each)")
     parser.add_argument("--markdown", action="store_true", help="the table of all bugs as Markdown")
     parser.add_argument(
-        "--from", dest="folder", metavar="DIR", type=Path, help="where records lie (default: SENTINEL_HOME/history)"
+        "--from", dest="folder", metavar="DIR", type=Path, help="the folder of records (default: SENTINEL_HOME/history)"
     )
     json_option(parser)
 

@@ -18,11 +18,11 @@ from sentinel.reports import lines, store
 from sentinel.reports.baseline import update
 
 _EXAMPLE = """\
-  sentinel report refresh --check          list the entries that are stale; runs nothing of a framework
-  sentinel report refresh                  decide them again, and write what comes out
+  sentinel report refresh --check          list the stale entries; no framework code runs
+  sentinel report refresh                  decide them again, and write the new results
 
-An entry is stale if the digest of its binding, its contract or its recipe is not today's. Prose does not count.
-exit status: 0 nothing is stale (any more), 1 something is, 2 nothing is recorded
+An entry is stale if the digest of its binding, contract or recipe has changed. Changes of prose do not count.
+exit status: 0 nothing is stale (any more), 1 something is stale, 2 nothing is recorded
 """
 
 
@@ -51,7 +51,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
     recipes = lines.Recipes(catalog_and_settings(arguments)[0])
     stale, elsewhere, examined = _stale(baseline, recipes, arguments)
     if not examined:
-        raise NothingExamined(f"{baseline} holds no lines of evidence; `sentinel report accept` records a run there")
+        raise NothingExamined(f"{baseline} has no lines of evidence; `sentinel report accept` records a run there")
     if stale and not arguments.check:
         with progress() as tell:
             for words in _runs(stale, recipes):
@@ -62,13 +62,14 @@ def _refresh(arguments: argparse.Namespace) -> int:
     for entry in stale if arguments.check or len(stale) <= 40 else ():
         say(f"stale: {entry.place}: {entry.why}")
     why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in stale).most_common(3))
-    newer = f"; {elsewhere} more can be decided only with the newer Python that decided them" if elsewhere else ""
+    newer = f"; {elsewhere} more need the newer Python with which they were decided" if elsewhere else ""
     say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(stale)} stale{why}{newer}")
     return 1 if stale else 0
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the entries that are stale here, how many are stale for a newer Python, and how many there are in all."""
+    """Return the stale entries that this Python can decide, the number of those that need a newer one, and the number
+    of all entries."""
     stale, elsewhere, examined = [], 0, 0
     for file in store.line_files(baseline):
         if arguments.target and file.stem not in arguments.target:
@@ -84,7 +85,7 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
 
 
 def _python_of(facts: lines.Facts) -> tuple[int, ...]:
-    """Return the version of Python that decided: the code of some revisions needs a newer one."""
+    """Return the version of Python with which an entry was decided; the code of some revisions needs a newer Python."""
     text = str(facts.get("environment", {}).get("python", ""))
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
@@ -114,7 +115,7 @@ def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
 
 
 def _law_id(entry: Stale) -> str:
-    """Return the id of all laws of an entry's boundary: whether any call was answered is part of each verdict."""
+    """Return the id of all laws of an entry's boundary, because each verdict depends on whether any call succeeded."""
     facts = entry.facts
     contract = f"({facts['contract_name']})" if "subject" in facts else ""
     return f"laws/{entry.target}/{facts['boundary_name']}{contract}"
@@ -123,7 +124,7 @@ def _law_id(entry: Stale) -> str:
 def _decide(
     words: list[str], arguments: argparse.Namespace, folder: Path, baseline: Path, recipes: lines.Recipes
 ) -> None:
-    """Run pytest, and write what it decided into the baseline."""
+    """Run pytest, and write its verdicts into the baseline."""
     options = [
         f"--sentinel-{name}={value}"
         for name in PROBING

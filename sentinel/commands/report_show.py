@@ -17,15 +17,17 @@ _EXAMPLE = """\
   sentinel report show VERL-REJECTED-ROW-GRPO git:main
   sentinel report show verl.trainer.ppo.core_algos.agg_loss::finite_in_finite_out git:main   a broken law
 
-A baseline holds one line for each verdict. The document has in addition what follows from the recipe: scenario,
-expected values, comparison. It cannot be printed if what decides in the recipe has changed since.
+A baseline has one line for each verdict. The document adds the parts that follow from the recipe: scenario, expected
+values, comparison. It cannot be printed if the recipe's digest has changed.
 """
 
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "show", _show, "print the whole document of a recorded verdict", _EXAMPLE)
     parser.add_argument("subject", metavar="SUBJECT", help="a bug id, or BOUNDARY::LAW")
-    parser.add_argument("ref", metavar="REF", nargs="?", help="needed if several are recorded; a sha may be cut")
+    parser.add_argument(
+        "ref", metavar="REF", nargs="?", help="needed if several are recorded; a sha may be abbreviated"
+    )
     evidence_option(parser, "--from", "baseline", "recorded evidence", "reports")
     settings_options(parser, "recipes")
 
@@ -35,12 +37,12 @@ def _show(arguments: argparse.Namespace) -> int:
     recipes = lines.Recipes(catalog_and_settings(arguments)[0])
     every = {place: document for place, (document, _) in store.decided(folder).items()}
     if not every:
-        raise NothingExamined(f"{folder} holds no evidence; `sentinel report accept` records a run there")
+        raise NothingExamined(f"{folder} has no evidence; `sentinel report accept` records a run there")
     named = {place: document for place, document in every.items() if _name(document) == arguments.subject}
     found = {place: each for place, each in named.items() if str(each["ref"]).startswith(arguments.ref or "")}
     if not named:
         raise SentinelError(
-            f"{folder} records nothing of {arguments.subject!r}{nearest(arguments.subject, map(_name, every.values()))}"
+            f"{folder} has no verdict of {arguments.subject!r}{nearest(arguments.subject, map(_name, every.values()))}"
         )
     if len(found) != 1:
         refs = ", ".join(sorted({str(document["ref"]) for document in named.values()}))
@@ -65,4 +67,4 @@ def _whole(folder: Path, found: Mapping[PurePosixPath, Document], recipes: lines
             f"{_name(document)} at {document['ref']} cannot be expanded: {why}; decide it again with "
             "`sentinel report refresh`"
         )
-    return store.expanded(file, facts, recipes)
+    return store.expand(file, facts, recipes)

@@ -1,4 +1,4 @@
-"""``sentinel show``: one bug for a reader."""
+"""``sentinel show``: show a bug with its story, scenario, values and verdicts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.grades import reached, realism, root
+from sentinel.recipes.grades import describe_reach, realism, root
 from sentinel.reports.escaping import paragraphs
-from sentinel.reports.explain import beside, scenario_lines
+from sentinel.reports.explain import row_cells, scenario_lines
 from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
@@ -29,7 +29,7 @@ _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
   sentinel show 'VERL-REJECTED-ROW-*'          a pattern
   sentinel show 6452                           upstream's pull request or issue
-  sentinel show MY-BUG --recipes my-recipes    one of your own
+  sentinel show MY-BUG --recipes my-recipes    your own recipe
 """
 _WIDTH = 100
 
@@ -75,7 +75,7 @@ def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
-    """Say where verdicts may lie: the last run's folder, and the committed baseline here or of Sentinel's own tree."""
+    """Return the folders that may have verdicts: the last run's, and the baseline here or in Sentinel's own tree."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if holds_evidence(folder)), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
@@ -94,7 +94,7 @@ def _head(recipe: Recipe) -> None:
         "upstream": _upstream(recipe.upstream),
         "severity": ", ".join(filter(None, [str(recipe.document.get("severity") or ""), realism(recipe.document)])),
         "root": root(recipe.document),
-        "reach": reached(recipe.document),
+        "reach": describe_reach(recipe.document),
         "affects": "; ".join(map(str, recipe.affects)),
         "until": settings_in_words(recipe.until),
         "file": str(recipe.path),
@@ -124,16 +124,16 @@ def _scenario(recipe: Recipe) -> None:
 def _expectations(recipe: Recipe) -> None:
     keys = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
     if not keys:
-        say(f"\nno expected values: the law {recipe.invariant} decides")
+        say(f"\nexpected: the law {recipe.invariant} holds")
         return
     say("")
     sides = (recipe.expected_unpatched, recipe.expected_fixed)
-    rows = [(key, *beside(*(side[key].value if key in side else ... for side in sides))) for key in keys]
+    rows = [(key, *row_cells(*(side[key].value if key in side else ... for side in sides))) for key in keys]
     say_table(("expected", "unpatched", "fixed"), rows)
 
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """Ref -> folder's name -> the verdict recorded there."""
+    """Return the recorded verdicts: ref -> folder's name -> verdict."""
     verdicts: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
         for document in evidence_of(recipe, folder):

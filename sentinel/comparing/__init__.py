@@ -1,1 +1,1 @@
-"""One question of two revisions: the same scenarios through both, and what differs."""
+"""Compare two revisions: call both on the same scenarios and report what differs."""

@@ -1,4 +1,4 @@
-"""Draws scenarios for a boundary, and sets options that no scenario sets, until both revisions have run the changes."""
+"""Draw scenarios for a boundary until both revisions have run the changed lines, and vary options that none sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.comparing.selection import Change, Selection
 from sentinel.comparing.sessions import Alone, Log, Pair
 from sentinel.comparing.units import Unit
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, glimpses
@@ -27,25 +27,27 @@ from sentinel.values.literals import HALVES, Tensor, from_array
 from sentinel.worker import protocol
 from sentinel.worker.answers import Replies, Reply
 
-#: How many times as many scenarios are drawn if a revision refuses some.
+#: Draw up to this many times as many scenarios if a revision raises on some.
 _REFUSED = 5
 
-#: Values of one option that are tried, and settings in total.
+#: The most values that are tried of one option, and the most settings in total.
 _VALUES, _TURNS = 3, 36
 
-#: Calls that shrinking one difference may take.
+#: The most calls for shrinking one difference.
 _SHRINKING = 300
 
-#: Scenarios, drawn without a search, that show which functions run.
+#: The number of scenarios, drawn without a search, that show which functions run.
 _GLIMPSES = 4
 
-#: A trial that shows a difference, the violations, and the known bugs whose scenario it is.
+#: (a trial that shows a difference, its violations, the known bugs whose scenario it is).
 Finding = tuple[Trial, tuple[Violation, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """:ivar examples: scenarios per boundary.
+    """The limits of a comparison.
+
+    :ivar examples: scenarios per boundary.
     :ivar until: the time by ``time.monotonic`` after which no more scenarios are drawn.
     """
 
@@ -58,7 +60,7 @@ class Budget:
 
 
 class Asking:
-    """Asks one boundary of both revisions. Known bugs' scenarios come first, then drawn ones."""
+    """Searches differences of one boundary. The scenarios of known bugs come first, then drawn ones."""
 
     def __init__(
         self,
@@ -92,9 +94,9 @@ class Asking:
         def over() -> bool:
             return self.budget.over() or enough()
 
-        while not over() and outcome.spoken < examples and search.tried < _REFUSED * examples:
+        while not over() and outcome.judged < examples and search.tried < _REFUSED * examples:
             tried = search.tried
-            search.run(examples - outcome.spoken, enough=over)
+            search.run(examples - outcome.judged, enough=over)
             if search.tried == tried:
                 break
 
@@ -107,8 +109,10 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject) -> Runs | None:
-        """Return what runs in a boundary's scenarios, if none of it has changed; None if some has, or if the text does
-        not decide. At most one revision is called."""
+        """Return the functions that run in a boundary's scenarios if none of them has changed.
+
+        Return None if one has, or if the text does not decide. At most one revision is called.
+        """
         one, other = (self._selection.reached(side, subject) for side in SIDES)
         if one is None or other is None:
             return None
@@ -136,7 +140,7 @@ class Asking:
             return None
         finally:
             alone.close()
-        runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].spoken)
+        runs = Runs(one, ran(), search.outcomes[NUMBERS_STAY].judged)
         if search.undecided or not one.apart_from(other, runs.functions):
             return None
         runs_here.insert(0, runs)
@@ -158,8 +162,10 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios with one option after the other set to another value: the options by which changed functions
-        branch. If none of these functions ran, the options by which the functions that ran and name them branch."""
+        """Yield scenarios in which one option at a time has another value: the options that changed functions test.
+
+        If none of these functions ran, use the options tested by functions that ran and that name them.
+        """
         units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
         names = {unit.name.rpartition(".")[2] for unit in units}
         if not names & {*ran}:
@@ -178,7 +184,7 @@ class Asking:
 
 
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
-    """Call both revisions again on a scenario that shows a difference, also in float64."""
+    """Call both revisions again on a scenario that shows a difference, and once more in float64."""
     trial, violations, recipes = finding
     inputs, symptom = list(trial.variants.values())[-1], violations[0].symptom
     details = {item.key: item.detail for item in violations}
@@ -189,22 +195,25 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
         again = {key for key in details if protocol.encode(one.get(key)) != protocol.encode(other.get(key))}
         details = {key: detail for key, detail in details.items() if key in again} or details
     refused = (next(iter(each.answers.values())).refused for each in replies.values())
-    slip = next((each.slip for each in refused if each is not None), "")
-    wide = widened(subject.contract, {"": inputs})
+    mistake = next((each.programming_error for each in refused if each is not None), "")
+    wide = widen(subject.contract, {"": inputs})
     if symptom == "value" and wide is not None:
         with suppress(Undecidable):
             closer = _observations(pair.both(subject, wide[0]))
             double = {side: each for side, each in closer.items() if not isinstance(each, str)}
     single = _in_single(inputs)
-    if slip and single != inputs:
-        with suppress(Undecidable):  # a caller may never pass half precision, which alone raises
+    if mistake and single != inputs:
+        with suppress(Undecidable):  # callers may never pass half precision, and only that raises
             answered = _observations(pair.both(subject, {"": single})).values()
-            slip = slip if any(isinstance(each, str) for each in answered) else ""
-    return Difference(symptom, inputs, answers, details, double, recipes, slip)
+            mistake = mistake if any(isinstance(each, str) for each in answered) else ""
+    return Difference(symptom, inputs, answers, details, double, recipes, mistake)
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """Return by side the observation, or the exception as text; with ``beside``, these parts outside the contract."""
+    """Return each side's observation, or its exception as text.
+
+    With ``beside``, return these parts outside the contract.
+    """
     answers: dict[str, Mapping[str, Any] | str] = {}
     for side, each in replies.items():
         called: Reply = next(iter(each.answers.values()))

@@ -1,4 +1,4 @@
-"""Compares two revisions of a target. ``diff``, the gate, ``pulls`` and the nightly run all use :class:`Comparison`."""
+"""Compare two revisions of a target. ``diff``, the gate, ``pulls`` and the nightly run all use :class:`Comparison`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 
 from sentinel.comparing.asking import Asking, Budget, measure_again
 from sentinel.comparing.judging import (
-    add_slips,
+    add_programming_errors,
     bugs_of_one_side,
     compare_laws,
     describe_finding,
@@ -38,7 +38,7 @@ from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: Scenarios that tell whether a boundary answers at all.
+#: The number of scenarios that show whether a boundary returns at all.
 _CALLED = 5
 
 
@@ -97,13 +97,13 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """List the boundaries that have to be called: changed functions first, then their callers, nearest first."""
+        """List the boundaries that must be called: changed functions first, then their callers, nearest first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self.selection.distance)
 
     def run(self) -> Iterator[BoundaryDiff]:
-        """Compare boundary by boundary. Those that the text decides come first."""
+        """Compare boundary by boundary and yield the results. Boundaries that the text decides come first."""
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
@@ -111,12 +111,12 @@ class Comparison:
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
-        """Compare one boundary. Both revisions are called if the text does not decide."""
-        _ = self.selection.patch  # every session records which of its lines run
+        """Compare one boundary. Call both revisions if the text does not decide."""
+        _ = self.selection.patch  # every session records which of its own lines run
         if name not in self._results:
             candidate = self.selection.candidates[name]
             subject, result = candidate.subject, candidate.result
-            self._results[name] = result  # a recursive function finds this while it is compared
+            self._results[name] = result  # a recursive function needs its own result
             if result.state == "new":
                 self._results[name] = self._check_new(subject, result)
             elif result.lost:
@@ -135,7 +135,7 @@ class Comparison:
         if result.state not in ("differs", "same numbers", "not examined"):
             return result
         changed = self.selection.candidates[result.name].changed
-        idle = tuple(self.selection.patch.unexamined([place for place, _, _ in changed]))
+        idle = tuple(self.selection.patch.find_unexamined([place for place, _, _ in changed]))
         state = result.state
         if state == "not examined" and not result.reason and not idle:
             state = "same numbers"
@@ -170,7 +170,7 @@ class Comparison:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             broken = compare_laws(self._asking, sessions, search.subject, scenarios, log, subject)
-            broken = add_slips(broken, differences)
+            broken = add_programming_errors(broken, differences)
         except OneSided as error:
             if error.whole and error.side == AFTER:
                 self._import_failures.append((subject.name, _select_imported(changed)))
@@ -194,7 +194,7 @@ class Comparison:
                 answered=log.answered,
                 undecided={key: count for key, count in log.undecided.items() if count},
                 blind=tuple(key for key, count in log.undecided.items() if count and key not in log.decided),
-                scenarios=max(search.outcomes[NUMBERS_STAY].spoken, len(differences)),
+                scenarios=max(search.outcomes[NUMBERS_STAY].judged, len(differences)),
                 rounding=log.rounding,
                 differences=differences,
                 broken=broken,
@@ -205,11 +205,13 @@ class Comparison:
     def _note_lines(self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]) -> None:
         for side, units in located.items():
             self.selection.patch.note(side, units, log.lines[side])
-        self.selection.patch.imported(place for place, _, _ in changed)
+        self.selection.patch.note_imported(place for place, _, _ in changed)
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed after the change, if this import would run all the changed code that
-        ran there: such a failure costs its time once."""
+        """Return a boundary whose import failed after the change and ran all the changed code that runs at import.
+
+        Such a failure then costs its time only once.
+        """
         here = _select_imported(changed)
         return next((name for name, places in self._import_failures if places and places <= here), "")
 
@@ -218,16 +220,21 @@ class Comparison:
         verdicts = self._decide_bugs(subject)
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
-            return replace(result, state="not compared", reason="a known bug of it cannot be decided at both")
+            return replace(
+                result, state="not compared", reason="one of its known bugs cannot be decided at both revisions"
+            )
         bugs = bugs_of_one_side(verdicts)
         differs = any(len(set(by_side.values())) > 1 for by_side in decided)
         state, reason = "differs", ""
-        if not differs:  # it is unknown which lines ran, and other scenarios were not tried
-            state, reason = "not examined", f"only its known bugs were decided, as before: {', '.join(verdicts)}"
+        if not differs:  # the lines that ran are unknown, and no other scenarios were tried
+            state, reason = (
+                "not examined",
+                f"only its known bugs were decided, with the same verdicts: {', '.join(verdicts)}",
+            )
         return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call a boundary that the later revision lacks at the earlier one: it is lost only if it answered there."""
+        """Call a boundary that the head lacks at the base. It counts as lost only if it returned there."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
@@ -238,11 +245,11 @@ class Comparison:
             why = str(error)
         finally:
             session.close()
-        reason = f"{result.lost}; and before, it did not answer: {why}"
+        reason = f"{result.lost}; but the base did not return either: {why}"
         return replace(result, state="not compared", lost="", reason=reason)
 
     def _check_new(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Check the laws of a boundary that only the later revision has."""
+        """Check the laws of a boundary that only the head has."""
         session = self.processes.session(AFTER, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, self._asking.budget.examples)
@@ -256,7 +263,7 @@ class Comparison:
             bugs = [recipe.bug_id for recipe in self._recipes if self._was_there(recipe, finding)]
             inherited |= dict.fromkeys(bugs)
             broken += [] if bugs else [describe_finding(finding)]
-        reason = f"with {', '.join(inherited)} of what it calls, as before" if inherited else search.undecided
+        reason = f"with {', '.join(inherited)} of the code that it calls, as before" if inherited else search.undecided
         tried = 0 if search.undecided else search.tried
         return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
@@ -266,7 +273,7 @@ class Comparison:
         return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Excuse a helper that takes other arguments now, if all its callers are boundaries whose numbers stay."""
+        """Excuse a helper with changed parameters if all its callers are boundaries whose numbers stay the same."""
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -275,7 +282,7 @@ class Comparison:
         if not stay or len(stay) != len(callers) or not all(keeps_numbers(each, helpers) for each in stay):
             return result
         names = ", ".join(each.name for each in stay)
-        why = f"it takes its arguments in another form; its callers keep their numbers: {names}"
+        why = f"its parameters have changed; its callers keep their numbers: {names}"
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
     def _decide_bugs(self, subject: Subject) -> dict[str, dict[str, str]]:
@@ -291,7 +298,7 @@ class Comparison:
         places = {}
         for side, claim in log.claims.items():
             place = self.processes.open(side, subject)
-            if place.ref != self.refs[side]:  # equal code may stand at another line in that revision
+            if place.ref != self.refs[side]:  # equal code may be at another line in that revision
                 continue
             with suppress(NotProvenError, SentinelError):
                 provenance = prove(claim, place.checkout, place.sources)

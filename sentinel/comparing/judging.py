@@ -1,4 +1,4 @@
-"""Judges a difference: laws that hold at only one revision, calls that fail, and known bugs."""
+"""Judge a difference: by laws that hold at only one revision, by calls that raise, and by known bugs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding
 from sentinel.search.survey import LEVELS
 
-#: Scenarios that laws look at if something differs.
+#: The number of scenarios on which laws are checked if something differs.
 _LOOKED = 30
 
-#: Failures that are caused by this machine or the adapter rather than by the code.
+#: Kinds of failure that this machine or the adapter causes, not the code.
 _ELSEWHERE = ("drift", "ghost", "harness", "not-in-this-version", "python")
 
 
@@ -34,10 +34,10 @@ def compare_laws(
 ) -> dict[str, tuple[Broken, ...]]:
     """Return by side the laws that it breaks on a scenario on which the other side keeps them.
 
-    Laws look at the scenarios that differ, and at those of a search of their own. If no number differs, only the laws
-    run that watch side effects. An option or choice that came with the change is searched like new code.
+    Laws are checked on the scenarios that differ, and on those of a search of their own. If no number differs, only
+    laws about side effects are checked. An option or choice that came with the change is searched like new code.
 
-    :param with_own_inputs: the subject with all inputs of the later revision.
+    :param with_own_inputs: the subject with all inputs of the head.
     """
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
@@ -81,8 +81,10 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Return a finding if its scenario needs an option or choice that the earlier revision does not have, and the later
-    revision keeps the law without that option."""
+    """Return the finding if it concerns only an option or choice that the base lacks, else None.
+
+    The head must keep the law without that option or choice.
+    """
     with suppress(Undecidable):
         [before] = sessions[BEFORE].try_(finding.subject, [(finding.law, finding.trial.variants)])
         if before.unknown_input:
@@ -97,8 +99,8 @@ def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding |
 def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
     """Return the broken law of a finding.
 
-    :param silenced: keys that are always 0 at this revision and not at the other. A value that is always 0, or a metric
-        of 0 where there is something to count, is not a redefinition.
+    :param silenced: keys that are always 0 at this revision and not at the other. A value that is always 0 is not a
+        redefinition.
     """
     first = finding.violations[0]
     detail = f"{first.key}: {first.detail}" if first.key else first.detail
@@ -108,15 +110,15 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
     return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
 
 
-def add_slips(
+def add_programming_errors(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
     """Add a broken law for each programming error that is raised at only one side."""
-    with_slips = dict(broken)
-    for each in (item for item in differences if item.slip):
+    with_errors = dict(broken)
+    for each in (item for item in differences if item.programming_error):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
-        with_slips[side] = (*with_slips.get(side, ()), break_answered(str(each.answers[side]), each.inputs))
-    return with_slips
+        with_errors[side] = (*with_errors.get(side, ()), break_answered(str(each.answers[side]), each.inputs))
+    return with_errors
 
 
 def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
@@ -131,24 +133,23 @@ def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
 def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference, ...]) -> BoundaryDiff:
     """Judge a boundary of which every call raises at one side only.
 
-    If its parameters have changed, the adapter may not know how to call it. An undefined name is an error for every
-    caller.
+    If its parameters have changed, the adapter may not know how to call it. A NameError affects every caller.
     """
     side, why = next(iter(log.refused.items()))
     reason = f"{side}: every call raised: {why}"
-    if side == BEFORE and not any(each.slip for each in differences):
+    if side == BEFORE and not any(each.programming_error for each in differences):
         return replace(result, state="not compared", reason=reason, failed=side)
-    if result.parameters and "NameError" not in {each.slip for each in differences}:
+    if result.parameters and "NameError" not in {each.programming_error for each in differences}:
         reason += " (its parameters have changed; the adapter may not know how it is called)"
         return replace(result, state="not compared", reason=reason, failed=side)
     inputs = differences[0].inputs if differences else {}
-    broken = add_slips({}, differences) or {side: (break_answered(why, inputs),)}
+    broken = add_programming_errors({}, differences) or {side: (break_answered(why, inputs),)}
     count = len(differences)
     return replace(result, state="differs", scenarios=count, differences=differences, broken=broken, failed=side)
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if a helper refuses arguments that it took before, and nothing else is worse."""
+    """Return True if a helper raises for arguments that it accepted before, and nothing else is worse."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)

@@ -1,4 +1,4 @@
-"""Compares the observations of one scenario at two revisions, number by number."""
+"""Compare the observations of one scenario at two revisions, number by number."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from sentinel.worker.answers import CUT, PARTS, Reply
 BEFORE, AFTER = SIDES = ("before", "after")
 OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
-#: The symptom of a difference outside of the keys that the contract observes.
+#: The symptom of a difference outside the keys that the contract observes.
 BESIDE = "beside"
 
 
 def numbers_stay(case: Case) -> list[Violation]:
-    """Require ``|after - before| <= bound`` where both are finite, and finite values at the same places."""
+    """Return violations of ``|after - before| <= bound`` (where both are finite) and of equal finiteness."""
     one, other = case.observation[BEFORE], case.observation[AFTER]
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
     declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
@@ -69,8 +69,10 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each compared key, whether some number of it is finite at one revision at least, and whether some number
-    is finite at neither. Two numbers that are not finite are never known to be equal."""
+    """Yield (key, whether some number is finite at one revision at least, whether some number is finite at neither).
+
+    Two numbers that are not finite are never counted as equal.
+    """
     one, other = (case.observation[side] for side in SIDES)
     observes = case.contract.observes if case.contract is not None else ()
     for item in (item for item in observes if item.role in COMPARED):
@@ -87,10 +89,12 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Require equality of everything outside the contract: returned and mutated values, warnings, arguments of
-    stand-ins, and results of changed functions for equal arguments. The violations closest to the result come first.
+    """Return differences outside the contract, those closest to the result first.
 
-    A part that only one side has is ignored if its list was cut off.
+    Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
+    equal arguments.
+
+    A part that only one side has is ignored if its list was truncated.
     """
     one, other = (called[side].beside for side in SIDES)
     whole = max(len(one), len(other)) < PARTS
@@ -111,8 +115,7 @@ def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
 
 
 def _remoteness(key: str) -> int:
-    """Rank a part by its distance from the boundary's result: returned values, values returned by functions that it
-    calls, mutated arguments, warnings, attributes of ``self``, arguments of stand-ins."""
+    """Return the rank of a part by its distance from the boundary's result; returned values come first."""
     label, _, path = key.rpartition(": ")
     of_function = "(" in label
     if path.startswith("returned"):
@@ -124,11 +127,14 @@ def _remoteness(key: str) -> int:
     return 4 if path.startswith("given.self") else 2
 
 
-NUMBERS_STAY = Law("numbers_stay", "the numbers are those of the revision before", numbers_stay)
+NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision before", numbers_stay)
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return :data:`NUMBERS_STAY` for a scenario as it is, with junk under its mask, and as the other laws vary it."""
+    """Return :data:`NUMBERS_STAY` for a scenario and for its variants.
+
+    Variants have other values under the mask, or are those of the other laws.
+    """
     varying = [law for law in laws if law.vary is not None and not law.twin]
     junk = [law for law in varying if law is masked_values_have_no_influence]
     others = [law for law in varying if law not in junk]
@@ -196,7 +202,7 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def _finite(case: Case, key: str) -> bool:
-    """Return True if a part of the result is finite in all variants. A part that is NaN in all of them keeps no law."""
+    """Return True if a part of the result is finite in all variants."""
     arrays = (numbers(each.get(key)) for each in case.observation.values())
     return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
 

@@ -1,4 +1,4 @@
-"""Patch coverage of signal code: the changed statements of two trees, and which of them ran.
+"""Find the changed statements of two trees, and record which of them ran.
 
 The claim that nothing differs covers only statements that ran: added ones at the head, deleted ones at the base.
 Functions are compared statement by statement. Any other definition (a value, a class, a field) counts as one statement,
@@ -19,12 +19,12 @@ from sentinel.comparing.reached import Place
 from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
-_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or nothing to run
+_SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or do nothing
 
 #: The guard of a statement that runs in part.
 _IN_LINE = "a condition inside the line"
 
-#: Characters of a guard that are shown.
+#: The most characters of a guard in a message.
 _GUARD = 60
 
 
@@ -93,7 +93,7 @@ class Patch:
         return sum(len(numbers) for changed in self._changed.values() for numbers in changed.values())
 
     def units(self, side: str) -> dict[Place, Unit]:
-        """Return the changed definitions of one side."""
+        """Return the changed definitions of one side by place."""
         both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
         return {place: unit for place, unit in both if unit is not None}
 
@@ -115,8 +115,8 @@ class Patch:
                 if any(statement.lines[0] <= line <= statement.lines[1] for line in ran):
                     self._ran[side, place].add(number)
 
-    def imported(self, places: Iterable[Place]) -> None:
-        """Record that module-level code ran at both sides, because its module was imported."""
+    def note_imported(self, places: Iterable[Place]) -> None:
+        """Record that module-level code of these definitions ran at both sides, because its module was imported."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
@@ -126,7 +126,7 @@ class Patch:
         """Return True if any statement of a definition ran at either side."""
         return any(self._ran.get((side, place)) for side in SIDES)
 
-    def examined(self, places: Collection[Place] | None = None) -> int:
+    def count_examined(self, places: Collection[Place] | None = None) -> int:
         """Count the changed statements that ran."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
@@ -155,7 +155,7 @@ class Patch:
         every = statements(unit) if unit is not None else ()
         return [number for number in self._changed[place][side] if number not in ran or every[number].partial]
 
-    def unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
+    def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
@@ -216,7 +216,7 @@ def statements(unit: Unit) -> tuple[Statement, ...]:
     """Return the statements of a function, of which the signature is the first. Another definition is one statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
-        return whole  # two definitions of one name are one unit, whose lines do not match the file
+        return whole  # two definitions of one name are one unit, whose line numbers do not match the file
     for source, skipped in ((unit.text, 1), (f"if 1:\n{unit.text}", 2)):
         try:
             body = ast.parse(source).body

@@ -1,4 +1,4 @@
-"""Opens the processes in which a boundary of either revision can be called, and shares them between comparisons."""
+"""Open the processes in which a boundary of either revision can be called, and share them between comparisons."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Runs:
 class Shared:
     """State that comparisons of one target in one mirror share.
 
-    If a boundary reaches the same code in two revisions, a process of either serves both. Most heads of pull
-    requests therefore need no process for the revision that they branched from.
+    If a boundary reaches the same code in two revisions, a process of either serves both. So most heads of pull
+    requests need no process for the revision that they branched from.
 
-    :ivar runs: boundary -> what ran in its scenarios.
+    :ivar runs: boundary -> the functions that ran in its scenarios.
     :ivar places: git tree and process of the opened revisions; the last one used is at the end.
     """
 

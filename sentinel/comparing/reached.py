@@ -1,8 +1,8 @@
-"""Follows the names in a boundary's code to all definitions that it may use. Nothing of the code runs.
+"""Follow the names in a boundary's code to all definitions that it may use. None of the code runs.
 
-If everything that a boundary reaches is equal in two trees, it computes the same, and neither revision is called.
-When in doubt, a definition is included: all methods of a used class whose name is used on any object, and everything
-that a registry registers. Comments, layout and the order of definitions do not matter.
+If everything that a boundary reaches is equal in two trees, it computes the same, and neither revision is called. In
+doubt a definition is included: all methods of a used class whose name is used on any object, and everything that a
+registry registers. Comments, layout and the order of definitions do not matter.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from sentinel.search.inventory import signal_functions
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
 
-#: The file of a definition, and its name there.
+#: A definition: (its file, its qualified name there).
 Place = tuple[str, str]
 
-#: Imports that are followed from one name, because two modules may import each other's names.
+#: The most imports that are followed from one name; two modules may import each other's names.
 _FAR = 8
 
 
@@ -136,10 +136,10 @@ def signal_changes(
     return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
 
-#: Walks that are cached per boundary.
+#: The most walks that are cached per boundary.
 _WALKS = 16
 
-#: Parsed modules in memory, some 100 kB each.
+#: The most parsed modules in memory, about 100 kB each.
 _REMEMBERED = 3000
 
 
@@ -177,7 +177,7 @@ class Reached:
                 [alone] = filter(None, (one, two))
                 if alone.decorators - _HARMLESS or (alone.kind == "rest" and alone.text.strip()):
                     return False
-                if (file, owner) in whole:  # with its class
+                if (file, owner) in whole:  # its class is included too
                     continue
                 if last in used or last.startswith("__"):
                     return False
@@ -250,7 +250,7 @@ class _Walk:
                 for unit in self._code.module(blob).decorated:
                     if unit.decorators & self._named:
                         self._add((file, blob), unit.name)
-        # In order of place: sets of names have another order in each process, and the options to try come from here.
+        # Sorted, because iteration over sets of names differs between processes, and the options to try depend on it.
         return Reached(dict(sorted({**self._decorating, **self._units}.items())))
 
     def _enter(self, place: tuple[str, str]) -> None:
@@ -262,11 +262,11 @@ class _Walk:
             self._note_missing(place[0], absolute(path, here, place[0]))
         package = here.rpartition(".")[0]
         above = self._code.definitions.file(self._tree, package) if package else None
-        if above is not None:  # a package's own statements run at every import below it
+        if above is not None:  # a package's own statements run at every import of its modules
             self._enter(above)
 
     def _note_missing(self, file: str, path: str) -> None:
-        """Note an import of the target's own code that leads nowhere: the module may not import."""
+        """Record an import of the target's own code that cannot be resolved; the module may fail to import."""
         if path.partition(".")[0] not in self._code.target.packages:
             return
         found = self._module_of(path)

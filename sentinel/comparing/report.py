@@ -1,4 +1,4 @@
-"""Writes the result of a comparison: lines for a terminal, Markdown, and data."""
+"""Write the result of a comparison as lines for a terminal, as Markdown and as data."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def summarise(compared: BoundaryDiff) -> str:
     """Describe a changed boundary in one sentence."""
     if compared.lost:
         return compared.lost
-    parts = [f"brings {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    parts = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     for item in _first_laws(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
     moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
     parts += moved if parts else []  # what decides comes first
-    mended = [f"mends {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
+    mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     for item in _first_laws(compared.broken.get(BEFORE, ())):
         returns = f"it can be called now; {message(item.detail)}"
         mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
@@ -50,7 +50,7 @@ def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
     return list({item.law: item for item in broken}.values())[:2]
 
 
-#: The end of the name of a part that is a count of values.
+#: The suffix of a part that is a count of values.
 _COUNT = " has"
 
 
@@ -66,9 +66,9 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 def _name_part(key: str) -> str:
     """Return the name of a part of a result, with its owner if another function returned it."""
     label, _, path = key.rpartition(": ")
-    if not label or label.isdecimal():  # of the boundary itself, in this or a later call
+    if not label or label.isdecimal():  # part of the boundary's result, in this or a later call
         return message(path)
-    if "(" in label:  # a function, and a digest of its arguments
+    if "(" in label:  # a function name with a digest of its arguments
         return f"`{message(label.rpartition('(')[0].rpartition('.')[2])}` {message(path)}"
     return f"the argument {message(path.removeprefix('given.'))} of a stand-in"
 
@@ -155,7 +155,7 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
         parts.append(f"{_count_boundaries(partly)} not examined")
     if patch.count:
         scenarios = sum(item.scenarios for item in results)
-        parts.append(f"{patch.examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
+        parts.append(f"{patch.count_examined()} of {patch.count} changed statements ran, in {scenarios} scenarios")
     if patch.unbound:
         count_unbound = len(patch.unbound)
         parts.append(f"{count_unbound} changed signal function{'' if count_unbound == 1 else 's'} not bound")
@@ -209,8 +209,11 @@ _FILES, _ENTRIES = 12, 6
 def list_unexamined(
     comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False
 ) -> Iterator[str]:
-    """Write the code that was not examined: changed lines by file, boundaries by reason, parts that are not finite."""
-    idle = comparison.selection.patch.unexamined()
+    """Yield lines about the code that was not examined.
+
+    They list changed lines by file, boundaries by reason, and parts that are not finite.
+    """
+    idle = comparison.selection.patch.find_unexamined()
     by_file: dict[str, list[Unexamined]] = {}
     for item in idle:
         by_file.setdefault(item.file, []).append(item)
@@ -272,8 +275,8 @@ def format_lines(item: Unexamined) -> str:
 
 
 def list_beyond(comparison: Comparison) -> Iterator[str]:
-    """Write, in at most three lines, the changed code that no boundary can examine."""
-    idle = [item for item in comparison.selection.patch.unexamined() if not item.bound]
+    """Yield at most three lines about the changed code that no boundary can examine."""
+    idle = [item for item in comparison.selection.patch.find_unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {_join([format_lines(item) for item in idle])}"
     if comparison.selection.effects:
@@ -349,7 +352,7 @@ def write_scenario(difference: Difference, unsaid: Collection[str], function: st
         more = f"{len(difference.details) - _ENTRIES} more parts differ"
     else:
         details, more = dict(difference.details), ""
-    shown: dict[str, list[str]] = {}  # parts of several calls may have one name
+    shown: dict[str, list[str]] = {}  # parts of several calls may have the same name
     for key, detail in details.items():
         if key.endswith(_COUNT):
             shown.setdefault(_describe_count(key, int(after.get(key) or 0), int(before.get(key) or 0), function), [])
@@ -388,8 +391,8 @@ def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interru
         "headline": write_headline(comparison, results, interrupted),
         "interrupted": interrupted,
         "changed_statements": comparison.selection.patch.count,
-        "examined_statements": comparison.selection.patch.examined(),
-        "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.unexamined()],
+        "examined_statements": comparison.selection.patch.count_examined(),
+        "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.find_unexamined()],
         "boundaries": [_to_data(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.selection.left_out.items()},
     }
@@ -451,8 +454,10 @@ def _to_data(item: BoundaryDiff) -> dict[str, Any]:
 
 
 def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Return a comparison as data for a page: a headline, and a row for each boundary that differs or that is new and
-    breaks a law."""
+    """Return a comparison as data for a page: a headline, and rows of boundaries.
+
+    There is a row for each boundary that differs, or that is new and breaks a law.
+    """
     rows = []
     for item in (each for each in results if each.judgement):
         details = [pair for each in item.differences for pair in each.details.items() if pair[1]]
@@ -492,7 +497,7 @@ def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None
     if content is None or not content.keys() <= set(KINDS):
         raise SentinelError(f"{file} has other content; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
-    # An interrupted comparison does not replace a complete one of the same pair.
+    # An interrupted comparison does not replace a complete comparison of the same pair.
     there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})
     write_atomically(file, json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 

@@ -1,4 +1,4 @@
-"""The result of comparing one boundary at two revisions."""
+"""Hold the result of comparing one boundary at two revisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Difference:
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
-    :ivar slip: the kind of programming error, if a side raises it: :func:`sentinel.worker.slips.slip`.
+    :ivar programming_error: the name of the exception if a mistake in one side's own code raises it; see
+        :func:`sentinel.worker.attribution.programming_error`.
     """
 
     symptom: str
@@ -29,7 +30,7 @@ class Difference:
     details: Mapping[str, str]
     double: Mapping[str, Mapping[str, Any]] | None = None
     recipes: tuple[str, ...] = ()
-    slip: str = ""
+    programming_error: str = ""
 
     @property
     def confirmed(self) -> bool:
@@ -55,7 +56,7 @@ class Broken:
     came: bool = False
 
 
-#: The law that a revision breaks if it cannot be called and the other revision can.
+#: Stands for the law that a revision breaks if it cannot be called and the other revision can.
 ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract returns"
 
 
@@ -105,9 +106,11 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """Return ``worse`` or ``better`` if laws or known bugs decide; ``other`` if the numbers differ; ``beside`` if
-        only values outside the contract differ; empty if nothing differs. One worse symptom makes a boundary worse,
-        whatever else is better."""
+        """Whether the change is ``worse`` or ``better``, by laws and known bugs. One worse symptom makes it worse.
+
+        It is ``other`` if only numbers differ, ``beside`` if only values outside the contract differ, and empty if
+        nothing differs.
+        """
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         worse = worse or bool(self.lost)
         if worse or better:

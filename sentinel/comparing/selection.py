@@ -1,4 +1,4 @@
-"""Selects the boundaries that changed code can influence, from the text of both revisions. Nothing runs here."""
+"""Select the boundaries that changed code can influence, from the text of both revisions. No code runs."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from sentinel.search.coverage import CheckoutTrees
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 
-#: A definition that differs: its place, and the definition at each revision.
+#: A changed definition: (its place, the definition at the base, the definition at the head).
 Change = tuple[Place, Unit | None, Unit | None]
 
-#: Callers of a removed function that are named.
+#: The most callers of a removed function that are named.
 _CALLERS = 3
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A boundary, the result as far as the text decides it, and the changed definitions that it reaches.
+    """A boundary with the changed definitions that it reaches, and its result if the text decides it.
 
-    The state of the result is empty if both revisions have to be called.
+    The state of the result is empty if both revisions must be called.
     """
 
     subject: Subject
@@ -123,15 +123,15 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return why the later checkout omits a file of the earlier one; None if the file is read, or is not there.
+        """Return why the head omits a file of the base; None if the file is read, or does not exist.
 
-        Empty if the file is in the checkout and its definitions cannot be read: it does not parse, or is a link. Then
-        its import tells what is wrong.
+        Empty if the file is in the checkout but cannot be parsed or is a link; then the error of its import is
+        reported.
         """
         omitted = next((item.reason for item in self.checkouts[AFTER].left_out if item.path == file), "")
         code = self.codes[AFTER]
         blob = code.files(self.trees[AFTER]).get(file)
-        there = (self.checkouts[AFTER].path / file).is_file()  # through a link that stays in the checkout, too
+        there = (self.checkouts[AFTER].path / file).is_file()  # this includes links that stay in the checkout
         if not omitted and (not there or (blob is not None and code.parses(blob))):
             return None
         return omitted
@@ -142,7 +142,7 @@ class Selection:
         """Judge a boundary that only one revision has."""
         units = [self._unit(side, each.definition) for side, each in sides.items() if each.definition is not None]
         if len(units) == 2 and units[0] is not None and units[0].like(units[1]):
-            lacking = OTHER[there]  # the function is unchanged, and a name that its adapter uses is missing
+            lacking = OTHER[there]  # the function is unchanged, but a name that its adapter uses is missing
             reason = f"{lacking}: not in this version: the checkout has no {sides[lacking].lacks}"
             lost = f"it can no longer be called: {sides[AFTER].lacks} is removed" if lacking == AFTER else ""
             return replace(result, state="not compared", reason=reason, lost=lost)
@@ -156,8 +156,7 @@ class Selection:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
-        """Return the subject with its new place, if the later revision has a function of this name and nearly this
-        body elsewhere."""
+        """Return the subject with its new path if the function has moved with nearly the same body."""
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
         if lack is None or not lack.moved:
@@ -185,7 +184,7 @@ class Selection:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
     def changed_functions(self, name: str) -> list[str]:
-        """Return the dotted paths of the functions that a boundary reaches and that have other code now."""
+        """Return the dotted paths of the functions that a boundary reaches and whose code has changed."""
         return [
             f"{self.target.module_of(file)}.{path}"
             for (file, path), one, other in self.candidates[name].changed
@@ -215,7 +214,7 @@ class Selection:
         return len(reached.units)
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
-        """Yield the functions of the later revision, outside of these, that use one of these names."""
+        """Yield the functions of the head, other than these, that use one of these names."""
         code, last = self.codes[AFTER], {name.rpartition(".")[2] for name in names}
         for file, blob in code.definitions.sources(self.trees[AFTER]):
             if code.names(blob, last):
@@ -254,7 +253,7 @@ class Selection:
             if line is not None:
                 places.append(f"{file}:{line}")
             elif before[1] is None and file.endswith("/__init__.py") and f"{file[:-12]}.py" in after:
-                places.append(f"{file}:1")  # a package takes the place of a module
+                places.append(f"{file}:1")  # a package replaces a module
         return places
 
     def proves_equality(self) -> bool:
@@ -263,8 +262,7 @@ class Selection:
 
     @cached_property
     def other_changes(self) -> list[str]:
-        """List the changed functions that carry no training signal by the inventory's rule and that no boundary
-        reaches: ``file:line name``."""
+        """List changed functions that no boundary reaches and that are not signal functions: ``file:line name``."""
         if self.boundaries:
             return []
         known = self.patch.places
@@ -314,7 +312,7 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return functions of the earlier revision that name a boundary, and that the later one still has."""
+        """Return functions of the base that name a boundary, and that the head still has."""
         before, after = (self.codes[side] for side in SIDES)
         definition = self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
@@ -330,7 +328,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _alike(self, subject: Subject) -> Iterator[str]:
-        """Yield new functions that have half their lines in common with a removed boundary: it may be renamed."""
+        """Yield new functions that share half their lines with a removed boundary, which may have been renamed."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:

@@ -1,4 +1,4 @@
-"""Sessions that call two revisions: each scenario goes to both, and the law is that the numbers are equal."""
+"""Call two revisions in one session: each scenario goes to both, and the law is that the numbers are equal."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sentinel.comparing.observations import (
     violations_ahead,
 )
 from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.agreement import numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
-#: Scenarios by name, and the inputs that a boundary must be able to take.
+#: Name -> inputs of a scenario; and the inputs that a boundary must accept.
 Calls = Mapping[str, Inputs]
 Given = Sequence[str] | None
 
-#: Ranges of lines by file, watched at one side.
+#: File -> ranges of lines that are watched at one side.
 Lines = Mapping[str, Sequence[tuple[int, int]]]
 
 _SILENT = Failed("crash", "a call without an observation")
@@ -67,7 +67,7 @@ class Log:
 
 
 class OneSided(Undecidable):
-    """One revision returns from a call; the other ends its process, hangs or does not import.
+    """Raised if one revision returns from a call and the other ends its process, hangs or does not import.
 
     :ivar side: the side that does not return.
     :ivar whole: whether no call can return because the modules do not import.
@@ -79,7 +79,7 @@ class OneSided(Undecidable):
 
 
 class Ended(LawSession):
-    """The session of a process that ends while it imports the boundary's modules. Every call raises."""
+    """The session of a process that ends when it imports the boundary's modules. Every call raises."""
 
     def __init__(self, failure: Failed) -> None:
         self._failure = failure
@@ -95,10 +95,10 @@ class Ended(LawSession):
 
 
 class Pair(LawSession):
-    """Both revisions of one target. The case of a trial has the two observations.
+    """Both revisions of one target, used like one law session. The case of a trial has the two observations.
 
-    :param beside: the changed functions whose results are compared, too; None to compare only the contract's keys.
-    :param lines: by side, the lines of which it is recorded whether they ran.
+    :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
+    :param lines: by side, the lines for which the session records whether they ran.
     """
 
     def __init__(
@@ -143,13 +143,13 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Try the same values in float64 if rounding of a half precision may hide a difference.
+        """Try the same values in float64 if rounding in half precision may hide a difference.
 
-        A value that is computed in single precision even then is not a difference.
+        A value that is computed in single precision even for float64 inputs is not a difference.
         """
         if trial.violations or trial.case is None or not any(gaps(trial.case)):
             return trial
-        wide = widened(subject.contract, trial.variants)
+        wide = widen(subject.contract, trial.variants)
         if wide is None or wide[1] == "float32":
             return trial
         [again] = self.try_(subject, [(law, wide[0])], coarsest="float32")
@@ -189,8 +189,11 @@ class Pair(LawSession):
         return self._sides[side].answers(subject, calls, describe, given)
 
     def _check_ends(self, subject: Subject, calls: Calls, by_side: Mapping[str, Replies], given: Given) -> None:
-        """Raise :class:`OneSided` if one side's process ended and the other side returned. To find the scenario that
-        does it, the scenarios are repeated one by one, so a call that hangs costs two timeouts."""
+        """Raise :class:`OneSided` if one side's process ended and the other side returned.
+
+        To find the scenario that causes it, the scenarios are repeated one by one, so a call that hangs costs two
+        timeouts.
+        """
         for side in SIDES:
             answered = _select_answered(by_side[OTHER[side]])
             replies = ((name, each.refused) for name, each in by_side[side].answers.items() if name in answered)
@@ -247,8 +250,10 @@ class Pair(LawSession):
         return Trial(variants, case, violations, answer=answer)
 
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
-        """Return the differences outside the contract, without parts that change from call to call at one revision,
-        such as a clock or an address."""
+        """Return the differences outside the contract.
+
+        Parts that vary between calls at one revision, such as a clock or an address, are left out.
+        """
         steady = self.logs[subject.name].steady
         violations = [item for item in beside_stays(case, called) if steady.get(item.key, True)]
         if any(item.key not in steady for item in violations):
@@ -270,7 +275,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """One revision as both sides, to find out which functions run in the scenarios of a pair."""
+    """One revision used as both sides, to find out which functions run in the scenarios of a pair."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs, [])
@@ -286,7 +291,7 @@ class Alone(Pair):
 
 
 class Ahead(LawSession):
-    """One revision's violations of laws, without those that the other revision has on the same variants."""
+    """Returns one revision's violations of laws, without those that the other revision has on the same variants."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other

@@ -1,4 +1,4 @@
-"""Parses a file into its definitions: functions, methods, classes, fields, values and the rest of the module."""
+"""Parse a file into its definitions: functions, methods, classes, fields, values and the rest of the module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from sentinel.reports.store import file_name
 from sentinel.search import bindings
 from sentinel.search.bindings import Name, names_of, span_of, syntax_of
-from sentinel.sources.home import Home, replace_file
+from sentinel.sources.home import Home, write_atomically
 from sentinel.worker.codes import LARGEST_SOURCE
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -25,12 +25,14 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Unit:
-    """A definition: a function, a method, a class without its methods, a dataclass field, a module-level value, or the
-    rest of a module.
+    """A definition in a file.
+
+    It is a function, a method, a class without its methods, a dataclass field, a module-level value, or the rest of a
+    module.
 
     :ivar text: its source. :attr:`digest` is computed from its syntax.
     :ivar names: the names that it uses.
-    :ivar attributes: the attributes that it uses, of whatever object.
+    :ivar attributes: the attributes that it uses, on any object.
     :ivar chains: its uses of the form ``name.attribute``.
     """
 
@@ -144,7 +146,7 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
             blocks += [handler.body for handler in getattr(node, "handlers", [])]
             inner = [effect for block in blocks for effect in _effects(block, functions)]
             if inner:
-                yield node  # as a whole, because its condition matters, too
+                yield node  # included as a whole, because its condition matters too
         elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             yield node
 
@@ -195,7 +197,7 @@ def _collect(
     rest: list[ast.AST],
     fields: bool = False,
 ) -> None:
-    """Sort the statements of a module or class into units; statements that define nothing go to the rest."""
+    """Sort the statements of a module or class into units; statements that define nothing go to ``rest``."""
     for node in body:
         if isinstance(node, _DEFINITIONS):
             _put(units, _function(node, owner, lines))
@@ -243,7 +245,7 @@ _SETS = ("names", "attributes", "chains", "decorators")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Add a definition. If a name is defined twice, either definition may be in force, so both are joined."""
+    """Add a definition. If a name is defined twice, both are joined, because either may be in force."""
     before = units.get(unit.name)
     if before is not None:
         both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
@@ -296,13 +298,15 @@ def _unit(
 
 # -- a cache of parsed files on disk --
 
-#: Modules in the file, some 20 kB each; the last ones are kept.
+#: The most modules in the file, about 20 kB each; the last used are kept.
 _KEPT = 800
 
 
 class Modules(dict[str, Module]):
-    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``. Another version of this parser has its own
-    cache."""
+    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``.
+
+    Each version of this parser has its own cache.
+    """
 
     def __init__(self, target: str) -> None:
         super().__init__()
@@ -316,7 +320,7 @@ class Modules(dict[str, Module]):
 
     def __contains__(self, blob: object) -> bool:
         if not super().__contains__(blob) and blob in self._read:
-            with suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):  # a foreign line
+            with suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):  # an invalid line
                 self[str(blob)] = _module_of(json.loads(self._read.pop(str(blob))))
         return super().__contains__(blob)
 
@@ -327,7 +331,7 @@ class Modules(dict[str, Module]):
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             entries = {**self._read, **{blob: json.dumps(_listed_module(module)) for blob, module in self.items()}}
-            replace_file(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
+            write_atomically(self._file, "\n".join(f"{blob} {plain}" for blob, plain in list(entries.items())[-_KEPT:]))
         self._on_disk |= self.keys()
 
 

@@ -1,4 +1,7 @@
-"""Finds names that a binding needs and a checkout's text lacks: removed, or moved. Nothing of the checkout runs."""
+"""Find the first name that a binding needs and a checkout's text lacks, and whether it was removed or moved.
+
+No code of the checkout runs.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: The share of the longer definition's lines that a moved definition keeps.
+#: The share of the longer definition's lines that two definitions must share to count as one moved definition.
 _NEAR_IDENTICAL = 0.9
 
-#: Definitions of one name that are read at most, because a hostile checkout may have any number.
+#: The most definitions of a name that are read; a hostile checkout may have any number.
 _MOST = 20
 
 
@@ -30,7 +33,8 @@ class Absence:
     :ivar needed: the path that the adapter names.
     :ivar name: the shortest prefix of the path that is missing.
     :ivar place: the dotted path of the only definition of this name elsewhere; empty unless there is exactly one.
-    :ivar same: whether that definition has nearly the lines of the known one; None if no known revision is available.
+    :ivar same: whether that definition shares nearly all lines with the known one; None if no known revision is
+        available.
     :ivar depth: the number of names between the module and the definition.
     :ivar existed: whether an earlier commit of the mirror had it; None if that is unknown.
     """
@@ -42,10 +46,10 @@ class Absence:
     depth: int = 0
     existed: bool | None = None
 
-    def told(self, hint: str = "") -> str:
-        """Describe the missing name in one sentence.
+    def describe(self, hint: str = "") -> str:
+        """Return a sentence about the missing name.
 
-        :param hint: the worker's message, of which the suggestion after ``;`` is kept for a function.
+        :param hint: the worker's message. If a function is missing, its suggestion after ``;`` is appended.
         """
         near = f";{hint.partition(';')[2]}" if ";" in hint and self.name == self.needed else ""
         if not self.place:
@@ -65,10 +69,10 @@ class Absence:
 def absence(
     binding: Binding, checkout: Checkout, sources: Sources, older: Iterable[Checkout], option: str = ""
 ) -> Absence | None:
-    """Return the first name of a binding that the text of a checkout lacks; None if all are there.
+    """Return the first name of a binding that the text of a checkout lacks; None if it has all.
 
     :param option: an input for which the worker found no parameter.
-    :param older: checkouts at which the binding is known to work, to compare the code of a moved function with.
+    :param older: checkouts at which the binding works, to compare the code of a moved function with.
     """
     imports = (binding.names(name) for name in binding.imports)
     for group in (binding.paths, *imports, *((name,) for name in binding.requires)):
@@ -93,20 +97,22 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
             attributes = path[len(module) + 1 :].split(".") if module not in ("", path) else []
             lines = _definition(_text(file, known), attributes) if attributes else []
             if lines:
-                places = list(_places(attributes, checkout))
+                places = list(_find_definitions(attributes, checkout))
                 if len(places) != 1:
-                    return Absence(path, name, existed=_existed(name, checkout))
+                    return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
-    places = list(_places(attributes, checkout)) if names[0] == needed else []  # not of a parameter
+    places = (
+        list(_find_definitions(attributes, checkout)) if names[0] == needed else []
+    )  # parameters are not looked up elsewhere
     place = places[0][0] if len(places) == 1 else ""
-    return Absence(needed, name, place, existed=None if place else _existed(name, checkout))
+    return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))
 
 
-def _existed(name: str, checkout: Checkout) -> bool | None:
-    """Return whether the history of a checkout's commit had a module, or a name in the module that is there.
+def _existed_before(name: str, checkout: Checkout) -> bool | None:
+    """Return whether an earlier commit had a module, or had a name in a module that still exists.
 
-    None if the mirror cannot tell, and of a parameter.
+    None if the mirror cannot show it, or if the name is a parameter.
     """
     if checkout.commit is None or "(" in name:
         return None
@@ -122,7 +128,7 @@ def _existed(name: str, checkout: Checkout) -> bool | None:
         return None
 
 
-def _places(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
+def _find_definitions(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
     """Yield dotted path and lines of the definitions of nested names in a checkout."""
     count = 0
     for file in sorted(files(checkout)):

@@ -1,4 +1,4 @@
-"""Ask one checkout about recipes. Two processes answer each question, so that no answer depends on how it was asked."""
+"""Query a worker about recipes at one checkout. Two processes answer each question in different circumstances."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding
 from sentinel.worker.answers import Failed, Measured
 
-#: Seconds for one process to answer many questions. A boundary that hangs is found when it is asked alone.
+#: Seconds for one process to answer many questions. If it takes longer, each question gets a process of its own.
 _ALL_TOGETHER = 20.0
 
 
 @dataclass(frozen=True)
 class Question:
-    """A recipe, and what the catalog has for it. ``law`` decides if the recipe has no expected values."""
+    """A recipe with its adapter and contract. ``law`` decides if the recipe has no expected values."""
 
     recipe: Recipe
     adapter: Adapter
@@ -47,7 +47,7 @@ class Question:
 
     @cached_property
     def request(self) -> Mapping[str, Any]:
-        """Return the request that a worker answers."""
+        """The request that is sent to a worker."""
         recipe, contract = self.recipe, self.contract
         return {
             "boundary": recipe.boundary,
@@ -62,14 +62,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answers:
-    """What two processes answered to one question.
+    """The answers of two processes to one question.
 
     :ivar first: the answer that is judged.
-    :ivar second: the second process's observation, under the recipe's names; None if there is none.
-    :ivar agree: whether both observations are equal to the last bit.
-    :ivar refusal: why the second process gave no observation; empty if it did, or was not asked.
-    :ivar reordered: whether the same rows in another order had the same results, in that order.
-    :ivar seconds: this question's share of the time for which a process answered several.
+    :ivar second: the second process's observation, under the recipe's variant names; None if there is none.
+    :ivar agree: whether both observations are equal bit by bit.
+    :ivar refusal: why the second process returned no observation; empty if it did, or was not asked.
+    :ivar reordered: whether permuted rows gave equally permuted results.
+    :ivar seconds: this question's share of the time, if a process answered several.
     """
 
     first: Measured | Failed
@@ -81,14 +81,14 @@ class Answers:
 
 
 def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
-    """Ask a question in a process of its own, and once more in another one if there was an observation."""
+    """Ask a question in a process of its own and, if that returns an observation, once more in another process."""
     boundary = question.recipe.boundary
     first = loaded.probe(boundary, question.request)
     if not repeat or isinstance(first, Failed):
         return Answers(first)
     repetition = Repetition(question.request, question.contract)
     second = loaded.probe(boundary, repetition.request)
-    if isinstance(second, Failed) and repetition.reordered:  # a boundary may honestly refuse another order of rows
+    if isinstance(second, Failed) and repetition.reordered:  # a boundary may reject another order of rows
         repetition = Repetition(question.request)
         second = loaded.probe(boundary, repetition.request)
     if isinstance(second, Failed):
@@ -97,14 +97,14 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 
 
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
-    """Ask many questions in one process, and in a second one in the opposite order and with another seed.
+    """Ask many questions in one process, and again in a second process in the opposite order and with another seed.
 
-    No question comes after the same others in both processes, so an effect of one question on another one shows. A
-    question has no answers here if the two disagree or a process ended early: it has to be asked alone.
+    So no question follows the same others in both processes, and an effect of one question on another shows. The result
+    of a question is None if the two processes disagree or one ended early; it must then be repeated alone.
     """
     began = time.monotonic()
     results: list[Answers | None] = [None] * len(questions)
-    indices = _without_a_middle(
+    indices = _drop_middles(
         [i for i, question in enumerate(questions) if loaded.hangs.failure(question.recipe.boundary) is None], questions
     )
     repetitions = [Repetition(questions[i].request, questions[i].contract) for i in indices]
@@ -126,10 +126,10 @@ def _compare(first: Measured, second: Measured, repetition: Repetition) -> Answe
     return Answers(first, restored, same(first.observation, restored), reordered=reordered)
 
 
-def _without_a_middle(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:
-    """Drop the middle one of an odd number of questions about a boundary.
+def _drop_middles(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:
+    """Drop the middle question of each boundary that has an odd number of them.
 
-    As many of them come before it in either order, so a boundary that counts its calls would answer it the same twice.
+    It has as many predecessors in either order, so a boundary that counts its calls would return the same result twice.
     """
     of_boundary: dict[str, list[int]] = {}
     for index in indices:

@@ -17,7 +17,7 @@ from sentinel.worker.answers import Failed, Reply
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and what it rests on. ``outcome`` has what the law measured besides, or why it could not."""
+    """A verdict with its comparisons. ``outcome`` includes what the law measured, or why it could not."""
 
     verdict: Verdict
     outcome: Measurement | Failure
@@ -25,7 +25,7 @@ class Judgement:
 
 
 def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, references: References) -> Judgement:
-    """Judge an outcome by the recipe's expected values, or by its law."""
+    """Return the verdict about an outcome: by the recipe's expected values, or by its law."""
     if isinstance(outcome, Failure):
         return Judgement(verdicts.of_failure(outcome), outcome)
     law, contract = question.law, question.contract
@@ -40,26 +40,26 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
         if isinstance(case, Failure):
             return Judgement(verdicts.of_failure(case), case)
         effects = case.effects
-        outcome = replace(outcome, observation=case.observation, questions=None)  # a session does not report them
+        outcome = replace(outcome, observation=case.observation, questions=None)  # sessions do not trace lookups
     verdict, comparisons = _compare(question, outcome, effects)
     return Judgement(verdict, outcome, comparisons)
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Check a verdict against the second process's answer. The verdict is `unsteady` if that leads to another one."""
+    """Check a verdict against the second process's answer; return ``unsteady`` if that leads to another verdict."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement
     if answers.second is None:
-        if not answers.refusal:  # it was not asked
+        if not answers.refusal:  # no second answer was requested
             return judgement
-        return replace(judgement, verdict=_unsteady(f"there was no answer: {answers.refusal}"))
+        return replace(judgement, verdict=_unsteady(f"the boundary returned no answer: {answers.refusal}"))
     measured = replace(measured, reordered=answers.reordered)
     if answers.agree:
         return replace(judgement, outcome=replace(measured, repeated="same values"))
     other, _ = _compare(question, replace(measured, observation=answers.second))
     if other.name != judgement.verdict.name:
-        verdict = _unsteady(f"the values were others, and would be {other.name}: {other.reason}")
+        verdict = _unsteady(f"the values differed and would be {other.name}: {other.reason}")
         return replace(judgement, verdict=verdict, outcome=measured)
     return replace(judgement, outcome=replace(measured, repeated="same verdict"))
 
@@ -78,7 +78,7 @@ def _unsteady(what: str) -> Verdict:
 
 
 def _consult(question: Question, references: References) -> Observation | Failure:
-    """Ask the contract's reference for the recipe's variants."""
+    """Return the values of the contract's oracle for the recipe's variants."""
     calls = {name: {"inputs": dict(inputs)} for name, inputs in question.recipe.variants.items()}
     reply = references.consult({**question.request, "calls": calls})
     replies = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
@@ -90,10 +90,10 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Measure what a probe does not report: the side effects of a call, and the answer of the boundary's twin."""
+    """Measure what a probe does not report: the side effects of a call, and the result of the second implementation."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
-        return Failure("law", f"the adapter names no twin of {recipe.boundary}")
+        return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")
     subject = Subject(binding, question.contract, (law,), str(question.adapter.file))
     session = LawSession(loaded.alive, references, hangs=loaded.hangs)
     try:
@@ -103,5 +103,5 @@ def _case_of(question: Question, law: Law, loaded: Loaded, references: Reference
     finally:
         session.close()
     if trial.case is None:
-        return Failure("raised" if trial.refused else "law", trial.refused or trial.silent)
+        return Failure("raised" if trial.refused else "law", trial.refused or trial.inapplicable)
     return trial.case

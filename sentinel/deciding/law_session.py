@@ -1,4 +1,4 @@
-"""Try scenarios in a session of one target at one ref, and let laws judge them."""
+"""Call a boundary on scenarios in a session of one target at one ref, and let laws judge the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class References:
-    """Sessions that compute contracts' references, one for each thread that asks at the same time.
+    """Sessions that compute the values of contracts' oracles, one for each thread that uses them at the same time.
 
     They never run a target's code, so calls cannot affect each other, and all searches of a run share them.
     """
@@ -43,7 +43,7 @@ class References:
                 session.send(request)
                 answer = session.receive()
             except BaseException:
-                session.close()  # a late answer would be taken for that of the next call
+                session.close()  # a late answer would be read as the answer to the next call
                 raise
             if not session.dead:
                 self._idle.append(session)
@@ -78,7 +78,10 @@ class Hangs:
         self._reasons: dict[str, str] = {}
 
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
-        """Note a boundary that hung; with ``imported``, all boundaries of its module, because importing it hung."""
+        """Record a boundary that hung.
+
+        With ``imported``, its import hung, so all boundaries of its module are recorded.
+        """
         names = boundary.split(".")
         end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
         self._reasons.setdefault(".".join(names[:end]) if imported else boundary, reason)
@@ -87,7 +90,7 @@ class Hangs:
         """Return why a boundary is not called again; None if it has not hung."""
         for path, reason in self._reasons.items():
             if f"{boundary}.".startswith(f"{path}."):
-                return Failed("timeout", f"it hangs, and is not called again in this run: {reason}")
+                return Failed("timeout", f"it hung before and is not called again in this run: {reason}")
         return None
 
 
@@ -112,7 +115,7 @@ class Subject:
 
     @property
     def scenario_inputs(self) -> list[str]:
-        """The drawn inputs, which the boundary must be able to take."""
+        """The names of the drawn inputs, which the boundary must accept."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
         )
@@ -124,9 +127,9 @@ class Trial:
 
     :ivar variants: the scenario's variants; the first is the scenario itself.
     :ivar case: the case that the law judged; None if it judged none.
-    :ivar silent: why the law does not apply to the scenario; empty if it does.
+    :ivar inapplicable: why the law does not apply to the scenario; empty if it does.
     :ivar answered: whether at least one call returned an observation.
-    :ivar refused: the exception of a call; empty if none raised. An exception is no silent bug.
+    :ivar refused: the exception of a call; empty if none raised. It is not a violation, because users see exceptions.
     :ivar refusal: the kind of that failure (``raised``, ``drift``, ``crash``, ...).
     :ivar unknown_input: the input for which the boundary has no parameter at this revision, if that is why it failed.
     """
@@ -134,7 +137,7 @@ class Trial:
     variants: Mapping[str, Inputs]
     case: Case | None = None
     violations: tuple[Violation, ...] = ()
-    silent: str = ""
+    inapplicable: str = ""
     refused: str = ""
     refusal: Kind | Literal[""] = ""
     unknown_input: str = ""
@@ -142,9 +145,9 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer has besides observations: nothing (False), the functions that ran (True), each line with the line that
-#: ran before it (``lines``), or the values that the boundary and the functions under ``beside`` return, with those of
-#: some ``lines`` that ran.
+#: What an answer contains in addition to observations. False: nothing. True: the functions that ran. ``lines``: each
+#: line with the line that ran before it. A mapping: the values returned by the boundary and by the functions listed
+#: under ``beside``, and which of the given ``lines`` ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
 #: Key among the inputs of a call for options of the framework's own configuration, which override the adapter's.
@@ -155,11 +158,12 @@ Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """Tries scenarios in a session, and starts a new session if a call ends it.
+    """Calls a boundary in a session, and starts a new session if a call ends it.
 
-    Methods raise :class:`Undecidable` if the boundary cannot be called here at all, or if a reference fails.
+    Methods raise :class:`Undecidable` if the boundary cannot be called at this revision, or if the oracle fails.
 
     :param target: returns the target process.
+    :param references: the oracle's sessions.
     :param explain: adds advice for the user to a failure of the worker.
     :param hangs: the boundaries of this revision that hung.
     """
@@ -192,11 +196,12 @@ class LawSession:
         coarsest: str = "",
         scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
-        """Call the boundary on the variants of every plan, and let each law judge its own variants.
+        """Call the boundary on the variants of every plan, and return each law's result on its own variants.
 
         Variants that are the same object are called once, because nearly all plans contain the scenario itself.
 
-        :param scenario_inputs: the inputs that the boundary must be able to take; None for those that a search draws.
+        :param coarsest: the coarsest float dtype of the original scenario, if the plans are in float64.
+        :param scenario_inputs: the inputs that the boundary must accept; None for those that a search draws.
         """
         if not plans:
             return []
@@ -211,7 +216,7 @@ class LawSession:
                 name = names[-1][variant] = call_names.setdefault((id(inputs), twin), f"{len(call_names)}")
                 boundary = subject.binding.twins[0] if twin else None
                 call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
-                call["watch"] |= law.watches  # a watched call answers what any other does
+                call["watch"] |= law.watches  # watching does not change the observation
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
@@ -221,9 +226,9 @@ class LawSession:
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
-        """Return the boundary's observation of each of these inputs.
+        """Return the boundary's observation for each call's inputs.
 
-        :raises Undecidable: if a call has none.
+        :raises Undecidable: if a call returns no observation.
         """
         return _observations(self.answers(subject, calls, scenario_inputs=scenario_inputs))
 
@@ -242,14 +247,14 @@ class LawSession:
         return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
-        """Return the reference's observation of each of these inputs.
+        """Return the oracle's observation for each call's inputs.
 
-        :raises Undecidable: if it has no answer to one.
+        :raises Undecidable: if the oracle returns none for a call.
         """
         return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Return the reference's replies to these calls. A reply may be that it has no answer."""
+        """Return the oracle's replies to these calls. A reply may be a reason instead of an observation."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 
@@ -257,7 +262,7 @@ class LawSession:
         """Return where the worker found the boundary, without calling it."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
-            raise Undecidable(Failed("crash", "the session does not say where it found the boundary"))
+            raise Undecidable(Failed("crash", "the session did not report where it found the boundary"))
         return claim
 
     def _ask(
@@ -274,7 +279,7 @@ class LawSession:
         try:
             return self._exchange({**request, "describe": describe}, calls, consultations)
         except BaseException:
-            self.close()  # a late answer would be taken for that of the next call
+            self.close()  # a late answer would be read as the answer to the next call
             raise
 
     def _exchange(
@@ -293,7 +298,7 @@ class LawSession:
             if self._session.hangs:
                 self._hangs.note(request["boundary"], self._session.dead)
                 raise Undecidable(Failed("timeout", f"it hangs: {self._session.dead}"))
-            down = Failed("crash", f"it brought the session down: {self._session.dead}")
+            down = Failed("crash", f"it ended the session: {self._session.dead}")
             answer = Replies({name: Reply(refused=down) for name in calls})
         return answer, reference
 
@@ -305,7 +310,7 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A session that records the jumps of all its calls.
+    """A law session that records the line jumps of all its calls.
 
     :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
     """
@@ -331,7 +336,10 @@ class LineSession(LawSession):
 
 
 def _observations(answer: Replies) -> dict[str, Any]:
-    """:raises Undecidable: where a call has no observation."""
+    """Return the observation of each call.
+
+    :raises Undecidable: if a call has no observation.
+    """
     for call in answer.answers.values():
         if call.observation is None:
             raise Undecidable(call.refused or Failed("raised", call.silent))
@@ -380,17 +388,17 @@ def _look(
             reason = f"the oracle failed: {reply.refused.reason}"
             raise Undecidable(replace(reply.refused, kind="harness", reason=reason))
         if reply.observation is None:
-            return Trial(variants, silent=reply.silent, answered=answered)
+            return Trial(variants, inapplicable=reply.silent, answered=answered)
         oracle[variant] = reply.observation
     case = Case(variants, observation, oracle or None, contract, effects, coarsest)
     try:
         return Trial(variants, case, tuple(law.violations(case)), answer=answer, answered=answered)
     except DoesNotApply as error:
-        return Trial(variants, silent=str(error), answered=answered)
+        return Trial(variants, inapplicable=str(error), answered=answered)
 
 
-def widened(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Return the variants in float64 and their coarsest dtype, or None if every float is float64 already.
+def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
+    """Return the variants in float64 with their coarsest original dtype, or None if all floats are float64.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` is another number in float64.
     """

@@ -1,4 +1,4 @@
-"""A target whose code a search can call."""
+"""A target whose boundaries a search can call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from sentinel.worker.answers import Failed
 
 @dataclass(frozen=True)
 class OpenTarget:
-    """One target at one ref, ready for a search; ``adapter`` is the digest of its file.
+    """One target at one ref, ready for a search.
 
+    :ivar adapter: the digest of the adapter.
     :ivar load: imports a binding's modules once; returns the failure if that ends the process.
     """
 

@@ -16,7 +16,7 @@ VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavail
 #: The verdicts that decide nothing and so do not support the claim that nothing is wrong.
 UNDECIDED = ("inconclusive", "unavailable")
 
-#: Reasons for a missing measurement, or for one that decides nothing. The schema of evidence lists the same.
+#: Reasons for a missing measurement, or for one that decides nothing. The evidence schema lists the same.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
 
 #: variant name -> observation key -> value. A scenario without variants has the one variant ``""``.
@@ -152,6 +152,12 @@ class Decision:
     adapter: str = ""
     subject: str = ""
     seconds: float = 0.0
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """The function that was called, if it is known."""
+        source = self.measurement or self.failure
+        return source.provenance if source else None
 
     @property
     def law_alone(self) -> bool:

@@ -1,4 +1,4 @@
-"""The processes of a run: one zygote per Python, one target process per checkout, one oracle process per target."""
+"""Manage the processes of a run: a preloader per Python, a process per checkout, an oracle process per target."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker.answers import Failed, Measured
-from sentinel.worker.client import Options, Places, TargetProcess, WorkerError, Zygote, flags
+from sentinel.worker.client import Options, Places, Preloader, TargetProcess, WorkerError, flags
 
 _Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
-    """Starts each process when it is first needed and keeps it. Safe to use from any thread.
+    """Starts each process when it is first needed and keeps it. Methods may be called from any thread.
 
+    :param options: the options of all processes.
     :param options_for: target -> its own options (``--sentinel-python``).
     """
 
@@ -38,7 +39,7 @@ class Processes:
         self._catalog = catalog
         self._options = options
         self._options_for = dict(options_for or {})
-        self._zygotes: dict[str | None, Zygote] = {}
+        self._preloaders: dict[str | None, Preloader] = {}
         self._loaded: dict[tuple[str, Ref], Loaded] = {}
         self._hangs: dict[tuple[str, Ref], Hangs] = {}
         self._oracles: dict[str, TargetProcess] = {}
@@ -50,41 +51,41 @@ class Processes:
         # Starting a process may wait until torch is imported; :meth:`close` must not wait for that.
         self._making = Lock()
 
-    def zygote(self, target: str, targets: Iterable[str] = ()) -> Zygote:
-        """Return the zygote of a target's Python. A new one also preloads the packages of ``targets``."""
+    def preloader(self, target: str, targets: Iterable[str] = ()) -> Preloader:
+        """Return the preloader of a target's Python. A new one also preloads the packages of ``targets``."""
         options = self._options_for.get(target, self._options)
         with self._lock:
             if self._closed:
-                raise WorkerError("the run has ended")  # else a job under way would start another worker
-            if options.python not in self._zygotes:
+                raise WorkerError("the run has ended")  # a running job must not start another worker
+            if options.python not in self._preloaders:
                 names = dict.fromkeys([*targets, target])
                 preload = [name for item in names for name in self._catalog.adapters[item].target.preload]
-                self._zygotes[options.python] = Zygote(options, preload, contained_places(self._catalog, preload))
-            return self._zygotes[options.python]
+                self._preloaders[options.python] = Preloader(options, preload, contained_places(self._catalog, preload))
+            return self._preloaders[options.python]
 
     def environment(self, target: str) -> Environment:
         """Return the environment of a target's probes."""
         options = self._options_for.get(target, self._options)
         preload = self._catalog.adapters[target].target.preload
-        zygote = self.zygote(target)
-        hello = zygote.require(preload)
+        preloader = self.preloader(target)
+        hello = preloader.require(preload)
         words = {name: hello[name] for name in ("python", "torch", "numpy", "platform")}
         versions = {name: hello["packages"].get(name) for name in preload if "." not in name}
         packages = {name: version for name, version in versions.items() if version}
-        return Environment(**words, device=options.device, sandbox=zygote.sandbox, flags=flags(), packages=packages)
+        return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return a failure. If an import failed, its reason also names the missing packages of the target."""
+        """Return the failure; for a failed import, with the missing packages and how to install them."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
         wanted: list[str] = [
             name for name in preload if name not in there and "." not in name
-        ]  # what is torch's own is there
+        ]  # dotted names are modules of torch, which is installed
         lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
             return failure
-        advice = f"{target} wants {' and '.join(lacking)}, not installed here: {_how_to_install(lacking, target)}"
+        advice = f"{target} needs {' and '.join(lacking)}, not installed here: {_how_to_install(lacking, target)}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
@@ -92,16 +93,16 @@ class Processes:
         with self._making:
             loaded = self._loaded.get((target.name, ref))
             if loaded is None:
-                zygote = self.zygote(target.name)
-                # A package that this checkout lacks (a release may ship it separately) may be a ghost.
+                preloader = self.preloader(target.name)
+                # A package that this checkout lacks may be replaced by a stub module; a release may ship it separately.
                 packages = [root.package for root in target.roots if root.path in checkout.roots]
                 loaded = Loaded(
-                    lambda: zygote.target(checkout, packages, target.ghost_versions, target.preload),
-                    lambda sources: zygote.compile(checkout, files(checkout), sources) if sources else None,
+                    lambda: preloader.target(checkout, packages, target.stub_versions, target.preload),
+                    lambda sources: preloader.compile(checkout, files(checkout), sources) if sources else None,
                     target,
                     self._catalog,
                     self._hangs.setdefault((target.name, ref), Hangs()),
-                    ahead=zygote.options.device == "cpu",
+                    ahead=preloader.options.device == "cpu",
                 )
                 with self._lock:
                     self._loaded[target.name, ref] = loaded
@@ -126,12 +127,12 @@ class Processes:
         self.discard(target, ref)
 
     def references(self, target: str) -> References:
-        """Return the sessions that compute a target's reference values."""
+        """Return the oracle's sessions for a target."""
         with self._lock:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def sources(self, target: str) -> Sources:
-        """Give what has foreign source compiled, by a target's Python."""
+        """Return the parser of untrusted source, which runs in a process with the target's Python."""
         with self._lock:
             return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
 
@@ -139,7 +140,7 @@ class Processes:
         with self._making:
             process = self._oracles.get(target)
             if process is None or process.dead is not None:
-                process = self.zygote(target).oracle()
+                process = self.preloader(target).oracle()
                 with self._lock:
                     self._oracles[target] = process
             return process
@@ -151,19 +152,19 @@ class Processes:
             loaded, self._loaded = list(self._loaded.values()), {}
             references, self._references = list(self._references.values()), {}
             oracles, self._oracles = list(self._oracles.values()), {}
-            zygotes, self._zygotes = list(self._zygotes.values()), {}
+            preloaders, self._preloaders = list(self._preloaders.values()), {}
         for sessions in references:
             sessions.close()
         for process in (*(item.process for item in loaded), *oracles):
             process.close()
-        for zygote in zygotes:
-            zygote.stop()
+        for preloader in preloaders:
+            preloader.stop()
 
 
 def _how_to_install(packages: Sequence[str], target: str) -> str:
     """Return the pip commands: the extra of Sentinel with most of these packages, then the other packages."""
     extras: dict[str, set[str]] = {}
-    with suppress(metadata.PackageNotFoundError):  # Sentinel itself is not installed as a distribution
+    with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution
         for requirement in metadata.requires("rl-sentinel") or []:
             match = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)", requirement)
             if match is not None and match[1] != "rl-sentinel":
@@ -179,9 +180,9 @@ def _how_to_install(packages: Sequence[str], target: str) -> str:
 
 
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
-    """Return the files of a catalog that strictly contained processes may read, and those that are hidden.
+    """Return the files that contained processes may read, and the folders that are hidden from them.
 
-    :param packages: what targets preload; of editable installs, these alone are mounted.
+    :param packages: packages that the targets preload; of editable installs, only these are mounted.
     """
     contracts = [Path(contract.file) for contract in catalog.contracts.values()]
     files = (*catalog.adapter_files.values(), *contracts)
@@ -195,7 +196,7 @@ def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
 
 
 def _package_of(file: Path) -> Path:
-    """Return the top package of an adapter or contract, or the file itself if it is in no package."""
+    """Return the outermost package of an adapter or contract, or the file itself if it is not in a package."""
     place = file
     while (place.parent / "__init__.py").is_file():
         place = place.parent
@@ -203,7 +204,7 @@ def _package_of(file: Path) -> Path:
 
 
 class Loaded:
-    """A target process and its imports so far. A process that an import ended is replaced."""
+    """A target process and its imports so far. If an import ends the process, it is replaced."""
 
     def __init__(
         self,
@@ -214,7 +215,8 @@ class Loaded:
         hangs: Hangs,
         ahead: bool = True,
     ) -> None:
-        """:param keep: called with the files that had to be compiled.
+        """:param fork: starts a target process.
+        :param keep: called with the files that were compiled.
         :param hangs: the boundaries of this revision that hung; they outlive this process.
         :param ahead: whether modules are imported before probes are forked. A module that initialises the GPU at import
             leaves a process whose forks cannot use the GPU, so on a GPU each probe imports for itself.
@@ -241,7 +243,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Use the new places of moved names in every later call."""
+        """Use the new paths of moved names in every later call."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -259,7 +261,7 @@ class Loaded:
         return self.process
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process. Empty if the process ended before it had answered all of them."""
+        """Run several probes in one process. Return an empty sequence if the process ended before it returned all."""
         for request in requests:
             self.load(request["boundary"], request["contract"], request["contract_file"])
         return self.alive().probes(requests, timeout)
@@ -271,7 +273,8 @@ class Loaded:
             return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
-            # Another ref's code may have killed the zygote and this process with it. A second crash is the boundary's.
+            # Code of another ref may have killed the preloader and this process. If it crashes again, the boundary did
+            # it.
             self.process = self._fork()
             answer = self.process.probe(request)
         if isinstance(answer, Failed) and answer.kind == "timeout":

@@ -1,4 +1,4 @@
-"""Check a worker's answer against its checkout: was the measured function loaded from it, and is its file unchanged?
+"""Check a worker's answer against its checkout: the measured function must be loaded from it, from an unchanged file.
 
 A path that a worker names is never opened, and a checkout's source is parsed in a contained process only. The evidence
 names the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what that proves.
@@ -19,18 +19,19 @@ from sentinel.worker import codes, versions
 from sentinel.worker.answers import Claim, Failed, Measured
 from sentinel.worker.client import TargetProcess
 
-#: Seconds for parsing one file, which is twenty times what the largest module of a framework takes.
+#: Seconds for parsing one file: twenty times the time for the largest module of a framework.
 _PATIENCE = 20.0
 
-#: Descriptions of sources that are kept, the last ones used.
+#: The number of parsed sources that are kept, the last used.
 _MOST_KNOWN = 256
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """What a source defines; see :func:`sentinel.worker.codes.describe`.
+    """The names and functions that a source defines; see :func:`sentinel.worker.codes.describe`.
 
     :ivar spans: first line -> last line of each function.
+    :ivar names: the defined names, with imports as ``name=origin``.
     :ivar parses: whether the target's Python can parse it.
     """
 
@@ -40,20 +41,20 @@ class Definitions:
 
 
 class Sources:
-    """Describes sources of a checkout in a contained process, and caches the descriptions."""
+    """Parses sources of a checkout in a contained process, and caches the results."""
 
     def __init__(self, process: Callable[[], TargetProcess]) -> None:
         self._process = process
         self._outcomes: dict[bytes, Definitions | Failed] = {}
 
     def describe(self, source: bytes) -> Definitions:
-        """Return what a source defines.
+        """Return the definitions of a source.
 
-        :raises NotProvenError: if the process gives no answer.
+        :raises NotProvenError: if the process returns no result.
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # asking again would cost as much
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # a second try would take as long
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -63,7 +64,7 @@ class Sources:
 
     def _ask(self, source: bytes) -> Definitions | Failed:
         answer = self._process().describe(source, _PATIENCE)
-        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # perhaps because of another process
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # another process may have caused it
             answer = self._process().describe(source, _PATIENCE)
         if isinstance(answer, Failed):
             return answer
@@ -71,7 +72,7 @@ class Sources:
 
 
 class NotProvenError(Exception):
-    """The worker measured code that is not the checkout's, or its claim about the code cannot be checked."""
+    """Raised if the measured code is not the checkout's, or if the worker's claim about it cannot be checked."""
 
 
 def read_answer(
@@ -88,9 +89,9 @@ def read_answer(
 
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
-    """Check that the claimed module and file belong to the checkout and that the file is unchanged.
+    """Return the provenance of the measured function after checking the worker's claim.
 
-    :raises NotProvenError: if the code was loaded from elsewhere, or the file was changed after checkout.
+    :raises NotProvenError: if the code was loaded from elsewhere, or its file was changed after the checkout was made.
     """
     blobs = files(checkout)
     names = [_name(file, checkout) for file in (claim.module_file, claim.file)]
@@ -115,13 +116,13 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Turn a worker's failure into a decided one. The kind changes if the checkout's text contradicts it.
+    """Return the failure of a worker with a checked kind; the kind changes if the checkout's text contradicts it.
 
     :param requires: the names that the question needs, all of them.
-    :param paths: dotted paths of the boundary, of which it needs one.
+    :param paths: dotted paths of the boundary, of which one suffices.
     """
     kind, reason = failure.kind, failure.reason
-    # If the boundary was found, the adapter reported a missing option or estimator. No text can confirm that.
+    # If the boundary was found, the adapter reported a missing option or estimator, which the text cannot confirm.
     if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
@@ -133,8 +134,11 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if the file cannot be parsed by this Python, uses a newer standard-library name, or imports the
-    missing name from the given package."""
+    """Return True if the file needs another Python or another version of a package.
+
+    That is so if this Python cannot parse it, or if it uses a newer standard-library name, or imports the missing name
+    from the given package.
+    """
     name = _name(failure.place, checkout)
     content = content_of(name, checkout) if name else b""
     if not content or versions.names_newer(content):
@@ -145,8 +149,10 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
-    """Return True if the checkout's text defines a dotted path: a module, a name in a module, or a class field;
-    with ``(parameter)`` at the end, a parameter. Inherited names are not found.
+    """Return True if the checkout's text defines a dotted path.
+
+    The path is a module, a name in a module, a class field, or with ``(parameter)`` at the end a parameter. Inherited
+    names are not found.
 
     :param trail: paths that led here through imports, which are not followed again.
     """

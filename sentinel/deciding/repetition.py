@@ -1,7 +1,7 @@
-"""Repeats a question in another process, so that the answer cannot depend on how it is put.
+"""Repeat a question in another process, under different circumstances that must not matter.
 
 The repetition uses another seed, another order of the variants, and random names for them. If the contract's rows are a
-set, each variant is also tried with its rows in a random order, which is an equivalent scenario without known numbers.
+set, each variant is also tried with its rows in a random order, which is an equivalent scenario.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answer questions: open the checkout, ask the worker, judge its answers. Several checkouts at a time."""
+"""Decide jobs: open the checkout, query the worker, judge its answers; several checkouts at a time."""
 
 from __future__ import annotations
 
@@ -41,34 +41,38 @@ def runner_of(
     store: MirrorStore | None = None,
     opened: OpenCheckout | None = None,
 ) -> Runner:
-    """Make a runner that honours every setting. ``opened`` replaces the settings' way to a checkout."""
+    """Return a runner with the user's settings.
+
+    :param store: the mirrors; None for the default store.
+    :param opened: replaces the settings' way to open checkouts.
+    """
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
     return Runner(catalog, opened or opener(settings, tell, store), Options(), options_for)
 
 
 @dataclass(frozen=True)
 class Job:
-    """One question: what is this recipe's verdict at this ref? ``expect`` is what the pin expects, or None."""
+    """One question: what is this recipe's verdict at this ref? ``expect`` is the pin's verdict, or None."""
 
     recipe: Recipe
     ref: Ref
     expect: str | None = None
 
 
-#: What tells the jobs of a run apart.
+#: Identifies a job in a run: bug id, file, ref.
 _Key = tuple[str, str, Ref]
 
-#: Questions that one process answers, at most.
+#: The most questions in one process.
 _TOGETHER = 32
 
-#: Pins whose checkouts are opened to read the definition of a function that a revision lacks, at most.
+#: The most pins whose checkouts are opened to read the code of a function that a revision lacks.
 _KNOWN = 3
 
 
 class Runner:
-    """Answers jobs. Create one for a run and :meth:`close` it at the end.
+    """Decides jobs. Create one for a run and :meth:`close` it at the end.
 
-    :param options: how probes run; ``options_for`` has other options of single targets (``--sentinel-python``).
+    :param options: how probes run; ``options_for`` has other options for single targets (``--sentinel-python``).
     :param repeat: whether two processes answer each question: see :mod:`sentinel.deciding.repetition`.
     """
 
@@ -89,14 +93,17 @@ class Runner:
         self._closed = False
 
     def start(self, targets: Iterable[str]) -> None:
-        """Begin to load torch and the packages that these targets use. Returns at once."""
+        """Start to import torch and the packages of these targets, without waiting."""
         for name in targets:
-            self._processes.zygote(name, targets).start()
+            self._processes.preloader(name, targets).start()
 
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def plan(self, jobs: Sequence[Job]) -> None:
-        """Decide these jobs ahead of :meth:`decide`, in their order, with one thread per core and checkout."""
+        """Decide these jobs before :meth:`decide` is called, in order, with at most one thread per core.
+
+        Each checkout has one thread.
+        """
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
             groups.setdefault((job.recipe.target, job.ref), []).append(job)
@@ -112,7 +119,7 @@ class Runner:
         return promise.result() if promise is not None else self._decide(job)
 
     def _decide_group(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        """Keep these promises, which are about one checkout."""
+        """Decide the jobs of one checkout and fulfil their promises."""
         together: dict[_Key, tuple[Checkout, Answers]] = {}
         for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
@@ -134,12 +141,12 @@ class Runner:
             self._processes.environment(target.name)
             checkout = self._open_checkout(target, ref, questions[0].pull)
             answers = ask_together(self._processes.loaded(target, ref, checkout), questions)
-        except SentinelError:  # each job meets the error when it is decided alone, and reports it
+        except SentinelError:  # each job raises the error again when it is decided alone
             return {}
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Decide one job. The arguments are there if its question was answered together with others."""
+        """Return the decision of a job. The other arguments are given if the job was part of a batch."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()
@@ -184,11 +191,11 @@ class Runner:
     def _read(
         self, question: Question, answer: Measured | Failed, checkout: Checkout, lack: Absence | None
     ) -> Measurement | Failure:
-        """Check an answer against the checkout: a measurement of its code, or a failure."""
+        """Return a checked measurement of the checkout's code, or a failure."""
         target = question.recipe.target
         outcome = read_answer(answer, checkout, self._processes.sources(target), question.recipe.requires)
         if lack is not None and isinstance(answer, Failed):
-            outcome = Failure("drift", lack.told(answer.reason), absent=True)
+            outcome = Failure("drift", lack.describe(answer.reason), absent=True)
         return self._processes.explain(target, outcome) if isinstance(outcome, Failure) else outcome
 
     def calls(self, job: Job) -> Mapping[str, Any]:
@@ -226,7 +233,7 @@ class Runner:
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
-        self._processes.hold(target, ref)  # the recipes that are planned for the same checkout may end at any moment
+        self._processes.hold(target, ref)  # planned recipes of the same checkout may end at any moment
         loaded = self._processes.loaded(adapter.target, ref, checkout)
 
         def load(binding: Binding) -> Failed | None:
@@ -252,7 +259,7 @@ class Runner:
         recipe = question.recipe
         binding = question.binding or Binding(recipe.boundary, recipe.contract)
         binding = replace(binding, requires=recipe.requires)
-        older = self.known(recipe.target, (recipe,))
+        older = self.checkouts_of_pins(recipe.target, (recipe,))
         return self.absence(recipe.target, binding, checkout, older, answer.unknown_input)
 
     def absence(
@@ -265,15 +272,15 @@ class Runner:
         """
         return absence(binding, checkout, self._processes.sources(target), older, option)
 
-    def known(self, target: str, recipes: Iterable[Recipe]) -> Iterator[Checkout]:
-        """Yield the checkouts of these recipes' last pins, as far as they are available here."""
+    def checkouts_of_pins(self, target: str, recipes: Iterable[Recipe]) -> Iterator[Checkout]:
+        """Yield the available checkouts of these recipes' last pins."""
         refs = (pin.ref for recipe in recipes for pin in recipe.pins[::-1])
         for ref in islice(refs, _KNOWN):
             with suppress(SentinelError):
                 yield self.checkout(target, ref)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
-        """Use the new places of moved names in every later call at a ref."""
+        """Use the new paths of moved names in every later call at a ref."""
         loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
         loaded.follow(moved, contract, self._catalog.contracts[contract].file)
 

@@ -1,4 +1,4 @@
-"""From the user's settings to what a runner needs: the options of its processes, and the way to a checkout."""
+"""Read the options of processes, and the way to checkouts, from the user's settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sentinel.targets.refs import Ref
 from sentinel.worker import interpreters
 from sentinel.worker.client import Options
 
-#: Open the checkout of a target at a ref. The last argument is the pull request to fetch if the mirror lacks the
+#: Returns the checkout of a target at a ref. The last argument is the pull request to fetch if the mirror lacks the
 #: commit. Raises :class:`~sentinel.errors.Unavailable`.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
 
-#: Run in a process of its own: torch must not be asked about CUDA in this process, nor in one that forks.
+#: Runs in a process of its own: a process that queries CUDA must not fork afterwards.
 _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 
@@ -27,7 +27,7 @@ def opener(
     tell: Progress | None = None,
     store: MirrorStore | None = None,
 ) -> OpenCheckout:
-    """Return a function that opens checkouts from the settings' forks, for the settings' interpreters."""
+    """Return a function that opens checkouts, with the user's mirrors, URLs and interpreters."""
     store = store or MirrorStore()
 
     def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:
@@ -56,5 +56,5 @@ def _gpus_of(python: str | None) -> int:
 def _require_gpu(device: str, python: str | None) -> None:
     count = _gpus_of(python)
     if int(device.partition(":")[2] or 0) >= count:
-        have = f"there {'is' if count == 1 else 'are'} {count} here" if count else "torch finds no CUDA device here"
-        raise SentinelError(f"cannot probe on {device}: {have}; leave --sentinel-device out, or write cpu")
+        have = f"this machine has {count}" if count else "torch finds no CUDA device on this machine"
+        raise SentinelError(f"cannot probe on {device}: {have}; leave --sentinel-device out, or give cpu")

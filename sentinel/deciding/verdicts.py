@@ -1,4 +1,4 @@
-"""Derives the verdict from observation and expectation. Numbers are judged nowhere else."""
+"""Derive the verdict from an observation and the expectation. Numbers are compared nowhere else."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from sentinel.recipes.addresses import parse_address
 from sentinel.values.closeness import minus, mismatch
 from sentinel.values.tolerance import Tolerance
 
-#: Kinds of failure whose cause is a revision or a Python that this machine lacks.
+#: Kinds of failure that this machine causes: it lacks the revision or the Python.
 NOT_HERE = ("ref", "python")
-#: Kinds of failure that make a ref undecidable, as opposed to errors while deciding.
+#: Kinds of failure that make a ref ``unavailable`` instead of ``inconclusive``.
 UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
 
 
 class MissingKeyError(Exception):
-    """An expected key was not observed, although the contract declares it."""
+    """Raised if an expected key was not observed although the contract declares it."""
 
 
 def of_failure(failure: Failure) -> Verdict:
@@ -31,7 +31,10 @@ def of_failure(failure: Failure) -> Verdict:
 
 
 def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Compare with both value sets: ``reproduced``, ``fixed``, or ``changed`` if neither matches."""
+    """Compare the observation with both sets of values.
+
+    The verdict is ``reproduced``, ``fixed``, or ``changed`` if neither set matches.
+    """
     addresses = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
     try:
         comparisons = tuple(_compare(recipe, address, observation) for address in addresses)
@@ -85,7 +88,9 @@ def read(address: str, observation: Observation) -> Any:
     values = [_reach(observation[variant], parsed.key.split(".")) for variant in parsed.variants]
     if _MISSING in values:
         keys = observation[parsed.variants[values.index(_MISSING)]]
-        raise MissingKeyError(f"drift: {address!r} was not observed; the boundary gave {', '.join(keys) or 'nothing'}")
+        raise MissingKeyError(
+            f"drift: {address!r} was not observed; the boundary returned {', '.join(keys) or 'nothing'}"
+        )
     if len(values) == 1:
         return values[0]
     try:
@@ -98,8 +103,10 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key of the generic contract. Keys may have dots: ``gradients.output.values`` is the
-    key ``output.values`` of ``gradients``."""
+    """Look up a dotted key of the generic contract.
+
+    Keys may contain dots: ``gradients.output.values`` is the key ``output.values`` of ``gradients``.
+    """
     if not parts:
         return value
     if isinstance(value, list) and parts[0].isdigit() and int(parts[0]) < len(value):

@@ -1,4 +1,4 @@
-"""Recipes: one YAML (or JSON) file that pins a known bug. Loading, validating, normalising."""
+"""Recipes: YAML or JSON files that each pin a known bug. This package reads, checks and normalises them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,19 @@ __all__ = [
     "recipe_files",
 ]
 
-#: What a folder of recipes is searched for.
+#: Suffixes of files that may be recipes.
 SUFFIXES = (".yaml", ".yml", ".json")
 
 
-# What reads YAML, JSON Schemas and tensors is imported only when a recipe is loaded: a pytest run that does not ask for
-# Sentinel must not pay for it.
+# YAML, JSON Schema and tensor code is imported only when a recipe is loaded, so that pytest runs without Sentinel do
+# not pay for it.
 
 
 def load_recipe(path: Path, catalog: Catalog) -> Recipe:
-    """Load one recipe; an error has a line for each problem, with its place."""
+    """Load one recipe.
+
+    :raises RecipeError: with one line for each problem: ``file:line:column: message``.
+    """
     from sentinel.recipes.rules import examine
 
     recipe, problems = examine(Path(path), catalog)
@@ -54,20 +57,20 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
 
 def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
-    """Load a recipe that is no file: the copy inside an evidence document."""
+    """Load the copy of a recipe inside an evidence document."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         file = Path(folder) / "recipe.json"
         file.write_text(json.dumps(document), encoding="utf-8")
         try:
             return load_recipe(file, catalog)
         except RecipeError as error:
-            raise RecipeError(str(error).replace(str(file), "the recipe inside")) from None
+            raise RecipeError(str(error).replace(str(file), "the recipe in the evidence")) from None
 
 
 def recipe_files(folder: Path) -> list[Path]:
-    """List the files below a folder that may be recipes; hidden folders and links to folders are not entered."""
+    """Return the files below a folder that may be recipes; hidden folders and links to folders are skipped."""
     if not folder.is_dir():
-        raise SentinelError(f"{folder}: no such folder of recipes")
+        raise SentinelError(f"{folder}: there is no such folder of recipes")
     return sorted(_files_below(folder))
 
 
@@ -83,19 +86,20 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def load_folder(folder: Path, catalog: Catalog) -> list[Recipe]:
-    """Give every recipe below a folder, in the order of their paths.
+    """Load every recipe below a folder, in the order of their paths. JSON files that are not recipes are skipped.
 
-    A JSON file that does not say of itself that it is a recipe (evidence, say) is passed over.
-
-    :raises RecipeError: with the errors of all files, two files of one bug id among them.
+    :raises RecipeError: with the errors of all files, including duplicate bug ids.
     """
     return _distinct(_load_all(recipe_files(folder), catalog))
 
 
 def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Iterable[str] = ()) -> list[Recipe]:
-    """Give the recipes of the catalog's folders, sorted by target and bug id.
+    """Load the recipes of the catalog's folders, sorted by target and bug id.
 
-    A published recipe takes the place of a bundled one with its bug id, and adopts its pins.
+    A published JSON recipe replaces the bundled recipe with its bug id and takes over its pins.
+
+    :param targets: target names; empty for all.
+    :param bug_globs: globs over bug ids; empty for all.
     """
     from sentinel.recipes.catalog import bundled
 
@@ -108,7 +112,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
             continue
         for path in recipe_files(folder):
             home = path.relative_to(folder).parts[0]
-            # <folder>/<target>/<BUG-ID>.yaml: a recipe in another target's folder need not be read
+            # <folder>/<target>/<BUG-ID>.yaml: folders of other targets are not read
             if not wanted or home in wanted or home not in by_name:
                 files.setdefault(path.resolve(), path)
     recipes = _distinct(_load_all(files.values(), catalog))
@@ -122,7 +126,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
 
 
 def _every(catalog: Catalog) -> list[Recipe]:
-    """Give the recipes of all targets for a message; none where one of them is broken."""
+    """Return the recipes of all targets, for a message; empty if a recipe cannot be loaded."""
     try:
         return find_recipes(catalog)
     except SentinelError:
@@ -130,18 +134,18 @@ def _every(catalog: Catalog) -> list[Recipe]:
 
 
 def _matches(recipe: Recipe, glob: str) -> bool:
-    """Match without case: no two bug ids differ in that alone."""
+    """Return True if a bug id matches a glob, ignoring case; bug ids are unique without case."""
     return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
 
 
 def _no_such_bug(glob: str, recipes: Collection[Recipe], every: Collection[Recipe]) -> str:
-    """Say which target has the bug, or what is near it, or where all of them are listed."""
+    """Return the message for a glob without a match: the target that has the bug, similar ids, or how to list all."""
     others = sorted({item.target for item in every if _matches(item, glob)})
     if others:
-        wanted = ", ".join(sorted({item.target for item in recipes})) or "the targets asked for"
+        wanted = ", ".join(sorted({item.target for item in recipes})) or "the given targets"
         return f"no recipe of {wanted} matches {glob!r}; {', '.join(others)} has it"
     close = nearest(glob, [item.bug_id for item in recipes])
-    return f"no recipe matches {glob!r}{close or '; `sentinel list recipes` shows those that there are'}"
+    return f"no recipe matches {glob!r}{close or '; `sentinel list recipes` lists all'}"
 
 
 def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
@@ -170,7 +174,7 @@ def _claims_to_be_a_recipe(data: Any) -> bool:
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """Put a published recipe in the place of the native one with its bug id."""
+    """Return one recipe per bug id; a published recipe replaces the native one."""
     by_id: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)
@@ -192,7 +196,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Give the complaint about a second file with a bug id."""
+    """Return the problem of a second file with the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 
@@ -202,7 +206,7 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Give a recipe without pins those of the bundled one of its bug id, with its watched refs and upstream numbers."""
+    """Return a recipe without pins with the pins, watched refs and upstream numbers of the bundled recipe."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

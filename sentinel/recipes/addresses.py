@@ -1,7 +1,7 @@
-"""Addresses: how a recipe names one value of an observation.
+"""Parse addresses, which name one value of an observation.
 
-``loss`` where the scenario has no variants, ``baseline.advantages`` where it has, and
-``difference(outlier, baseline).advantages`` for the first variant's value minus the second's.
+``loss`` without variants, ``baseline.advantages`` with variants, and ``difference(outlier, baseline).advantages`` for
+the first variant's value minus the second's.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from dataclasses import dataclass
 from sentinel.errors import nearest
 
 _DIFFERENCE = re.compile(r"difference\s*\(\s*([^\s,()]*)\s*,\s*([^\s,()]*)\s*\)\s*\.\s*(.*)", re.DOTALL)
-#: An observation key, and keys into what it holds: those may be a metric's name, such as ``pass@2`` or ``kl/mean``.
+#: An observation key, and keys inside its value; those may be names of metrics, such as ``pass@2`` or ``kl/mean``.
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[^\s.,()]+)*")
 
 
 class AddressError(ValueError):
-    """An address that names nothing."""
+    """Raised if an address does not name a value."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """:ivar variants: its variant, ``("",)`` where the scenario has none; or the two whose difference it is."""
+    """A parsed address.
+
+    :ivar variants: its variant, ``("",)`` without variants; or the two variants whose difference it is.
+    """
 
     variants: tuple[str, ...]
     key: str
@@ -40,23 +43,23 @@ def parse_address(
     keys: Collection[str] | None = None,
     aliases: Mapping[str, str] | None = None,
 ) -> Address:
-    """Read an address.
+    """Parse an address.
 
-    :param variants: the names that the scenario has; ``""`` alone where it has none.
-    :param keys: the observation keys that there are; None where a boundary may add its own.
-    :raises AddressError: where it names no variant or no key; says the nearest.
+    :param variants: the names of the scenario's variants; ``("",)`` if it has none.
+    :param keys: the observation keys; None if a boundary may add its own.
+    :raises AddressError: if it names an unknown variant or key, with the nearest names.
     """
     names = [name for name in variants if name]
     match = _DIFFERENCE.fullmatch(text.strip())
     if match:
         left, right, key = match.groups()
         if not names:
-            raise AddressError(f"{text!r} takes a difference, but the scenario has no variants")
+            raise AddressError(f"{text!r} is a difference, but the scenario has no variants")
         for name in (left, right):
             if name not in names:
                 raise AddressError(f"unknown variant {name!r} in {text!r}{nearest(name, names, 'the variants are')}")
         if left == right:
-            raise AddressError(f"{text!r} takes the difference of a variant and itself, which is always zero")
+            raise AddressError(f"{text!r} is the difference of a variant and itself, which is always zero")
         return Address((left, right), _key(key, keys, aliases or {}, text))
     if not names:
         return Address(("",), _key(text, keys, aliases or {}, text))
@@ -64,7 +67,7 @@ def parse_address(
     if variant not in names:
         some = f"{names[0]}.{text.strip()}"
         hint = nearest(variant, names) if dot else ""
-        raise AddressError(f"{text!r} does not say of which variant ({', '.join(names)}); write {some}{hint}")
+        raise AddressError(f"{text!r} does not name a variant ({', '.join(names)}); write {some}{hint}")
     return Address((variant,), _key(key, keys, aliases or {}, text))
 
 
@@ -76,5 +79,5 @@ def _key(written: str, keys: Collection[str] | None, aliases: Mapping[str, str],
         return key
     key = aliases.get(key, key)
     if keys is not None and key not in keys:
-        raise AddressError(f"unknown observation {key!r}{nearest(key, {*keys, *aliases}, 'declared are')}")
+        raise AddressError(f"unknown observation {key!r}{nearest(key, {*keys, *aliases}, 'the observations are')}")
     return key

@@ -1,15 +1,15 @@
-"""What trains wrongly because of a bug: settings of a training configuration that reach it, and prose.
+"""Compare settings of a training configuration with the conditions under which a bug affects it (``affects``).
 
-An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: all the conditions are needed, and
-``where`` says what beside the settings must be (the data, the hardware). Entries are alternatives. A condition is
+An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: all conditions must hold, and ``where``
+names a further condition on data or hardware. Entries are alternatives. A condition is
 
-* a value (``grpo``, ``true``, ``1``), or a list of values of which one is enough;
-* ``set`` (anything but null, false and nothing at all) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, and ``"!= k1,k2"`` for none of several. What
-  stands after ``<`` or ``>`` may be the name of another setting.
+* a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
+* ``set`` (anything but null, false and an empty text) or ``unset``;
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. After ``<``
+  or ``>`` the name of another setting may stand instead of a number.
 
-``reach.when`` has conditions of the same kind: what the code that makes the bug's value needs. A configuration that
-meets an entry must be able to meet these, so each entry that names settings names them too.
+``reach.when`` has conditions of the same form: those of the code that produces the bug's value. A configuration that
+meets an entry must be able to meet these too, so each entry with settings names them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Texts of a setting that switch it off.
+#: Values of a setting that mean it is off.
 OFF = ("null", "false", "")
 
 _BOUND = re.compile(r"(>=|<=|!=|>|<) (\S+)")
@@ -36,7 +36,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 class Affected:
     """One entry of ``affects``.
 
-    :ivar when: setting -> condition, as the recipe has it; empty if the entry is prose.
+    :ivar when: setting -> condition, as written in the recipe; empty if the entry is prose.
     :ivar where: a further condition in words, or the whole entry if it is prose.
     """
 
@@ -48,15 +48,18 @@ class Affected:
         return f"{settings}, if {self.where}" if settings and self.where else settings or self.where
 
 
-def affected(entry: Any) -> Affected:
-    """Give the entry of a document; one that no recipe could have is prose, so that foreign evidence can be shown."""
+def read_affected(entry: Any) -> Affected:
+    """Read an entry of ``affects``.
+
+    An entry that is invalid in a recipe is read as prose, so that foreign evidence can be shown.
+    """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
     return Affected(dict(entry["when"]), str(entry.get("where", "")).strip())
 
 
 def in_text(value: Any) -> str:
-    """Give a value as configurations write it: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Return a value as configurations write it: ``true``, ``null``, ``0.5``; a list with commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -65,7 +68,7 @@ def in_text(value: Any) -> str:
 
 
 def condition_in_words(name: str, condition: Any) -> str:
-    """``a=1``, ``a=1 or 2``, ``a set``, ``a not set``, ``a > 1``."""
+    """Return a condition as text: ``a=1``, ``a=1 or 2``, ``a set``, ``a not set``, ``a > 1``."""
     if isinstance(condition, (list, tuple)):
         return f"{name}={' or '.join(map(in_text, condition))}"
     text = in_text(condition)
@@ -74,14 +77,16 @@ def condition_in_words(name: str, condition: Any) -> str:
     return f"{name} {text}" if _BOUND.fullmatch(text) else f"{name}={text}"
 
 
-#: How configurations and command lines write a boolean besides ``true`` and ``false``.
+#: Further spellings of booleans in configurations and on command lines.
 _SWITCHES = {True: ("1", "yes", "on", "y", "t"), False: ("0", "no", "off", "n", "f")}
 
 
 def holds(condition: Any, value: str) -> bool:
-    """Say whether a setting's value (see :func:`in_text`) meets a condition.
+    """Return True if a setting's value meets a condition.
 
-    A value that is a list has each of its members, and so has a string with commas: options take both for a list.
+    A value with commas, or a list, meets it if one member does, because options accept both forms.
+
+    :param value: the value as :func:`in_text` writes it.
     """
     if isinstance(condition, (list, tuple)):
         return any(holds(item, value) for item in condition)
@@ -100,7 +105,7 @@ def holds(condition: Any, value: str) -> bool:
 
 
 def is_undecidable(condition: Any, value: str) -> bool:
-    """Return True if a condition is a bound and the value is not a number, nor switched off."""
+    """Return True if a condition is a bound, and the value is neither a number nor switched off."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound is not None and bound[1] != "!=" and value.lower() not in (*OFF, "true") and _number(value) is None
 
@@ -114,7 +119,7 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield values on both sides of a condition: those that it names, numbers next to a bound, and others."""
+    """Yield values on both sides of a condition: the values it names, numbers next to a bound, and others."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))
@@ -126,7 +131,7 @@ def _samples(condition: Any) -> Iterator[str]:
 
 
 def bounding(condition: Any) -> str:
-    """Give the other setting that bounds this one; empty where there is none."""
+    """Return the name of the setting that a bound refers to; empty if there is none."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound[2] if bound and bound[1] != "!=" and _number(bound[2]) is None else ""
 
@@ -144,5 +149,5 @@ def _number(text: str) -> float | None:
 
 
 def settings_in_words(settings: Mapping[str, str]) -> str:
-    """``a=1, b=null``."""
+    """Return settings as text: ``a=1, b=null``."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())

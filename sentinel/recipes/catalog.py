@@ -1,4 +1,4 @@
-"""The catalog: every target, contract, law and recipe folder that this run knows, bundled or added by plugins."""
+"""Collect the targets, contracts, laws and recipe folders of this run, both bundled and added by plugins."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def bundled(folder: str) -> Path:
-    """``adapters`` or ``recipes``: inside the package where it was installed, beside it in a source tree."""
+    """Return the folder ``adapters`` or ``recipes``: in the installed package, or next to it in a source tree."""
     inside = _PACKAGE / "_bundled" / folder
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """:ivar digest: ``sha256:<hex>`` of the file; of a package, of all its modules' names and digests."""
+    """An adapter's target and file.
+
+    :ivar digest: ``sha256:<hex>`` of the file; for a package, of the names and digests of its modules.
+    """
 
     target: Target
     file: Path
@@ -39,10 +42,11 @@ class Adapter:
 
 
 class OnDemand(Mapping[str, _T]):
-    """Values that are made when they are asked for: an adapter that does not import stops its own target alone, and one
-    that nobody asks for costs nothing.
+    """A mapping whose values are created on first access.
 
-    :ivar files: what each is made from, where that is known before.
+    So an adapter that does not import affects only its own target, and an adapter that is not used is not imported.
+
+    :ivar files: key -> the file of its value, if known in advance.
     """
 
     def __init__(self, makers: Mapping[str, Callable[[], _T]], files: Mapping[str, Path] | None = None) -> None:
@@ -67,7 +71,10 @@ class OnDemand(Mapping[str, _T]):
 
 @dataclass(frozen=True)
 class Catalog:
-    """:ivar adapters: by target; to ask for one that does not import or names what is not there is a SentinelError."""
+    """Everything that this run knows.
+
+    :ivar adapters: by target. Access raises SentinelError if the adapter does not import or names something unknown.
+    """
 
     adapters: Mapping[str, Adapter]
     contracts: Mapping[str, Contract]
@@ -83,7 +90,7 @@ class Catalog:
 
     @property
     def adapter_files(self) -> dict[str, Path]:
-        """Where the adapters are; none is imported for that."""
+        """The adapters' files by target, without importing them."""
         files = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
         return {name: files.get(name) or self.adapters[name].file for name in self.adapters}
 
@@ -94,7 +101,10 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """Give the catalog with additions; a later entry of the same name is an error."""
+        """Return the catalog with additions.
+
+        :raises SentinelError: if an addition has the name of an existing entry.
+        """
         more_contracts, more_laws, files = dict(self.contracts), dict(self.laws), self.adapter_files
         for contract in contracts:
             _add(more_contracts, contract.name, contract, "contract")
@@ -102,7 +112,7 @@ class Catalog:
             _add(more_laws, law.name, law, "law")
         makers = {name: partial(self.adapters.__getitem__, name) for name in self.adapters}
         for file in adapters:
-            adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker has another working folder
+            adapter = load_adapter(Path(file).absolute(), more_contracts)  # a worker has another current folder
             name = adapter.target.name
             _add(makers, name, partial({name: adapter}.__getitem__, name), f"adapter {file}")
             files[name] = adapter.file
@@ -111,13 +121,15 @@ class Catalog:
 
 
 def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
-    """:raises SentinelError: where a binding names no contract, no input of it, or a registry no boundary."""
+    """Check the names in an adapter.
+
+    :raises SentinelError: if a binding names an unknown contract or input, or a registry names an unknown boundary.
+    """
     for binding in adapter.target.bindings:
         where = f"{adapter.file}: the binding of {binding.boundary}"
         if binding.contract not in contracts:
-            raise SentinelError(
-                f"{where}: unknown contract {binding.contract!r}{nearest(binding.contract, contracts, 'there are')}"
-            )
+            near = nearest(binding.contract, contracts, "the contracts are")
+            raise SentinelError(f"{where}: unknown contract {binding.contract!r}{near}")
         inputs = [item.name for item in contracts[binding.contract].inputs]
         for field in ("arguments", "fixed", "accepts"):
             for name in getattr(binding, field):
@@ -132,7 +144,7 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
         if registry.like not in bound:
             which = nearest(registry.like, bound)
             raise SentinelError(
-                f"{adapter.file}: {registry.decorator} is like {registry.like!r}, which is not bound{which}"
+                f"{adapter.file}: {registry.decorator}: `like` names {registry.like!r}, which is not bound{which}"
             )
     if len(adapter.target.no_signal) > MOST_GLOBS:
         raise SentinelError(
@@ -142,12 +154,15 @@ def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
 
 def _add(table: dict[str, _T], name: str, value: _T, what: str) -> None:
     if name in table:
-        raise SentinelError(f"two of one name: {what} {name!r} is already there; rename one")
+        raise SentinelError(f"duplicate {what} {name!r}; rename one")
     table[name] = value
 
 
 def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
-    """Load an adapter by the path of its file, or of the ``__init__.py`` of its package."""
+    """Load an adapter from its file, or from the ``__init__.py`` of its package.
+
+    :raises SentinelError: if it does not import, has no ``TARGET`` or names something unknown.
+    """
     digest = _digest(file)
     try:
         module = load_file(file)
@@ -155,7 +170,7 @@ def load_adapter(file: Path, contracts: Mapping[str, Contract]) -> Adapter:
         raise SentinelError(f"{file}: the adapter does not import: {type(error).__name__}: {error}") from error
     target = getattr(module, "TARGET", None)
     if not isinstance(target, Target):
-        raise SentinelError(f"{file}: an adapter defines TARGET = Target(...), and this one does not")
+        raise SentinelError(f"{file}: an adapter must define TARGET = Target(...)")
     adapter = Adapter(target, file, digest)
     _require_names(adapter, contracts)
     return adapter
@@ -170,14 +185,14 @@ def _digest(file: Path) -> str:
 
 
 def _bundled_adapters() -> dict[str, Path]:
-    """By target: a bundled adapter's file, or the folder of its package, has the target's name."""
+    """Return the files or package folders of the bundled adapters by target, which is the file's name."""
     folder = bundled("adapters")
     packages = {file.parent.name: file for file in folder.glob("*/__init__.py")}
     return dict(sorted({**{file.stem: file for file in folder.glob("*.py")}, **packages}.items()))
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Give every module-level object of a type in the modules of one of our own packages."""
+    """Return all module-level objects of a type in the modules of a package of Sentinel."""
     members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None
@@ -192,7 +207,7 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 
 @cache
 def bundled_catalog() -> Catalog:
-    """Give what Sentinel ships."""
+    """Return the catalog of what Sentinel ships."""
     contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
     files = _bundled_adapters()
     adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)

@@ -1,4 +1,4 @@
-"""The lint of recipe files: ``sentinel recipe check``."""
+"""Check recipe files for errors and possible improvements (``sentinel recipe check``)."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from sentinel.values.documents import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Give a file's recipe, and everything that is wrong with it or could be better."""
+    """Return a file's recipe with all errors and warnings."""
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
-    except DocumentError:  # which is among the problems
+    except DocumentError:  # already reported as a problem
         return recipe, problems
     if recipe is None or not recipe.published:
         for place in _unfinished(findings.document.data):
-            findings.error(place, f"still says {TODO}")
+            findings.error(place, f"still contains the placeholder {TODO}")
     if recipe is None:
         lines = {problem.line for problem in findings.problems}
         return None, [*findings.problems, *(problem for problem in problems if problem.line not in lines)]
     if recipe.published:
         return recipe, problems
     if path.stem != recipe.bug_id:
-        findings.warn(("bug_id",), f"the file of {recipe.bug_id} is best called {recipe.bug_id}{path.suffix}")
+        findings.warn(("bug_id",), f"name the file {recipe.bug_id}{path.suffix}, like its bug id")
     if not recipe.pins:
-        findings.warn((), "no pins: a plain run has nothing to decide; add refs with the verdict each must give")
+        findings.warn((), "no pins: a run without refs decides nothing; add refs with their expected verdicts")
     if not recipe.title or recipe.title == recipe.bug_id:
-        findings.warn((), "no title: say the bug in one line")
+        findings.warn((), "no title: describe the bug in one line")
     for place, message in _unknown_choices(recipe, catalog):
         findings.warn(place, message)
     for message in _missing_knobs(recipe, catalog):
@@ -45,12 +45,12 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Give names of modes and estimators that neither contract nor binding knows: one may be new, or mistyped."""
+    """Yield string knobs whose value neither the contract nor the binding lists; it may be new or misspelled."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
-    accepts = binding.accepts if binding else {}
+    accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})
     knobs = [item for item in contract.inputs if item.kind == "string" and item.knob]
-    choices = {item.name: {*item.choices, *accepts.get(item.name, ())} for item in knobs}
+    choices = {item.name: {*item.choices, *accepts.get(item.name, ()), fixed.get(item.name)} for item in knobs}
     for step in ("scenario", "variants"):
         written = recipe.document.get(step) or {}
         for place, inputs in (
@@ -60,11 +60,11 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
                 value = inputs[name]
                 if isinstance(value, str) and value not in choices[name]:
                     near = nearest(value, filter(None, choices[name]), "it knows")
-                    yield (*place, name), f"{contract.name} knows no {name} {value!r}{near}"
+                    yield (*place, name), f"{contract.name} has no {name} {value!r}{near}"
 
 
 def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
-    """Name the settings that the boundary needs and the recipe leaves at a default of null."""
+    """Yield a message for each knob that the boundary needs and the recipe leaves at its default, null."""
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     if binding is None:
         return
@@ -72,13 +72,13 @@ def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
         choices = binding.accepts.get(item.name, ()) if item.knob and item.name not in binding.fixed else ()
         if choices and None not in choices and item.default is None and item.name in recipe.defaulted:
             yield (
-                f"{recipe.boundary} needs {item.name}, which is null by default: give it, such as "
+                f"{recipe.boundary} needs {item.name}, which is null by default: add it to the scenario, such as "
                 f"{item.name}: {in_text(choices[0])}"
             )
 
 
 def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Find the places where a template was not filled in."""
+    """Yield the places where a template's placeholder is left."""
     if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -87,7 +87,7 @@ def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
 
 
 def check_files(paths: Iterable[Path], catalog: Catalog) -> list[Problem]:
-    """Lint files, two of one bug id too."""
+    """Return the problems of recipe files, including duplicate bug ids."""
     problems: list[Problem] = []
     files: dict[str, Path] = {}
     for path in paths:

@@ -1,7 +1,7 @@
-"""Digests of what decides a verdict besides upstream's code: the recipe, the binding, the contract and the law.
+"""Compute digests of everything but upstream's code that decides a verdict: recipe, binding, contract and law.
 
-Prose is left out: docstrings, comments, titles, stories, reasons and links can be rewritten without deciding anything
-again. Digests do not depend on the version of Python, or on where Sentinel is installed.
+Prose is left out, so docstrings, comments, titles, stories, reasons and links can change without another run. Digests
+do not depend on the Python version or on where Sentinel is installed.
 """
 
 from __future__ import annotations
@@ -51,9 +51,12 @@ def contract_digest(contract: Contract, law: Law | None = None) -> str:
 
 
 def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> str:
-    """Return the digest of one binding: its declaration, and the functions, classes and constants of its adapter and
-    of Sentinel that the declaration reaches by name. A member of a registry has the binding of the member it is called
-    like.
+    """Return the digest of one binding.
+
+    It covers its declaration, and the adapter's and Sentinel's functions, classes and constants that the declaration
+    reaches by name.
+
+    A member of a registry uses the binding named by ``like``.
 
     :param file: the adapter's file.
     """
@@ -69,13 +72,13 @@ def _sha256(text: str) -> str:
 class _Walk:
     """Writes a declaration, and the code that it reaches, as text.
 
-    :param folder: a folder whose code is followed, next to Sentinel's own.
+    :param folder: a folder whose code is followed, in addition to Sentinel's own.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folders = (str(_SENTINEL), str(folder))
         self._seen: dict[int, int] = {}
-        self._kept: list[Any] = []  # an object that is freed could give its id to another
+        self._kept: list[Any] = []  # keep the object alive: the id of a freed object can be reused
 
     def lines(self, value: Any) -> Iterator[str]:
         if value is None or isinstance(value, (str, int, float, bytes, bool)):
@@ -126,7 +129,8 @@ class _Walk:
         yield from self.lines((function.__defaults__, function.__kwdefaults__))
         for cell in function.__closure__ or ():
             yield from self.lines(cell.cell_contents)
-        names = sorted(set(_names(code)))
+        # __name__ and __file__ depend on where the code is installed.
+        names = sorted(name for name in set(_names(code)) if not _is_dunder(name))
         for name in names:
             value = function.__globals__.get(name)
             if isinstance(value, ModuleType):
@@ -139,15 +143,21 @@ class _Walk:
 
     def _class(self, owner: type) -> Iterator[str]:
         yield owner.__qualname__
-        for value in vars(owner).values():
+        for name, value in vars(owner).items():
+            if _is_dunder(name) and not callable(getattr(value, "__func__", value)):
+                continue  # Python adds some of these: __module__, __doc__, __firstlineno__
             value = getattr(value, "__func__", getattr(value, "fget", value))
-            # A dataclass writes methods of its own, which have no source.
+            # Methods that the dataclass decorator generates have no source.
             if isinstance(value, FunctionType) and self._followed(value.__code__.co_filename):
                 yield from self.lines(value)
-            elif isinstance(value, (str, int, float, bool)) and value not in (owner.__doc__, owner.__module__):
+            elif isinstance(value, (str, int, float, bool)):
                 yield repr(value)
         for base in owner.__bases__:
             yield from self.lines(base)
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
 
 
 def _names(code: CodeType) -> Iterator[str]:
@@ -159,7 +169,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @cache
 def _source(file: str, line: int, name: str) -> tuple[str, ...]:
-    """Return a function's syntax; of lambdas on one line, that of all of them."""
+    """Return a function's syntax; for lambdas, that of all lambdas on the line."""
     return tuple(" ".join(_written(node)) for node in _functions(file).get((line, name), ()))
 
 
@@ -176,7 +186,7 @@ def _functions(file: str) -> Mapping[tuple[int, str], list[ast.AST]]:
 
 
 def _written(node: Any) -> Iterator[str]:
-    """Write syntax without docstrings, annotations and positions, whatever version of Python parsed it."""
+    """Yield syntax without docstrings, annotations and positions, the same for every Python version."""
     if isinstance(node, ast.AST):
         yield type(node).__name__
         for field, value in ast.iter_fields(node):

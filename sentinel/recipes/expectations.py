@@ -1,4 +1,4 @@
-"""The expected values of a recipe: addresses, values, tolerances, and whether the two sets can be told apart."""
+"""Read the expected values of a recipe, and check that the two sets can be distinguished."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.addresses import AddressError, parse_address
-from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, untagged
+from sentinel.recipes.inputs import LiteralError, make_tensor, numbers, read_tags
 from sentinel.recipes.problems import Findings
 from sentinel.recipes.recipe import Expected
 from sentinel.values.closeness import mismatch
@@ -17,7 +17,7 @@ from sentinel.values.tolerance import Tolerance
 
 
 def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
-    """Give the tolerance that a mapping writes."""
+    """Return the tolerance that a mapping writes."""
     if not isinstance(written, Mapping):
         return Tolerance()
     for name in ("relative", "absolute"):
@@ -26,7 +26,7 @@ def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
     exact = written.get("exact", False)
     if exact and ("relative" in written or "absolute" in written):
         findings.error(
-            (*place, "exact"), "exact: true leaves no tolerance; drop it, or relative and absolute", key=True
+            (*place, "exact"), "exact: true excludes a tolerance; drop exact, or relative and absolute", key=True
         )
     return Tolerance(written.get("relative"), written.get("absolute"), exact)
 
@@ -34,7 +34,7 @@ def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
 def read_expectations(
     findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
 ) -> dict[str, Expected]:
-    """Read expected values, by their addresses in canonical form."""
+    """Read expected values, keyed by their canonical addresses."""
     expected: dict[str, Expected] = {}
     keys = None if contract.open_keys else contract.keys
     observed = set(contract.keys)
@@ -47,7 +47,7 @@ def read_expectations(
             findings.error(here, str(error), key=True)
             continue
         if address in expected:
-            findings.error(here, f"{text!r} is {address!r}, which is already expected above", key=True)
+            findings.error(here, f"{text!r} means {address!r}, which already has an expected value above", key=True)
             continue
         try:
             expected[address] = _expected(findings, value, here)
@@ -68,7 +68,7 @@ def _expected(findings: Findings, written: Any, place: Place) -> Expected:
     tolerance = read_tolerance(findings, written.get("tolerance"), (*place, "tolerance"))
     if written.get("exact") is True:
         if tolerance != Tolerance():
-            findings.error((*place, "exact"), "exact: true leaves no tolerance; drop one of them", key=True)
+            findings.error((*place, "exact"), "exact: true excludes a tolerance; drop one of them", key=True)
         tolerance = Tolerance(exact=True)
     try:
         if "dtype" in written:
@@ -86,17 +86,17 @@ def _value(written: Any) -> Any:
         return {key: _value(item) for key, item in written.items()}
     if isinstance(written, list):
         return [_value(item) for item in written]
-    return untagged(written)
+    return read_tags(written)
 
 
 def indistinguishable(
     unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
 ) -> str | None:
-    """Say why no observation could tell the two sets apart, or None where one can.
+    """Return why no observation could distinguish the two sets, or None if one can.
 
-    They can be told apart by a key of both whose values differ by more than their tolerance, or where each has a key
-    that the other has not. Where one set has all keys of the other, with equal values, what matches the larger matches
-    both.
+    They can be distinguished by a common key whose values differ by more than the tolerance, or if each has a key that
+    the other lacks. If one set has all keys of the other, with equal values, an observation that matches the larger set
+    matches both.
     """
     common = [key for key in unpatched if key in fixed]
     pairs = [(unpatched[key], fixed[key]) for key in common]
@@ -106,7 +106,7 @@ def indistinguishable(
     only_fixed = [key for key in fixed if key not in unpatched]
     if only_unpatched and only_fixed:
         return None
-    reason = "expected_unpatched and expected_fixed cannot be told apart: "
+    reason = "expected_unpatched and expected_fixed cannot be distinguished: "
     equal = (
         f"{', '.join(common)} agree{'s' if len(common) == 1 else ''} within the tolerance"
         if common
@@ -114,9 +114,9 @@ def indistinguishable(
     )
     extra = only_unpatched or only_fixed
     if not extra:
-        return f"{reason}{equal}; where the bug is that small, give a dtype, a tolerance or exact: true"
+        return f"{reason}{equal}; if the bug is that small, add a dtype, a tolerance or exact: true"
     missing = "expected_fixed" if only_unpatched else "expected_unpatched"
-    return f"{reason}{equal}, and {missing} says nothing of {', '.join(extra)}"
+    return f"{reason}{equal}, and {missing} does not have {', '.join(extra)}"
 
 
 def _matches(observed: Any, expected: Expected, default: Tolerance) -> bool:

@@ -1,7 +1,7 @@
-"""Fixes: ``<BUG-ID>.fix.yaml`` beside a recipe says how its bug is mended, without a line of upstream's.
+"""Read fixes: ``<BUG-ID>.fix.yaml`` next to a recipe describes a fix without quoting upstream's code.
 
-An edit names a file, the git blob that it was written for and a range of its lines, and gives the lines that stand
-there afterwards; or the fix is a commit of upstream's own (``head``).
+An edit names a file, its git blob id and a range of lines, and contains the new lines. Alternatively the fix is a
+commit of upstream (``head``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from sentinel.recipes.json_schema import JsonSchema
 from sentinel.targets.refs import Ref
 from sentinel.values.documents import DocumentError, read
 
-#: How the files are called; whatever else is in a folder of recipes is a recipe.
+#: The suffix of fixes; other YAML files in a recipe folder are recipes.
 SUFFIX = ".fix.yaml"
 
 _SCHEMA = JsonSchema("fix")
 
-#: path in the repository -> its content; None where it is not there.
+#: Path in the repository -> its content, None if it does not exist.
 Files = Mapping[str, "bytes | None"]
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One range of lines and what takes its place.
+    """A range of lines and its replacement.
 
-    :ivar blob: the git blob id of the file that the lines are of; empty where the file is new.
-    :ivar first, last: the lines that go; where the last is the one before the first, none goes.
-    :ivar place: ``file:line:column`` of the edit itself.
+    :ivar blob: the git blob id of the file that the lines belong to; empty for a new file.
+    :ivar first, last: the lines to remove, from 1; ``last == first - 1`` removes none.
+    :ivar place: ``file:line:column`` of the edit in the fix.
     """
 
     file: str
@@ -51,12 +51,12 @@ class Edit:
 class Fix:
     """A fix that can be tried.
 
-    :ivar bugs: the bug ids of one root, that of the file's name first.
-    :ivar commit: upstream's commit that has the bug, and that the edits are of.
-    :ivar head: upstream's own fix; then there are no edits.
-    :ivar wrong, cause, fix, reach, limits, related: what the page says, in prose.
-    :ivar guilty: file, first and last line at :attr:`commit`.
-    :ivar digest: ``sha256:<hex>`` of what is tried: the prose may be mended without trying it anew.
+    :ivar bugs: ids of the bugs that it fixes, the file's name first.
+    :ivar commit: the upstream commit with the bug, to which the edits apply.
+    :ivar head: the upstream commit that fixes the bug; then there are no edits.
+    :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
+    :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
+    :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without another trial.
     """
 
     path: Path
@@ -83,7 +83,7 @@ class Fix:
 
     @property
     def tests(self) -> tuple[Edit, ...]:
-        """Those of its edits that are of tests."""
+        """The edits of files in a ``test`` or ``tests`` folder."""
         return tuple(edit for edit in self.edits if re.search(r"(^|/)tests?/", edit.file))
 
     @property
@@ -92,12 +92,15 @@ class Fix:
 
     @property
     def patched(self) -> Ref:
-        """Stands for the mended code: upstream's commit, or the one with the bug once the edits are made."""
+        """The ref of the fixed code: ``head``, or the commit with the edits applied."""
         return Ref("git", self.head) if self.head else Ref("path", str(self.path))
 
 
 def load_fix(path: Path) -> Fix:
-    """Load one fix."""
+    """Load one fix.
+
+    :raises RecipeError: if the file cannot be read or is invalid.
+    """
     try:
         document = read(path)
     except (DocumentError, OSError) as error:
@@ -109,18 +112,18 @@ def load_fix(path: Path) -> Fix:
         return f"{path}:{line}:{column}"
 
     for wrong in _SCHEMA.errors(data):
-        raise RecipeError(f"{place(*wrong.instance_path)}: {wrong.message}; docs/recipes.md says what a fix has")
+        raise RecipeError(f"{place(*wrong.instance_path)}: {wrong.message}; docs/recipes.md lists the keys of a fix")
     if ("head" in data) == ("edits" in data):
         raise RecipeError(f"{place()}: a fix has either `edits` or upstream's own `head`")
     if path.name != f"{data['bugs'][0]}{SUFFIX}":
-        raise RecipeError(f"{place('bugs', 0)}: call the file {data['bugs'][0]}{SUFFIX}")
+        raise RecipeError(f"{place('bugs', 0)}: name the file {data['bugs'][0]}{SUFFIX}, like its first bug")
     edits = []
     for number, edit in enumerate(data.get("edits", ())):
         if ("blob" in edit) != ("lines" in edit):
             raise RecipeError(f"{place('edits', number)}: `blob` and `lines` go together; a new file has neither")
         first, last = edit.get("lines", (1, 0))
         if not 0 < first <= last + 1:
-            raise RecipeError(f"{place('edits', number, 'lines')}: lines {first} to {last} are no range")
+            raise RecipeError(f"{place('edits', number, 'lines')}: lines {first} to {last} are not a range")
         edits.append(Edit(edit["file"], edit.get("blob", ""), first, last, edit["new"], place("edits", number)))
     prose = {name: " ".join(data[name].split()) for name in ("wrong", "cause", "fix", "reach")}
     tried = [data.get(name) for name in ("bugs", "commit", "head", "edits", "regression")]
@@ -142,21 +145,24 @@ def load_fix(path: Path) -> Fix:
 
 
 def find_fixes(catalog: Catalog, target: str) -> list[Fix]:
-    """Give the fixes beside a target's recipes."""
+    """Load the fixes of a target."""
     folders = dict.fromkeys(folder / target for folder in catalog.recipe_folders)
     return [load_fix(path) for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))]
 
 
 def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
-    """Give the fix of a bug, under its own name or as one of a root."""
+    """Return the fix that lists a bug, or None."""
     return next((fix for fix in find_fixes(catalog, target) if bug_id in fix.bugs), None)
 
 
-def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]) -> dict[str, tuple[bytes, bytes]]:
-    """Give each file that a fix changes: what was there, and what is there afterwards.
+def apply_edits(
+    fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]
+) -> dict[str, tuple[bytes, bytes]]:
+    """Return each file that a fix changes, with its content before and after.
 
-    :param blob_of: path -> its blob id at the commit; empty where there is no such file.
-    :param content: blob id -> its content.
+    :param blob_of: returns a path's blob id at the commit, or "" if the file does not exist.
+    :param content: returns a blob's content.
+    :raises SentinelError: if an edit was written for another blob, or its lines overlap or do not exist.
     """
     files = {}
     for file in fix.files:
@@ -164,9 +170,9 @@ def edited(fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], byt
         there = blob_of(file)
         for edit in edits:
             if edit.blob != there:
-                was = f"is blob {there[:12]}" if there else "is not there"
-                meant = f"the edit is of blob {edit.blob[:12]}" if edit.blob else "the edit makes it anew"
-                raise SentinelError(f"{edit.place}: {file} {was} at {fix.commit[:12]}, and {meant}")
+                was = f"is blob {there[:12]}" if there else "does not exist"
+                meant = f"the edit is for blob {edit.blob[:12]}" if edit.blob else "the edit creates it"
+                raise SentinelError(f"{edit.place}: {file} {was} at {fix.commit[:12]}, but {meant}")
         before = content(there) if there else b""
         files[file] = before, _with(before, edits)
     return files
@@ -186,7 +192,7 @@ def _with(before: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def diff(files: Mapping[str, tuple[bytes, bytes]], context: int = 3) -> str:
-    """Give an ordinary diff, which ``git apply`` takes."""
+    """Return a unified diff that ``git apply`` accepts."""
     parts = []
     for file, (before, after) in files.items():
         old, new = (text.decode("utf-8").splitlines(keepends=True) for text in (before, after))

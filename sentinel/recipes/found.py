@@ -1,4 +1,4 @@
-"""The recipe of a scenario that a search found: what a law's finding says, in the recipe language."""
+"""Write the scenario of a search's finding as a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def found_id(target: str, boundary: str, law: str, symptom: str = "value") -> st
 
 
 def pin_of(commit: str | None, version: str | None) -> str:
-    """Return the ref that stands for a checkout for ever; empty if none does."""
+    """Return the immutable ref of a checkout, or "" if it has none."""
     return f"git:{commit}" if commit else f"pypi:{version}" if version else ""
 
 
@@ -33,10 +33,12 @@ def found_recipe(
     pin: str = "",
     name: str = "",
 ) -> dict[str, Any]:
-    """Return a finding, or a scenario for which a law held, as a recipe that its law decides.
+    """Return a scenario as a recipe document that a law decides.
 
-    :param details: what breaks the law: the key of each value, and what is wrong with it.
-    :param pin: the ref at which it was found; empty if no ref stands for the code.
+    :param variants: further variants -> the inputs that differ from ``scenario``.
+    :param details: the violations: the key of each value, and how it is wrong.
+    :param pin: the ref at which it was found; empty if no immutable ref stands for the code.
+    :param name: the bug id.
     """
     title = f"{boundary.rpartition('.')[2]}: {details[0][1] if details else law.statement}"
     return {
@@ -47,7 +49,7 @@ def found_recipe(
         "contract": contract,
         "boundary": boundary,
         "invariant": law.name,
-        "story": f"The law says: {law.statement}.\n" + "".join(f"{key}: {detail}.\n" for key, detail in details),
+        "story": f"The law: {law.statement}.\n" + "".join(f"{key}: {detail}.\n" for key, detail in details),
         "upstream": {"status": "unreported"},
         "scenario": scenario,
         **({"variants": variants} if variants else {}),

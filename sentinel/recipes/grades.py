@@ -1,20 +1,21 @@
-"""How a real run gets to a bug, how real that makes it, and which recipes show one root cause."""
+"""Read from a recipe how a real run triggers the bug, how realistic that is, and which root cause it shares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-#: From what a run meets by itself to what no run meets.
+#: From bugs that a run with default settings meets to those that no run meets.
 REALISMS = ("default", "configuration", "fault", "unreachable")
 SEVERITIES = ("high", "medium", "low")
 
 
 def realism(document: Mapping[str, Any]) -> str:
-    """Say how real a bug is, as follows from its recipe's ``reach``; empty where the recipe says nothing.
+    """Return how realistic a bug is, from its recipe's ``reach``; empty if the recipe has none.
 
-    ``default``: a default or a shipped example sets what it takes. ``configuration``: a user must. ``fault``: something
-    else must fail before. ``unreachable``: nothing in the framework produces the value; it is hardening and no bug.
+    ``default``: a default or a shipped example triggers it. ``configuration``: a user must configure it. ``fault``:
+    something else must fail first. ``unreachable``: nothing in the framework produces the value, so it is hardening and
+    not a bug.
     """
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
@@ -25,22 +26,22 @@ def realism(document: Mapping[str, Any]) -> str:
 
 
 def order(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Order by severity, then by realism; a bug without a known reach comes before faults."""
+    """Return a sort key: severity, then realism. A bug with unknown reach comes before faults."""
     severity, real = str(document.get("severity") or ""), realism(document)
     place = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
     return place, 2 * REALISMS.index(real) if real else 3
 
 
 def grade(document: Mapping[str, Any]) -> str:
-    """Severity and realism, as far as the recipe says them: ``high, default``."""
+    """Return severity and realism as text, if the recipe has them: ``high, default``."""
     real = realism(document)
     return ", ".join(
         filter(None, [str(document.get("severity") or ""), "hardening" if real == "unreachable" else real])
     )
 
 
-def reached(document: Mapping[str, Any]) -> str:
-    """Say how a real run gets there, with the places in the framework that say so."""
+def describe_reach(document: Mapping[str, Any]) -> str:
+    """Return how a real run triggers the bug, with the places in the framework that show it."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""
@@ -49,20 +50,20 @@ def reached(document: Mapping[str, Any]) -> str:
 
 
 def root(document: Mapping[str, Any]) -> str:
-    """Give the name of the root cause: by default the bug's own id."""
+    """Return the name of the root cause, by default the bug id."""
     return str(document.get("root") or document.get("bug_id", ""))
 
 
 def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
-    """Give what :func:`counted` reads of a recipe."""
+    """Return the fields of a recipe that :func:`count_bugs` reads."""
     return {"target": target, "root": root(document), "realism": realism(document)}
 
 
-def counted(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Count bugs: ``9 bugs (12 recipes) and 2 of hardening (3)``.
+def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the number of bugs as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
-    Every count of bugs uses this function. A bug is a root cause in one target, however many recipes show it. A recipe
-    that no run can trigger is hardening, not a bug.
+    Every count of bugs uses this function. A bug is one root cause in one target, however many recipes show it. A
+    recipe that no run can trigger is hardening, not a bug.
 
     :param rows: ``target``, ``root`` and ``realism`` of each recipe.
     """

@@ -1,19 +1,19 @@
-"""Values of the recipe language to :mod:`sentinel.values.literals` literals, by the kind of the input they are for.
+"""Read values of the recipe language into :mod:`sentinel.values.literals`, according to the kind of input.
 
 * ``[[1.0, .nan]]``: a tensor of the contract's dtype (inputs of kind ``tensor``)
-* ``{tensor: [[1.0]], dtype: float32, requires_grad: true, contiguous: false}``: a tensor; the last: with something else
-  between its elements in memory
+* ``{tensor: [[1.0]], dtype: float32, requires_grad: true, contiguous: false}``: a tensor; not contiguous means that its
+  elements are not adjacent in memory
 * ``{full: 0.0, shape: [2, 3], dtype: float32}``: a tensor of one value
 * ``{array: [a, b], dtype: object}``: a numpy array
 * ``{tuple: [...]}``: a tuple
-* ``{mapping: {...}}``: a dictionary whose keys would read as a literal
+* ``{mapping: {...}}``: a dictionary whose keys would otherwise be read as a literal
 * ``{namespace: {...}}``: an object with these attributes
-* ``{new: dotted.path, arguments: {...}}``: an object of the target's, made by a real call
-* ``{attribute: dotted.path}``: a function, class or enum member of the target's
+* ``{new: dotted.path, arguments: {...}}``: an object of the target, created by a real call
+* ``{attribute: dotted.path}``: a function, class or enum member of the target
 * ``{device: cpu}``: a torch device
 
-All but the tensors are for inputs of kind ``any``. JSON has no NaN: ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` stand
-for those floats wherever a number is expected, as they do in evidence.
+Literals other than tensors are for inputs of kind ``any``. JSON has no NaN: the strings ``"NaN"``, ``"Infinity"`` and
+``"-Infinity"`` stand for these floats wherever a number is expected, as in evidence.
 """
 
 from __future__ import annotations
@@ -46,26 +46,29 @@ from sentinel.values.literals import (
 
 
 class LiteralError(ValueError):
-    """A value that is not what its input takes; ``place`` is where inside the value."""
+    """Raised if a value does not fit its input; ``place`` is the path inside the value."""
 
     def __init__(self, message: str, place: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.message, self.place = message, place
 
     def below(self, *outer: Any) -> LiteralError:
-        """Give the same error seen from further out."""
+        """Return the same error with ``outer`` in front of its place."""
         return LiteralError(self.message, (*outer, *self.place))
 
 
-def untagged(value: Any) -> Any:
-    """Replace JSON's tagged strings in nested lists by the floats they stand for."""
+def read_tags(value: Any) -> Any:
+    """Replace the strings "NaN", "Infinity" and "-Infinity" in nested lists by floats."""
     if isinstance(value, list):
-        return [untagged(item) for item in value]
+        return [read_tags(item) for item in value]
     return TAGGED.get(value, value) if isinstance(value, str) else value
 
 
 def numbers(value: Any) -> tuple[int, ...]:
-    """Give the shape of a rectangular nesting of numbers."""
+    """Return the shape of a rectangular nested list of numbers.
+
+    :raises LiteralError: if an item is not a number or the rows differ in shape.
+    """
     if not isinstance(value, list):
         if isinstance(value, (bool, int, float)):
             return ()
@@ -78,7 +81,7 @@ def numbers(value: Any) -> tuple[int, ...]:
             raise error.below(index) from None
         if shape is not None and this != shape:
             raise LiteralError(
-                f"ragged: [{index}] {_extent(this)} where [0] {_extent(shape)}; a tensor needs rows of equal length",
+                f"ragged: [{index}] {_extent(this)}, but [0] {_extent(shape)}; rows of a tensor have the same length",
                 (index,),
             )
         shape = this
@@ -90,7 +93,10 @@ def _extent(shape: tuple[int, ...]) -> str:
 
 
 def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: Any = True) -> Tensor:
-    """Give a tensor from nested numbers."""
+    """Return a tensor from nested numbers.
+
+    :raises LiteralError: if a number does not fit the dtype or an option is invalid.
+    """
     if dtype not in STORAGE:
         raise LiteralError(f"unknown dtype {describe(dtype)}{nearest(str(dtype), STORAGE, 'one of')}", ("dtype",))
     if not isinstance(requires_grad, bool):
@@ -99,7 +105,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
         raise LiteralError(f"requires_grad needs a float dtype, not {dtype}", ("requires_grad",))
     if not isinstance(contiguous, bool):
         raise LiteralError(f"contiguous must be true or false, found {describe(contiguous)}", ("contiguous",))
-    plain = untagged(value)
+    plain = read_tags(value)
     numbers(plain)
     try:
         return tensor(plain, dtype, requires_grad, contiguous)
@@ -111,7 +117,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
 
 
 def _misfit(value: Any, dtype: str) -> tuple[Any, ...]:
-    """Give the first element that does not fit a dtype by itself."""
+    """Return the place of the first element that does not fit the dtype."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             below = _misfit(item, dtype)
@@ -129,14 +135,14 @@ def _fits(value: Any, dtype: str) -> bool:
 
 
 def natural_dtype(value: Any) -> str:
-    """Give the dtype that torch gives to nested Python numbers."""
+    """Return torch's default dtype for nested Python numbers."""
     if isinstance(value, list):
         dtypes = {natural_dtype(item) for item in value}
         return next((name for name in ("float32", "int64", "bool") if name in dtypes), "float32")
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
-#: The largest tensor that ``full`` makes: a recipe is small, and so must be what it asks for.
+#: The most elements that ``full`` may create, so that a small recipe cannot use much memory.
 MAX_ELEMENTS = 1_000_000
 
 _OPTIONS = ("dtype", "requires_grad", "contiguous")
@@ -147,19 +153,19 @@ _DEVICE = re.compile(r"[a-z]{1,16}(:[0-9]{1,3})?")
 
 
 def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
-    """Give the literal that a recipe's value means for one input of a contract.
+    """Return the literal of a recipe's value for one input of a contract.
 
-    :param packages: the target's packages, inside which ``new`` and ``attribute`` must lie.
-    :raises LiteralError: where the value does not fit; says what was expected and where it differs.
+    :param packages: the target's packages; ``new`` and ``attribute`` must name objects in them.
+    :raises LiteralError: if the value does not fit, with the expected kind and the place.
     """
     if spec.kind == "any":
         return read_any(value, packages)
     if spec.kind == "tensor":
         return _read_tensor(spec, value)
     if spec.kind == "number":
-        value = untagged(value)
+        value = read_tags(value)
     if spec.kind in ("number", "integer") and isinstance(value, Mapping):
-        # some code takes a zero-dimensional tensor where a number would do
+        # some functions take a zero-dimensional tensor instead of a number
         return tensor_literal(value, "float32" if spec.kind == "number" else "int64")
     kinds, expected = _KINDS[spec.kind]
     if type(value) not in kinds:
@@ -171,7 +177,7 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
 
 
 def inside(path: Any, packages: Collection[str]) -> str | None:
-    """Say why a dotted path is not one inside these packages, or None where it is."""
+    """Return why a dotted path is not inside these packages, or None if it is."""
     if not isinstance(path, str) or not _DOTTED.fullmatch(path):
         return f"{describe(path)} is not a dotted path such as {next(iter(packages), 'package')}.module.name"
     if path.partition(".")[0] not in packages:
@@ -180,7 +186,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Say which literal a mapping writes."""
+    """Return the key that names a mapping's kind of literal."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")
@@ -189,18 +195,20 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
         )
     for key in value:
         if key not in forms[form]:
-            escape = "" if forms is _TENSOR_KEYS else "; a dictionary that has such keys is written {mapping: {...}}"
-            raise LiteralError(f"{{{form}: ...}} takes no {key!r}{nearest(key, forms[form], 'only')}{escape}", (key,))
+            escape = "" if forms is _TENSOR_KEYS else "; write a dictionary that has such keys as {mapping: {...}}"
+            raise LiteralError(
+                f"{{{form}: ...}} has no option {key!r}{nearest(key, forms[form], 'only')}{escape}", (key,)
+            )
     return form
 
 
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
-    """Give the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
+    """Return the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
 
-    :param dtype: of one that names none; None for what torch would give.
+    :param dtype: the dtype if the literal has none; None for torch's default.
     """
     form = _form(value, _TENSOR_KEYS, "a tensor: nested lists, {tensor: [...]} or {full: 0.0, shape: [...]}")
-    content = untagged(value[form]) if form == "tensor" else _full(value)
+    content = read_tags(value[form]) if form == "tensor" else _full(value)
     options = {"dtype": dtype or natural_dtype(content), **{name: value[name] for name in _OPTIONS if name in value}}
     try:
         return make_tensor(content, **options)
@@ -209,7 +217,7 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
 
 
 def _full(value: Mapping[str, Any]) -> Any:
-    fill, shape = untagged(value["full"]), value.get("shape")
+    fill, shape = read_tags(value["full"]), value.get("shape")
     if not isinstance(fill, (bool, int, float)):
         raise LiteralError(f"full takes a number, found {describe(fill)}", ("full",))
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
@@ -227,19 +235,19 @@ def _read_tensor(spec: Input, value: Any) -> Any:
     raise LiteralError(f"expected a tensor (nested lists or {{tensor: [...]}}), found {describe(value)}")
 
 
-#: Of the other kinds: which Python types are one, and what messages call it.
+#: Kind of input -> (its Python types, its name in messages).
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "number": ((int, float), "a number"),
     "integer": ((int,), "an integer"),
     "boolean": ((bool,), "true or false"),
     "string": ((str,), "a string"),
-    "labels": ((list,), "a list with one string or number a row"),
+    "labels": ((list,), "a list with a string or number for each row"),
     "mapping": ((dict,), "a mapping"),
 }
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """Give a typed literal: lists and mappings are walked, a mapping that has a literal's key is that literal."""
+    """Return a typed literal: convert nested lists and mappings, and mappings that are literals themselves."""
     if isinstance(value, list):
         return [_below(item, packages, index) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):
@@ -249,8 +257,8 @@ def read_any(value: Any, packages: Collection[str]) -> Any:
     form = _form(value, _FORMS, "a literal")
     content, (kind, make) = value[form], _LITERALS[form]
     if isinstance(content, Mapping) and kind != "a mapping":
-        escape = f"a dictionary or arguments with the key {form!r} are written {{mapping: {{{form}: ...}}}}"
-        raise LiteralError(f"{form} takes no mapping; {escape}", (form,))
+        escape = f"write a dictionary or arguments with the key {form!r} as {{mapping: {{{form}: ...}}}}"
+        raise LiteralError(f"{form} does not take a mapping; {escape}", (form,))
     if not isinstance(content, {"a list": list, "a string": str, "a mapping": Mapping}.get(kind, object)):
         raise LiteralError(f"{form} takes {kind}, found {describe(content)}", (form,))
     return make(value, packages)
@@ -281,7 +289,7 @@ def _array(value: Mapping[str, Any], packages: Collection[str]) -> Array:
         make_tensor(value["array"], dtype)
     except LiteralError as error:
         raise error.below("array") from None
-    return Array(tuple(untagged(value["array"])), dtype)
+    return Array(tuple(read_tags(value["array"])), dtype)
 
 
 def _path(value: Mapping[str, Any], packages: Collection[str], form: str) -> str:
@@ -300,13 +308,13 @@ def _new(value: Mapping[str, Any], packages: Collection[str]) -> New:
 
 def _device(name: str) -> Device:
     if not _DEVICE.fullmatch(name):
-        raise LiteralError(f"{name!r} is no device such as cpu or cuda:0", ("device",))
+        raise LiteralError(f"{name!r} is not a device such as cpu or cuda:0", ("device",))
     return Device(name)
 
 
 Make = Callable[[Mapping[str, Any], Collection[str]], Any]
 
-#: Literal -> what kind of value it takes (a tensor says itself what is wrong with its numbers), and how it is made.
+#: Literal -> (the kind of value that it takes, its constructor). Tensors check their numbers themselves.
 _LITERALS: dict[str, tuple[str, Make]] = {
     **dict.fromkeys(_TENSOR_KEYS, ("numbers", lambda value, packages: tensor_literal(value, None))),
     "array": ("a list", _array),

@@ -1,4 +1,4 @@
-"""Holds documents to the JSON Schemas that Sentinel publishes, or reads its records by."""
+"""Validate documents against the JSON Schemas that Sentinel publishes or reads its own records with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sentinel.errors import SentinelError
 class JsonSchema:
     """A JSON Schema (draft 2020-12).
 
-    :param source: the schema, or the name of a published one: ``recipe``, ``evidence`` or ``fix``.
+    :param source: the schema, or the name of a published schema: ``recipe``, ``evidence`` or ``fix``.
     """
 
     def __init__(self, source: str | dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ class JsonSchema:
 
     @cached_property
     def schema(self) -> dict[str, Any]:
-        """Not to be changed by whoever gets it."""
+        """The schema itself; do not modify it."""
         if not isinstance(self._source, str):
             return self._source
         file = resources.files("sentinel") / "schemas" / f"{self._source}.schema.json"
@@ -31,7 +31,7 @@ class JsonSchema:
 
     @cached_property
     def _validator(self) -> Any:
-        # As late as this: most of what imports this module reads no document.
+        # Imported here because most users of this module read no document.
         from jsonschema_rs import Draft202012Validator
 
         return Draft202012Validator(self.schema)
@@ -39,18 +39,18 @@ class JsonSchema:
     def accepts(self, document: Any) -> bool:
         try:
             return bool(self._validator.is_valid(document))
-        except ValueError:  # nested too deeply, or a text that no file can hold
+        except ValueError:  # nested too deeply, or text with lone surrogates
             return False
 
     def errors(self, document: Any) -> Iterator[Any]:
-        """Yield what is wrong with a document, with ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
+        """Yield the errors of a document, with ``instance``, ``instance_path``, ``kind`` and ``schema_path``."""
         try:
             yield from self._validator.iter_errors(document)
         except ValueError as error:
-            raise SentinelError(f"no JSON: {str(error)[:200]}") from None
+            raise SentinelError(f"not valid JSON data: {str(error)[:200]}") from None
 
     def part(self, error: Any) -> Mapping[str, Any]:
-        """Give the part of the schema whose keyword a document broke."""
+        """Return the part of the schema that an error violates."""
         node: Any = self.schema
         for step in error.schema_path[:-1]:
             node = node[step]

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe and where: every stage of loading adds to one list, so that one look shows it all."""
+"""Collect the problems of a recipe with their places; all stages of loading add to one list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from sentinel.values.documents import Document, Place
 
 @dataclass(frozen=True)
 class Problem:
-    """:ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not."""
+    """A problem of a document, with its place.
+
+    :ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not.
+    """
 
     severity: Literal["error", "warning"]
     file: str
@@ -33,7 +36,10 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
 
     def error(self, place: Place, message: str, key: bool = False) -> None:
-        """:param key: whether the key at this place is what is wrong, rather than its value."""
+        """Add an error.
+
+        :param key: point at the key of this place instead of its value.
+        """
         self._add("error", place, message, key)
 
     def warn(self, place: Place, message: str, key: bool = False) -> None:
@@ -55,7 +61,7 @@ class Findings:
 
 
 def describe(value: Any) -> str:
-    """Give a value as messages name it: what it is, and what it says."""
+    """Return a value as messages show it: its type and its text, at most 60 characters."""
     if value is None:
         return "null"
     for kind, name in ((bool, "the boolean"), (int, "the number"), (float, "the number"), (str, "the string")):
@@ -66,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """Give the path as messages show it: relative to the current folder where it lies below it."""
+    """Return the path relative to the current folder if it lies below it, else the whole path."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""What a recipe says, after validation."""
+"""The data of a validated recipe."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Expected:
     """One expected value.
 
-    :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` where
-        the recipe gives a dtype (which then must agree too).
+    :ivar value: a scalar, string, None, nested list of numbers, or a :class:`~sentinel.values.literals.Tensor` if the
+        recipe states a dtype, which must then match too.
     """
 
     value: Any
@@ -31,7 +31,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Pin:
-    """An immutable ref with the verdict that it must give."""
+    """An immutable ref and the verdict expected there."""
 
     ref: Ref
     expect: str
@@ -40,17 +40,17 @@ class Pin:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe after validation.
+    """A validated recipe.
 
-    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), defaults filled in; the
-        one name ``""`` where the recipe has no variants.
-    :ivar defaulted: the input names that were filled in from the contract's defaults.
-    :ivar requires: dotted paths that a checkout must have for this recipe to be about it.
-    :ivar when: the scenarios that trigger the bug; ``when_breaking`` those of a law that says it differently.
-    :ivar affects: what trains wrongly because of it; each entry alone is enough.
+    :ivar variants: variant -> canonical input -> literal (see :mod:`sentinel.values.literals`), with defaults. The only
+        name is ``""`` if the recipe has no variants.
+    :ivar defaulted: names of the inputs that got the contract's default.
+    :ivar requires: dotted paths that a checkout must have; otherwise the recipe does not apply to it.
+    :ivar when: the scenarios that trigger the bug; ``when_breaking`` has other conditions for some laws.
+    :ivar affects: trainings that are affected by the bug; each entry alone is sufficient.
     :ivar until: setting -> value that avoids the bug until it is fixed upstream.
     :ivar digest: ``sha256:<hex>`` of the file's bytes.
-    :ivar document: the file's content as plain data, for readers and for exports.
+    :ivar document: the file's content as plain data.
     """
 
     bug_id: str
@@ -82,32 +82,31 @@ class Recipe:
 
     @property
     def has_values(self) -> bool:
-        """Whether expected values decide; else the law does."""
+        """True if expected values decide the verdict, False if a law does."""
         return bool(self.expected_unpatched or self.expected_fixed)
 
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
-        """Give the inputs that the scenario states, and that the boundary must be able to take.
+        """Return the inputs that the scenario states and the boundary must accept.
 
-        What says which boundary it is, or how it differs, is for the oracle: the boundary needs no parameter for it.
+        Selectors and dialect inputs are read by the oracle only, so the boundary needs no parameter for them.
         """
         stated = {name for inputs in self.variants.values() for name in inputs} - set(self.defaulted)
         return sorted(stated - {item.name for item in contract.inputs if item.dialect} - set(fixed))
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """Every law that the bug breaks, as far as the recipe says."""
+        """The laws that the bug breaks according to the recipe."""
         return tuple(name for name in (self.invariant, *self.also_breaks) if name)
 
     def trigger(self, law: str) -> Trigger:
-        """Give the scenarios that trigger the bug where a law looks at them."""
+        """Return the condition under which a scenario triggers the bug for a law."""
         return self.when_breaking.get(law, self.when)
 
     def revisions(self, base: Ref | None = None, head: Ref | None = None) -> tuple[Ref, Ref | None]:
-        """Choose the refs to compare, where they are not given.
+        """Return the (base, head) to compare if the user gives none.
 
-        The head is the first pin without the bug, the base the last before it with the bug (or the first with it, where
-        none is before): the nearer they are, the more alike they are called. Where no pin has the bug, it is the last
-        before the head.
+        The head is the first pin without the bug. The base is the last pin with the bug before it, or the first with
+        the bug if none is before it. If no pin has the bug, the base is the last pin before the head.
         """
         expects = [pin.expect for pin in self.pins]
         mended = expects.index("fixed") if "fixed" in expects else 0
@@ -116,5 +115,5 @@ class Recipe:
         others = [pin.ref for pin in self.pins[:mended][-1:] + self.pins]
         base = base or next(iter([*before[-1:], *buggy, *others]), None)
         if base is None:
-            raise SentinelError(f"{self.bug_id} has no pins; say where the bug is with --base git:<sha>")
+            raise SentinelError(f"{self.bug_id} has no pins; name a commit with the bug: --base git:<sha>")
         return base, head or next((pin.ref for pin in self.pins if pin.expect == "fixed" and pin.ref != base), None)

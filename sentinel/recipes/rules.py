@@ -1,7 +1,7 @@
-"""From a document to a recipe: every rule of the recipe language that needs the catalog.
+"""Turn a document into a recipe: check every rule of the recipe language that needs the catalog.
 
-A recipe gives both sets of expected values, or neither; then a law decides, the one it names or its contract's. One set
-alone is an error: half an expectation could only ever say "changed" of the other half.
+A recipe states both sets of expected values, or neither. Without values a law decides: the recipe's ``invariant`` or
+the contract's law. One set alone is an error, because every other result could only be ``changed``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
-from sentinel.recipes.affects import affected, can_both_hold, condition_in_words, in_text
+from sentinel.recipes.affects import can_both_hold, condition_in_words, in_text, read_affected
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
 from sentinel.recipes.recipe import Pin, Recipe
 from sentinel.recipes.scenario import ScenarioReader, Variants
 from sentinel.recipes.structure import check_structure, schema
-from sentinel.recipes.triggers import ANY, MINUS, ONLY, Trigger, alternatives, laws_named, unfit
+from sentinel.recipes.triggers import ANY, MINUS, ONLY, Trigger, also_broken_laws, alternatives, unfit
 from sentinel.targets import Binding, Target
 from sentinel.targets.refs import Ref
 from sentinel.values.documents import Document, DocumentError, Place, read
@@ -32,7 +32,7 @@ _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
-    """Read pins with their verdicts. A moving ref is an error: it would mean something else tomorrow."""
+    """Read pins with their verdicts. A moving ref is an error, because its verdict can change."""
     pins: list[Pin] = []
     for index, item in enumerate(written):
         place = ("pins", index, "ref")
@@ -41,7 +41,7 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
             continue
         if not ref.immutable:
             moving = ref.kind in ("git", "pypi")
-            way = "moving refs belong in watch:" if moving else "what lies on one machine is no pin;"
+            way = "a moving ref belongs in watch:;" if moving else "a ref to this machine is not a pin;"
             message = f"{ref} is not immutable; {way} a pin is git:<all 40 hex digits> or pypi:<version>"
             findings.error(place, message)
         if ref.kind == "pypi" and target is not None and target.pypi is None:
@@ -53,12 +53,12 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Read the refs that a plain run does not decide; moving ones are what this is for."""
+    """Read the refs in ``watch``, which may move. They are decided only on request."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
         if ref is not None and ref.kind not in ("git", "pypi"):
-            message = f"{ref.kind}: means something else on each machine; watch git: or pypi: refs"
+            message = f"{ref.kind}: names something else on each machine; watch git: or pypi: refs"
             findings.error(("watch", index), message)
         elif ref is not None:
             refs.append(ref)
@@ -66,7 +66,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Read dotted paths inside the target's packages, with ``(parameter)`` at the end for a parameter of a function."""
+    """Read dotted paths inside the target's packages; ``function(parameter)`` names a parameter."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)
@@ -84,12 +84,12 @@ def _ref(findings: Findings, text: str, place: Place) -> Ref | None:
         return None
 
 
-#: What names a recipe, its file and its folder of evidence.
+#: A bug id, which is also the name of the recipe's file and of its evidence folder.
 BUG_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Give the recipe of a file, or None where it has errors, with every problem that was found in it."""
+    """Return the recipe of a file, or None if it has errors, and all problems found in it."""
     document, problem = read_or_problem(path)
     if document is None:
         return None, [problem] if problem else []
@@ -97,7 +97,7 @@ def examine(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]
 
 
 def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
-    """Give the document of a file, or why it cannot be read."""
+    """Return the document of a file, or the problem if it cannot be read."""
     try:
         return read(path), None
     except DocumentError as error:
@@ -105,7 +105,7 @@ def read_or_problem(path: Path) -> tuple[Document | None, Problem | None]:
 
 
 def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Examine a document that was read before, as :func:`examine` does."""
+    """Return the recipe of a document, as :func:`examine` does for a file."""
     findings = Findings(shown(path), document)
     broken = check_structure(findings)
     if not isinstance(document.data, dict):
@@ -115,7 +115,7 @@ def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[
 
 
 class _Reading:
-    """One pass over a document whose structure was checked. Keys in which that found something are not read again."""
+    """One pass over a document of valid structure. Keys with an error are not read again."""
 
     def __init__(self, findings: Findings, path: Path, catalog: Catalog, broken: set[str]) -> None:
         self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken
@@ -139,10 +139,10 @@ class _Reading:
         properties = schema()["$defs"]["published"]["properties"]
         for key in self.whole if self.published else ():
             if key not in properties:
-                self.findings.warn((key,), f"unknown key {key!r} is left aside{nearest(key, properties)}", key=True)
+                self.findings.warn((key,), f"unknown key {key!r} is ignored{nearest(key, properties)}", key=True)
         variants, defaulted = self._scenario(contract, target)
         tolerance = read_tolerance(self.findings, native.get("tolerance"), ("tolerance",))
-        # The names are known even where the inputs of a variant are not good.
+        # The names are known even if a variant's inputs are invalid.
         names = tuple(variants if self.published else self.data.get("variants") or ("",))
         readable = names and "variants" not in self.broken
         unpatched, fixed = (
@@ -160,7 +160,7 @@ class _Reading:
         when_breaking = {law: self._trigger(contract, place) for law, place in own.items()}
         law = self.catalog.laws.get(invariant or "")
         if law is not None and law.vary is not None and readable and len(names) < 2 and not (unpatched or fixed):
-            message = f"the law {law.name} compares variants, and there are none: add variants: with two or more"
+            message = f"the law {law.name} compares variants, but the recipe has none: add variants: with at least two"
             self.findings.error(("invariant",), message)
         upstream = native.get("upstream", {}).items()
         story = self.data.get("expected_invariant" if self.published else "story", "")
@@ -179,16 +179,16 @@ class _Reading:
             expected_fixed=fixed,
             defaulted=defaulted,
             invariant=invariant,
-            also_breaks=laws_named(native),
+            also_breaks=also_broken_laws(native),
             when=self._trigger(contract, ("when",)),
             when_breaking=when_breaking,
             tolerance=tolerance,
-            # 444.0 is an integer to a JSON Schema, and must be one in pull/444/head
+            # JSON Schema accepts 444.0 as an integer; it must be an int in pull/444/head
             upstream={key: int(item) if isinstance(item, float) else item for key, item in upstream},
             requires=requires,
             pins=pins,
             watch=watch,
-            affects=tuple(map(affected, native.get("affects", ()))),
+            affects=tuple(map(read_affected, native.get("affects", ()))),
             until={key: in_text(value) for key, value in native.get("until", {}).items()},
             story=story.strip(),
             published=self.published,
@@ -197,17 +197,19 @@ class _Reading:
         )
 
     def _check_reach(self, native: Mapping[str, Any]) -> None:
-        """Report each entry of ``affects`` whose settings do not lead to what ``reach`` needs."""
+        """Report each entry of ``affects`` whose settings do not meet the conditions of ``reach``."""
         needed = native.get("reach", {}).get("when", {}).items()
         for index, entry in enumerate(native.get("affects", ())):
             when = entry["when"] if isinstance(entry, Mapping) else {}
             for name, condition in needed if when else ():
                 needs = f"reach needs {condition_in_words(name, condition)}"
                 if name not in when:
-                    message = f"{needs}, and affects[{index}] does not say so: add {name} to it"
+                    message = f"{needs}, but affects[{index}] does not set it: add {name} to it"
                     self.findings.error(("affects", index, "when"), message, key=True)
                 elif not can_both_hold(when[name], condition):
-                    message = f"{needs}, and affects[{index}] {condition_in_words(name, when[name])}: no value is both"
+                    message = (
+                        f"{needs}, but affects[{index}] has {condition_in_words(name, when[name])}: no value meets both"
+                    )
                     self.findings.error(("affects", index, "when", name), message, key=True)
 
     def _target(self) -> Target | None:
@@ -219,18 +221,18 @@ class _Reading:
             return targets.get(name)
         boundary = self.data.get(self.boundary_key)
         if not self.published or boundary is None:
-            return None  # the schema has said that it is missing
+            return None  # the schema check reports that it is missing
         package = boundary.partition(".")[0]
         owners = [target for target in targets.values() if package in target.packages]
         if len(owners) != 1:
             packages = [name for target in targets.values() for name in target.packages]
             hint = nearest(package, packages, "the packages are")
-            self.findings.error((self.boundary_key,), f"{boundary!r} is in no known target's package{hint}")
+            self.findings.error((self.boundary_key,), f"{boundary!r} is not in a package of a known target{hint}")
             return None
         return owners[0]
 
     def _contract(self, target: Target) -> Contract | None:
-        """The contract that the recipe means, where its boundary is one of the target's and bound to that contract."""
+        """Return the recipe's contract, or None (with a reported error) if the boundary is not bound to it."""
         boundary, name = self.data.get(self.boundary_key), None if self.published else self.data.get("contract")
         contracts, place = self.catalog.contracts, (self.boundary_key,)
         if name is not None and name not in contracts:
@@ -239,7 +241,7 @@ class _Reading:
         if boundary is None:
             return None
         problem = inside(boundary, target.packages) or (
-            "" if "." in boundary else f"{boundary!r} is a package, no function"
+            "" if "." in boundary else f"{boundary!r} is a package, not a function"
         )
         if problem:
             self.findings.error(place, f"{self.boundary_key}: {problem}")
@@ -249,7 +251,10 @@ class _Reading:
         if name is not None and contracts[name].open_keys:
             return contracts[name]
         bindings = [binding for binding in target.bindings if boundary in binding.paths]
-        if not bindings and self.data.get("requires") in (boundary, [boundary]):  # registered, as its family's others
+        if not bindings and self.data.get("requires") in (
+            boundary,
+            [boundary],
+        ):  # a registered function has the contract of its family
             bindings = [each for each in [target.binding(boundary, name)] if each is not None and name is not None]
         fitting = [binding for binding in bindings if name in (None, binding.contract)]
         if not bindings:
@@ -271,7 +276,9 @@ class _Reading:
             self.catalog.contracts[item.contract] for item in bindings if item.contract in self.catalog.contracts
         ]
         if not contracts:
-            self.findings.error(place, f"the adapter binds it to contract {bindings[0].contract!r}, which is not there")
+            self.findings.error(
+                place, f"the adapter binds it to contract {bindings[0].contract!r}, which does not exist"
+            )
             return None
         written = {key for name in _PUBLISHED_VALUES for key in (self.data.get(name) or ())}
         names = {item.name: {*item.aliases, *item.keys, *(each.name for each in item.inputs)} for item in contracts}
@@ -280,9 +287,7 @@ class _Reading:
     def _scenario(self, contract: Contract, target: Target) -> Variants:
         both = [key for key in ("scenario", "constructed_scenario") if key in self.data and not self.published]
         if len(both) > 1:
-            self.findings.error(
-                (both[1],), "scenario and constructed_scenario are two names of one thing; keep one", key=True
-            )
+            self.findings.error((both[1],), "scenario and constructed_scenario mean the same; keep one", key=True)
         place = ("constructed_scenario",) if self.published or both == ["constructed_scenario"] else ("scenario",)
         if self.broken & {"scenario", "constructed_scenario", "variants"}:
             return {}, ()
@@ -291,11 +296,11 @@ class _Reading:
         return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _trigger(self, contract: Contract, place: Place) -> Trigger:
-        """Read a ``when:``, whose conditions must be of inputs that contracts have."""
+        """Read a ``when:`` condition; its names must be inputs of a contract."""
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
-        # A bug of a shared function shows at boundaries of other contracts, too.
+        # A bug in a shared function also shows at boundaries with other contracts.
         every = self.catalog.contracts.values()
         known = {item.name: item for each in (*every, contract) for item in each.inputs}
         keys = {key for each in every for key in each.keys}
@@ -317,17 +322,17 @@ class _Reading:
         return Trigger(alternatives(written), contract.mask, contract.group)
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """Give the law by name: the one written, else the contract's where no values are expected."""
+        """Return the name of the law: the recipe's invariant, or the contract's law if no values are expected."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"
-            message = f"{sides[0]} without {other}: give both, or neither and let a law decide (invariant: ...)"
+            message = f"{sides[0]} without {other}: give both, or neither to let a law decide (invariant: ...)"
             self.findings.error((sides[0],), message, key=True)
         laws = self.catalog.laws
         native = {} if self.published else self.data
         written: str | None = native.get("invariant")
         named: dict[tuple[str | int, ...], str] = {("invariant",): written} if written is not None else {}
-        named |= {("also_breaks", place): name for place, name in enumerate(laws_named(native))}
+        named |= {("also_breaks", place): name for place, name in enumerate(also_broken_laws(native))}
         for where, name in named.items():
             if name not in laws:
                 self.findings.error(where, f"unknown invariant {name!r}{nearest(name, laws, 'the laws are')}")
@@ -336,11 +341,11 @@ class _Reading:
         if sides or has_values or "invariant" in self.broken:
             return None
         if contract.law is None:
-            nothing = "no expected values, no invariant"
-            message = f"nothing to decide by: {nothing}, and contract {contract.name} has no law of its own"
+            nothing = "no expected values and no invariant"
+            message = f"the recipe cannot decide: {nothing}, and contract {contract.name} has no law of its own"
             self.findings.error((), message)
         elif contract.law not in laws:
-            self.findings.error((), f"contract {contract.name} names the law {contract.law!r}, which is not there")
+            self.findings.error((), f"contract {contract.name} names the law {contract.law!r}, which does not exist")
         return contract.law
 
 
@@ -348,7 +353,7 @@ _PUBLISHED_VALUES = ("constructed_scenario", "expected_unpatched", "expected_fix
 
 
 def _unknown_boundary(boundary: str, target: Target, contract: str | None) -> str:
-    """Say the nearest bound name, its last part alone where the module is right."""
+    """Return the message for an unknown boundary, with the nearest bound name."""
     paths = {path for item in target.bindings if contract in (None, item.contract) for path in item.paths}
     paths = paths or {path for item in target.bindings for path in item.paths}
     module, _, name = boundary.rpartition(".")

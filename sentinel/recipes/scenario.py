@@ -1,4 +1,4 @@
-"""The scenario of a recipe: inputs by their canonical names, variants, defaults filled in."""
+"""Read the scenario of a recipe: inputs by canonical name, variants, and defaults."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from sentinel.recipes.inputs import LiteralError, read_input
 from sentinel.recipes.problems import Findings
 from sentinel.values.documents import Place
 
-#: Canonical input -> its value as the document has it, and where.
+#: Canonical input -> (its value in the document, its place).
 Entries = dict[str, tuple[Any, Place]]
 
-#: Variant -> canonical input -> literal; and the inputs that no variant gives, which have their defaults.
+#: (variant -> canonical input -> literal, the names of inputs that got their default in every variant).
 Variants = tuple[dict[str, dict[str, Any]], tuple[str, ...]]
 
 
 @dataclass
 class ScenarioReader:
-    """:ivar packages: the target's, in which literals may name objects.
-    :ivar place: where the document has the scenario, and where to point at when an input is missing.
-    :ivar literals: place -> what was read there, as variants share most of their inputs.
+    """Reads scenarios of one contract.
+
+    :ivar packages: the target's packages; literals may name objects in them.
+    :ivar place: the scenario's place in the document, where missing inputs are reported.
+    :ivar literals: place -> the literal or the error there, because variants share most inputs.
     """
 
     findings: Findings
@@ -35,23 +37,26 @@ class ScenarioReader:
     def native(self, written: Mapping[str, Any], variants: Mapping[str, Any]) -> Variants:
         """Read the scenario of a native recipe; unknown inputs are errors."""
         shared = self._named(written, self.place)
-        return self._built(shared, {name: self._named(own or {}, ("variants", name)) for name, own in variants.items()})
+        return self._build(shared, {name: self._named(own or {}, ("variants", name)) for name, own in variants.items()})
 
     def published(self, written: Mapping[str, Any]) -> Variants:
-        """Read that of a published recipe: ``baseline_X`` beside ``outlier_X`` are variants, unknown keys are prose."""
+        """Read the scenario of a published recipe.
+
+        ``baseline_X`` and ``outlier_X`` are variants; unknown keys are prose.
+        """
         shared: Entries = {}
         variants: dict[str, Entries] = {"baseline": {}, "outlier": {}}
         for key, value in written.items():
             prefix, _, rest = key.partition("_")
             if (name := self._canonical(key)) is not None:
-                self._put(shared, name, key, value, self.place)
+                self._add(shared, name, key, value, self.place)
             elif prefix in variants and (name := self._canonical(rest)) is not None:
-                self._put(variants[prefix], name, key, value, self.place)
+                self._add(variants[prefix], name, key, value, self.place)
             else:
                 near = nearest(key, [item.name for item in self.contract.inputs])
-                message = f"{key!r} is no input of contract {self.contract.name}: taken as prose{near}"
+                message = f"{key!r} is not an input of contract {self.contract.name}; it is read as prose{near}"
                 self.findings.warn((*self.place, key), message, key=True)
-        return self._built(shared, variants if any(variants.values()) else {})
+        return self._build(shared, variants if any(variants.values()) else {})
 
     def _named(self, written: Mapping[str, Any], place: Place) -> Entries:
         entries: Entries = {}
@@ -64,21 +69,21 @@ class ScenarioReader:
                 message = f"unknown input {key!r} of contract {self.contract.name}{hint}"
                 self.findings.error((*place, key), message, key=True)
             else:
-                self._put(entries, name, key, value, place)
+                self._add(entries, name, key, value, place)
         return entries
 
     def _canonical(self, key: str) -> str | None:
         return next((name for name in (key, self.contract.aliases.get(key, "")) if self.contract.input(name)), None)
 
-    def _put(self, entries: Entries, name: str, key: str, value: Any, place: Place) -> None:
+    def _add(self, entries: Entries, name: str, key: str, value: Any, place: Place) -> None:
         if name in entries:
-            message = f"{key!r} is {name!r}, which is already given as {entries[name][1][-1]!r}"
+            message = f"{key!r} means {name!r}, which is already given as {entries[name][1][-1]!r}"
             self.findings.error((*place, key), message, key=True)
         else:
             entries[name] = value, (*place, key)
 
-    def _built(self, shared: Entries, variants: Mapping[str, Entries]) -> Variants:
-        """Make each variant's literals, in the contract's order; without variants there is one, without a name."""
+    def _build(self, shared: Entries, variants: Mapping[str, Entries]) -> Variants:
+        """Return each variant's literals in the contract's order; without variants, one with the name ""."""
         built: dict[str, dict[str, Any]] = {}
         left = {item.name for item in self.contract.inputs} - shared.keys()
         somewhere = {name for own in variants.values() for name in own}
@@ -88,10 +93,12 @@ class ScenarioReader:
             missing = [item for item in self.contract.inputs if item.default is REQUIRED and item.name not in entries]
             for item in missing:
                 whose = f" of variant {variant!r}" if variant and item.name in somewhere else ""
-                needs = f"the scenario{whose} lacks {item.name!r}, which contract {self.contract.name} needs"
+                needs = f"the scenario{whose} lacks {item.name!r}, which contract {self.contract.name} requires"
                 self.findings.error(self.place, f"{needs}: {item.meaning}")
             if all(good) and not missing:
-                built[variant] = self._filled({name: self.literals[place] for name, (_, place) in entries.items()})
+                built[variant] = self._fill_defaults(
+                    {name: self.literals[place] for name, (_, place) in entries.items()}
+                )
         return built, tuple(item.name for item in self.contract.inputs if item.name in left - somewhere)
 
     def _read(self, name: str, value: Any, place: Place) -> bool:
@@ -99,7 +106,7 @@ class ScenarioReader:
         assert spec is not None
         if place not in self.literals:
             try:
-                # null is how a recipe says None; only an input that must be there cannot be nothing
+                # null stands for None, except in a required input
                 nothing = value is None and spec.default is not REQUIRED
                 self.literals[place] = None if nothing else read_input(spec, value, self.packages)
                 wrong = spec.problem(self.literals[place]) if spec.problem and not nothing else ""
@@ -110,15 +117,17 @@ class ScenarioReader:
                 self.literals[place] = error
         return not isinstance(self.literals[place], LiteralError)
 
-    def _filled(self, literals: dict[str, Any]) -> dict[str, Any]:
-        """Fill in defaults; each sees what is given and the defaults before it."""
+    def _fill_defaults(self, literals: dict[str, Any]) -> dict[str, Any]:
+        """Add defaults in the contract's order; a default may depend on the inputs before it."""
         for spec in self.contract.inputs:
             if spec.name not in literals:
                 try:
                     literals[spec.name] = _default(spec, literals, self.packages)
-                except Exception as error:  # a default is a contract's own code, perhaps a plugin's
+                except Exception as error:  # defaults are code of contracts, which plugins can add
                     problem = f"{type(error).__name__}: {error}"
-                    message = f"the default of {spec.name!r} cannot be made from this scenario ({problem}); give it"
+                    message = (
+                        f"the default of {spec.name!r} failed for this scenario ({problem}); add {spec.name} to it"
+                    )
                     self.findings.error(self.place, message)
                     literals[spec.name] = None
         return {spec.name: literals[spec.name] for spec in self.contract.inputs}

@@ -1,4 +1,4 @@
-"""The published JSON Schema of recipes, and its verdict on a document in sentences with places."""
+"""Check a document against the published JSON Schema of recipes and report each error as a sentence with its place."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SCHEMA = JsonSchema("recipe")
 
 
 def schema() -> dict[str, Any]:
-    """Give the published JSON Schema of recipes."""
+    """Return the published JSON Schema of recipes."""
     return _SCHEMA.schema
 
 
 def check_structure(findings: Findings) -> set[str]:
-    """Report everything about a document that its schema does not allow.
+    """Report each violation of the schema in a document.
 
-    :returns: the top-level keys in which something is wrong, so that nobody reads them any further.
+    :returns: the top-level keys with an error, which later checks skip.
     """
     data = findings.document.data
     if not isinstance(data, dict):
@@ -50,7 +50,7 @@ def check_structure(findings: Findings) -> set[str]:
 def _additional(findings: Findings, place: Place, error: Any) -> None:
     properties = _SCHEMA.part(error).get("properties", {})
     for key in error.kind.unexpected:
-        findings.error((*place, key), f"unknown key {key!r}{nearest(key, properties, 'known are')}", key=True)
+        findings.error((*place, key), f"unknown key {key!r}{nearest(key, properties, 'the keys are')}", key=True)
 
 
 def _required(findings: Findings, place: Place, error: Any) -> None:
@@ -68,7 +68,7 @@ def _type(findings: Findings, place: Place, error: Any) -> None:
     for step in place:
         value = value[step]
     if "number" in kinds and isinstance(value, float):
-        return  # not finite, which JSON has no number for; whoever reads the field says so
+        return  # NaN or infinity, which JSON Schema does not count as a number; the field's own check reports it
     expected = " or ".join(_TYPES[kind] for kind in kinds)
     findings.error(place, f"{_name(place)} must be {expected}, found {describe(error.instance)}")
 
@@ -88,11 +88,11 @@ def _other(findings: Findings, place: Place, error: Any) -> None:
     elif kind.name == "minProperties":
         findings.error(place, f"{_name(place)} is empty; {meaning}")
     else:
-        findings.error(place, f"{_name(place)}: {value} will not do; {meaning}")
+        findings.error(place, f"{_name(place)}: {value} is not valid; {meaning}")
 
 
 def _name(place: Place) -> str:
-    """Write a place as a reader would: ``pins[0].expect``."""
+    """Return a place as text, such as ``pins[0].expect``."""
     text = ""
     for step in place:
         text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)

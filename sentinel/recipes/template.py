@@ -92,7 +92,7 @@ def _inputs(contract: Contract | None) -> str:
         return f"  {TODO}: {TODO}  # 'sentinel list contracts NAME' lists the inputs\n"
     lines = []
     for item in contract.inputs:
-        note = f"{item.meaning} ({described(item)})"
+        note = f"{item.meaning} ({describe_input(item)})"
         if item.default is REQUIRED:
             lines.append(f"  {item.name}: {TODO}  # {note}, such as {_example(item)}")
         else:
@@ -116,7 +116,7 @@ def _example(item: Input) -> str:
     return json.dumps(values if item.shape else values[0])
 
 
-def described(item: Input) -> str:
+def describe_input(item: Input) -> str:
     """Return an input's kind, dtype and shape: ``tensor of float32 [batch, tokens]``."""
     dtype = f" of {item.dtype}" if item.kind == "tensor" else ""
     return f"{item.kind}{dtype}{' [' + ', '.join(item.shape) + ']' if item.shape else ''}"

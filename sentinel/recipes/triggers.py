@@ -1,16 +1,15 @@
-"""``when:`` in a recipe: which scenarios trigger its bug. Data only, read by the controller without torch.
+"""Decide which scenarios trigger a recipe's bug (``when:``). The controller reads this data without torch.
 
-A trigger is a list of alternatives, of which one is enough; an alternative is ``{input: condition}``, all of which are
-needed. ``only`` among them lists the observation keys that come out wrong; other keys must be right there, too.
+A trigger is a list of alternatives, of which one suffices; an alternative is ``{input: condition}``, and all its
+conditions must hold. Its key ``only`` lists the observation keys that come out wrong; all others must be right.
 ``always`` is the trigger of a bug that shows in every scenario. The condition of
 
-* an option is what ``affects`` takes (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``, ``unset``,
-  or a bound such as ``"> 1"``;
-* a tensor, or labels, is one of :data:`WORDS`, a bound that one of its elements meets, or a dtype.
+* an option is a condition of ``affects`` (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``,
+  ``unset``, or a bound such as ``"> 1"``;
+* a tensor, or labels, is one of :data:`WORDS`, a bound that some element meets, or a dtype.
 
-``any`` stands for every tensor of numbers, whatever its name: a bug of a shared helper shows at functions whose inputs
-have other names. ``a - b`` is the difference of two tensors. The mask and the group go by their names in the recipe's
-contract.
+``any`` stands for every tensor of numbers: a bug in a shared helper shows at functions whose inputs have other names.
+``a - b`` is the difference of two tensors. The mask and the group go by their names in the recipe's contract.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from sentinel.contracts.contract import Contract, Input, Inputs
 from sentinel.recipes.affects import condition_in_words, holds, in_text
 from sentinel.values.literals import FLOATS, STORAGE, Tensor, from_array
 
-#: Every tensor of numbers of a scenario.
+#: Stands for every float tensor of a scenario.
 ANY = "any"
 
 ALWAYS = "always"
 
-#: The entry of an alternative that lists observation keys.
+#: The key of an alternative that lists observation keys.
 ONLY = "only"
 
-#: Between the names of two tensors.
+#: Separates the names of two tensors whose difference is meant.
 MINUS = " - "
 
-#: Which of a recipe's alternatives a scenario needs, input by input.
+#: Input -> condition.
 Alternative = Mapping[str, Any]
 
 _Array = npt.NDArray[Any]
@@ -57,7 +56,7 @@ class _Values:
 
     @property
     def masked(self) -> _Array:
-        """Elements at tokens, or of rows, that do not count."""
+        """True for elements of masked tokens, or of rows without a valid token."""
         if self.valid is None or not self.array.shape:
             return np.zeros(self.array.shape, bool)
         if self.array.shape[: self.valid.ndim] == self.valid.shape:
@@ -68,9 +67,9 @@ class _Values:
         return np.zeros(self.array.shape, bool)
 
     def groups(self, counted: bool) -> Iterator[list[int]]:
-        """Give the rows of each group.
+        """Yield the rows of each group.
 
-        :param counted: leave out the rows without a token that counts.
+        :param counted: leave out rows without a valid token.
         """
         labels = self.labels or []
         there = (
@@ -83,22 +82,22 @@ class _Values:
 
 
 def _constant_group(values: _Values) -> bool:
-    """Say whether all scores of a group of several rows are equal; the score of a row is the sum of its values."""
+    """Return True if all scores of a group with several rows are equal; a score is the sum of a row's valid values."""
     scores = np.where(values.masked, 0.0, values.array.astype(np.float64))
     scores = scores.reshape(len(scores), -1).sum(-1)
     return any(len(rows) > 1 and np.ptp(scores[rows]) == 0 for rows in values.groups(counted=True))
 
 
 def _overflows(values: _Array) -> bool:
-    """Say whether a value, or its square, is not finite in its dtype: what multiplies it by 0 is NaN."""
+    """Return True if a value or its square is not finite in its dtype; multiplied by a mask of 0, it gives NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(values * values).all()
 
 
 def _exp_overflows(values: _Array, dtype: str) -> bool:
-    """Return True if the exponential of an element is infinite: in float16 above 11, otherwise above 88.
+    """Return True if the exponential of an element overflows: above 11 in float16, otherwise above 88.
 
-    Frameworks compute with float64 inputs in single precision, too.
+    The limit for float64 is that of float32, because frameworks compute float64 inputs in single precision too.
     """
     return bool((values.astype(np.float64) > (11.089 if dtype == "float16" else 88.722)).any())
 
@@ -109,7 +108,7 @@ def _gap(values: _Values) -> bool:
     return bool(((last - first + 1 > rows.sum(-1)) & rows.any(-1)).any())
 
 
-#: What a tensor or labels may show, in words -> whether they do.
+#: A property of a tensor or of labels, in words -> a predicate.
 WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "non-zero where masked": lambda it: bool((it.array[it.masked] != 0).any()),
     "non-finite where masked": lambda it: _overflows(it.array[it.masked]),
@@ -117,14 +116,14 @@ WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "exp overflows where masked": lambda it: _exp_overflows(it.array[it.masked], it.dtype),
     "non-finite": lambda it: not np.isfinite(it.array).all(),
     "equal in a group": _constant_group,
-    # of a mask
+    # properties of a mask
     "a masked token": lambda it: bool((it.array == 0).any()),
     "a rejected row": lambda it: bool((it.array == 0).all(-1).any()),
     "a lone token": lambda it: bool((it.array != 0).sum() == 1),
     "no token": lambda it: not (it.array != 0).any(),
     "a gap": _gap,
     "several tokens": lambda it: bool(((it.array != 0).sum(-1) > 1).any()),
-    # of labels
+    # properties of labels
     "a group of one": lambda it: any(len(rows) == 1 for rows in it.groups(counted=True)),
     "one group": lambda it: len(set(map(str, it.labels or ()))) == 1,
     "unequal groups": lambda it: len({len(rows) for rows in it.groups(counted=False)}) > 1,
@@ -136,9 +135,9 @@ _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 @dataclass(frozen=True)
 class Explained:
-    """What a bug explains of a scenario.
+    """The violations in a scenario that a bug explains.
 
-    :ivar whole: whether it explains whatever is wrong; else ``keys`` are the observation keys that it may be wrong in.
+    :ivar whole: whether it explains every violation. Otherwise ``keys`` are the observation keys that it may affect.
     """
 
     whole: bool
@@ -149,16 +148,17 @@ class Explained:
 class Trigger:
     """The scenarios that trigger a recipe's bug.
 
-    :ivar alternatives: none where the recipe has no ``when:``; then no scenario but the recipe's own is known to.
-    :ivar mask: the recipe's name of the mask; ``group`` that of the labels.
+    :ivar alternatives: empty if the recipe has no ``when:``; then only the recipe's own scenario is known to trigger
+        it.
+    :ivar mask: name of the mask in the recipe's contract; ``group`` is the name of the labels.
     """
 
     alternatives: tuple[Alternative, ...] = ()
     mask: str = ""
     group: str = ""
 
-    def explained(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
-        """Say what the bug explains of a scenario, at a boundary of any contract: all that is wrong, or some keys."""
+    def explain(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
+        """Return the violations that the bug explains in a scenario, at a boundary of any contract."""
         keys: set[str] = set()
         for alternative in self.alternatives:
             conditions = [(name, condition) for name, condition in alternative.items() if name != ONLY]
@@ -198,7 +198,7 @@ class Trigger:
             valid = mask.array() != 0 if isinstance(mask, Tensor) else None
             return condition in _OF_LABELS and WORDS[condition](_Values(np.arange(len(value)), valid, value))
         if item is not None and item.kind == "tensor" and condition not in ("set", "unset"):
-            return False  # a tensor that is left out has no element
+            return False  # an omitted tensor has no elements
         return name in inputs and not isinstance(value, Tensor) and holds(condition, in_text(value))
 
     def __str__(self) -> str:
@@ -214,12 +214,12 @@ class Trigger:
 
 
 def _promoted(one: str, other: str) -> str:
-    """Return the dtype of a difference of two tensors, as far as :func:`_exp_overflows` needs it."""
+    """Return the dtype of the difference of two tensors, as far as :func:`_exp_overflows` distinguishes dtypes."""
     return one if one == other else "float32"
 
 
 def alternatives(written: Any) -> tuple[Alternative, ...]:
-    """Give the alternatives of a ``when:`` that its schema allows."""
+    """Read the alternatives of a ``when:`` that fits the schema."""
     if written is None:
         return ()
     if written == ALWAYS:
@@ -227,14 +227,17 @@ def alternatives(written: Any) -> tuple[Alternative, ...]:
     return tuple(written) if isinstance(written, list) else (written,)
 
 
-def laws_named(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """Give the laws of ``also_breaks``, whether or not an entry has a condition of its own."""
+def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the laws in ``also_breaks``, with or without conditions."""
     entries = document.get("also_breaks") or ()
     return tuple(str(item.get("law") if isinstance(item, Mapping) else item) for item in entries)
 
 
 def unfit(item: Input | None, condition: Any) -> str:
-    """Say why an input cannot meet a condition; empty where it can. None stands for :data:`ANY`."""
+    """Return why an input cannot meet a condition; empty if it can.
+
+    :param item: the input; None stands for :data:`ANY`.
+    """
     if item is None:
         item = Input(ANY, "tensor", "")
     if item.kind == "labels":

@@ -1,1 +1,1 @@
-"""Verdicts over time: the verdict of each recipe at each commit, decided once for each distinct closure of its code."""
+"""Record the verdict of each recipe at each commit, decided once for each distinct closure of its code."""

@@ -1,6 +1,6 @@
-"""What a verdict rests on beside the target's own code; where any of it changes, nothing that was decided before holds.
-
-Established without starting a worker: a sweep that finds nothing new must not have to import torch to say so.
+"""Digest everything that a verdict depends on besides the target's code. If a part of it changes, stored verdicts are
+not reused.
+This starts no worker: a sweep without new commits must not import torch.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Basis:
-    """:ivar recipe, adapter, worker: digests of what decides in the recipe, of the adapter, and of those modules of
-        Sentinel's own that decide.
-    :ivar environment: versions and switches that numbers may depend on.
+    """:ivar recipe, adapter, worker: digests of the deciding parts of the recipe, of the adapter, and of the modules of
+        Sentinel that decide.
+    :ivar environment: versions and flags that can change numbers.
     """
 
     recipe: str
@@ -44,17 +44,19 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Say what a recipe's verdicts rest on here and now.
+    """Return the current basis of a recipe's verdicts.
 
-    :raises SentinelError: where the interpreter of ``--sentinel-python`` does not run.
+    :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """
     adapter = catalog.adapters[recipe.target]
-    beside = surroundings(settings.python_of(recipe.target))
-    versions = {name: beside(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)}
+    version_of = surroundings(settings.python_of(recipe.target))
+    versions = {
+        name: version_of(name).partition(" ")[2] for name in ("python", "torch", "numpy", *adapter.target.preload)
+    }
     return Basis(
         recipe_digest(recipe),
         adapter.digest,
-        _digest((*_judges(not recipe.has_values), Path(catalog.contracts[recipe.contract].file))),
+        _digest((*_deciding_files(not recipe.has_values), Path(catalog.contracts[recipe.contract].file))),
         {
             **{name: version for name, version in versions.items() if version},
             "platform": f"{platform.system()}-{platform.machine()}",
@@ -65,30 +67,29 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
     )
 
 
-def deciding(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """Give a digest of what decides of a target beside its code: known bugs, laws, contracts, and Sentinel's own. Laws
-    and contracts may be other packages'."""
+def deciding_digest(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
+    """Return a digest of recipes, laws, contracts and Sentinel's modules: what decides besides the target's code."""
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
-    own = _digest((*_judges(True), *_sources("comparing"), *map(Path, others)))
+    own = _digest((*_deciding_files(True), *_sources("comparing"), *map(Path, others)))
     return hashlib.sha256(" ".join([own, *sorted(map(recipe_digest, recipes))]).encode()).hexdigest()[:12]
 
 
-#: Sentinel's own packages that decide.
-_JUDGES = ("binding", "worker", "deciding", "values", "targets", "contracts")
+#: Packages of Sentinel whose code affects verdicts.
+_DECIDING = ("binding", "worker", "deciding", "values", "targets", "contracts")
 
 
 @cache
-def _judges(with_laws: bool) -> tuple[Path, ...]:
-    names = (*_JUDGES, "laws", "search") if with_laws else _JUDGES
+def _deciding_files(with_laws: bool) -> tuple[Path, ...]:
+    names = (*_DECIDING, "laws", "search") if with_laws else _DECIDING
     return tuple(sorted(file for name in names for file in _sources(name)))
 
 
 def _sources(package: str) -> list[Path]:
-    """List the modules of one of Sentinel's packages; one without any has moved, and its code would count no more."""
+    """Return the modules of one of Sentinel's packages."""
     found = list((_PACKAGE / package).glob("*.py"))
-    assert found, f"sentinel has no package {package}"
+    assert found, f"sentinel has no package {package}"  # it was renamed: its code would no longer be digested
     return found
 
 
@@ -102,12 +103,12 @@ def _file_digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-# -- which third-party packages there are: one that is installed may change a verdict too --
+# -- third-party packages: installing one may change a verdict --
 
-#: Top-level module -> the distribution that has it and its version; ``-`` where it cannot be imported.
+#: Top-level module -> its distribution and version; ``-`` if it is not installed.
 Surroundings = Callable[[str], str]
 
-_LISTED = """
+_LIST_PACKAGES = """
 import json, platform
 from importlib import metadata
 owners = {name: several[0] for name, several in metadata.packages_distributions().items()}
@@ -117,20 +118,23 @@ print(json.dumps({**have, "python": ["python", platform.python_version()]}))
 
 
 def surroundings(python: str | None) -> Surroundings:
-    """Say what an interpreter has; None: this one."""
+    """Return a function from a top-level module to its distribution and version.
+
+    :param python: the interpreter; None for the running one.
+    """
     if python is None:
-        return _here
-    distributions = _listed(python)
+        return _running
+    distributions = _distributions(python)
     return lambda name: " ".join(distributions.get(name, ("-",)))
 
 
 def third_party(name: str) -> bool:
-    """Say whether a top-level module is nobody's own: neither Python's nor a built-in one."""
+    """Return True if a top-level module belongs to neither the standard library nor the interpreter."""
     return name not in sys.stdlib_module_names and name not in sys.builtin_module_names
 
 
 @cache
-def _here(name: str) -> str:
+def _running(name: str) -> str:
     if name == "python":
         return f"python {platform.python_version()}"
     try:
@@ -151,5 +155,5 @@ def _owners() -> Mapping[str, list[str]]:
 
 
 @cache
-def _listed(python: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(distribution) for name, distribution in interpreters.ask(python, "-c", _LISTED).items()}
+def _distributions(python: str) -> Mapping[str, tuple[str, ...]]:
+    return {name: tuple(distribution) for name, distribution in interpreters.ask(python, "-c", _LIST_PACKAGES).items()}

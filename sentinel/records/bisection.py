@@ -1,4 +1,4 @@
-"""Bisection: the first commit of a branch at which a recipe's verdict is another one."""
+"""Find the first commit of a branch at which a recipe's verdict changes."""
 
 from __future__ import annotations
 
@@ -11,47 +11,37 @@ from sentinel.records.closure_verdicts import ClosureVerdict
 from sentinel.records.history import state_of
 from sentinel.sources.commits import Commit, commit, history, merge_base
 
-#: Decides one commit.
+#: Returns the verdict at a commit.
 Decide = Callable[[Commit], ClosureVerdict]
-
-#: Told of each step: the commit, its verdict, how many commits are left.
-Told = Callable[[Commit, ClosureVerdict, int], None]
 
 
 @dataclass
 class Bisection:
-    """:ivar seeks: ``bad`` for the commit that brought the bug, ``fixed`` for the one that took it away.
-    :ivar first: the first commit that is like the later end; None where it cannot be told apart from ``suspects``.
-    :ivar suspects: where commits next to the change could not be decided: those among which it is.
+    """:ivar steps: each decided commit with its verdict.
+    :ivar first: the first commit with the verdict of the later end; None if ``suspects`` cannot be decided.
+    :ivar suspects: the range that contains the change, if commits next to it cannot be decided.
     """
 
-    seeks: str
     steps: list[tuple[Commit, ClosureVerdict]] = field(default_factory=list)
     first: Commit | None = None
     suspects: list[Commit] = field(default_factory=list)
 
-    @property
-    def skipped(self) -> int:
-        return sum(_state(entry) is None for _, entry in self.steps)
 
+def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection:
+    """Find the first commit between two, along first parents, that has the verdict of the later one.
 
-def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, on_step: Told | None = None) -> Bisection:
-    """Find the first commit between two, along first parents, whose verdict is the later one's.
+    If ``bad`` is the older commit, this is the commit that removed the bug.
 
-    Where ``bad`` is the older of the two, that is the commit with which the bug went.
-
-    :raises SentinelError: where the two ends do not have different verdicts, or no history joins them.
+    :raises SentinelError: if the verdicts of the two do not differ as named, or the two have no common history.
     """
-    old, new, seeks, state = _ends(mirror, good, bad, decide)
+    old, new, state = _ends(mirror, good, bad, decide)
     line = history(mirror, new.sha, since=old.sha)
     low, high, skipped = 0, len(line) - 1, set[int]()
-    bisection = Bisection(seeks)
+    bisection = Bisection()
     while untried := [place for place in range(low + 1, high) if place not in skipped]:
         middle = min(untried, key=lambda place: abs(2 * place - low - high))
         entry = decide(line[middle])
         bisection.steps.append((line[middle], entry))
-        if on_step:
-            on_step(line[middle], entry, len(untried) - 1)
         if _state(entry) == state:
             low = middle
         elif _state(entry) is None:
@@ -65,34 +55,33 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide, on_step: Tol
     return bisection
 
 
-def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str, str | None]:
-    """Give the older end, the later one, what is sought, and the state of the older one."""
+def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str | None]:
+    """Return the older end, the later end and the verdict of the older end."""
     if good.sha == bad.sha:
-        raise SentinelError(f"--good and --bad are the same commit, {good.sha[:9]}")
+        raise SentinelError(f"the good and the bad commit are the same, {good.sha[:9]}")
     entries = {"good": decide(good), "bad": decide(bad)}
     for name, which in (("good", good), ("bad", bad)):
         entry = entries[name]
         if _state(entry) is None:
             raise SentinelError(
-                f"--{name} {which.sha[:9]} cannot be decided: {entry.verdict} ({entry.kind}): {entry.reason}"
+                f"the {name} commit {which.sha[:9]} cannot be decided: {entry.verdict} ({entry.kind}): {entry.reason}"
             )
         if (entry.verdict == "reproduced") != (name == "bad"):
             raise SentinelError(
-                f"--{name} {which.sha[:9]} is {entry.verdict}; --bad has to have the bug and --good not "
-                "(which of them is the older does not matter)"
+                f"the {name} commit {which.sha[:9]} is {entry.verdict}; only the bad commit must be reproduced"
             )
     base = merge_base(mirror, good.sha, bad.sha)
     if base is None:
-        raise SentinelError(f"no history joins {good.sha[:9]} and {bad.sha[:9]} in this mirror")
-    parted = commit(mirror, base)  # one of the ends, where one leads to the other
-    state = _state(decide(parted))
-    if state == _state(entries["good"]) and parted.sha != bad.sha:
-        return parted, bad, "bad", state
+        raise SentinelError(f"{good.sha[:9]} and {bad.sha[:9]} have no common history in this mirror")
+    fork_point = commit(mirror, base)  # one of the two, if one is an ancestor of the other
+    state = _state(decide(fork_point))
+    if state == _state(entries["good"]) and fork_point.sha != bad.sha:
+        return fork_point, bad, state
     if state == _state(entries["bad"]):
-        return parted, good, "fixed", state
+        return fork_point, good, state
     raise SentinelError(
-        f"{parted.sha[:9]}, where the two parted, is {decide(parted).verdict}; "
-        "give ends of which one leads to the other"
+        f"{fork_point.sha[:9]}, the merge base of the two, is {decide(fork_point).verdict}; "
+        "choose commits of one branch"
     )
 
 

@@ -1,11 +1,10 @@
-"""Entries: what was decided once for each distinct closure, kept as they come; and how a commit is recognised in them.
+"""Store one verdict for each distinct closure, and look up the verdict of a commit.
 
-history/<target>/closures/<id>.json        the questions of a closure
-history/<target>/<BUG-ID>/<basis>.jsonl    a line for each entry: closure, answers, verdict; the first line is the basis
+    history/<target>/closures/<id>.json        the questions of a closure
+    history/<target>/<BUG-ID>/<basis>.jsonl    one line per verdict, after a first line with the basis
 
-Lines are only ever added, each in one write, under a lock: a run that is killed loses at most the line that it was
-writing, which the next one passes over, and two runs on one store add to each other's work. Merging two stores is
-copying one over the other and joining the lines.
+Lines are only appended, each in one write under a lock. A killed run loses at most the line that it was writing, and
+the next reader skips it. Two stores are merged by copying the files and joining the lines.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from sentinel.sources.commits import Lineage
 from sentinel.sources.home import Home, read_json, write_atomically, writing
 from sentinel.sources.locks import locked
 
-#: Kinds of reason that are about this machine, or about a moment of it: not kept, so the next run tries again.
-PASSING = frozenset({"ref", "timeout", "memory", "harness"})
+#: Temporary kinds of reason: they concern this machine, so they are not stored and the next run tries again.
+TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 
 @dataclass(frozen=True)
 class ClosureVerdict:
-    """One verdict, for every revision that answers the closure's questions in the same way and that ``commit`` vouches
-    for.
+    """One verdict. It holds for every revision whose lookups have the same results, if ``commit`` vouches for that
+    revision.
 
-    :ivar closure, answers: by which it is recognised.
+    :ivar closure, answers: the key: the id of the closure, and the digest of the results of its lookups.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
         ``commit``.
-    :ivar boundary: the dotted path that was found there; empty where none was.
+    :ivar boundary: the dotted path that was called; empty if there was none.
     """
 
     closure: str
@@ -57,7 +56,7 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The entries of one recipe on one basis, in memory and on disk. Not locked: one thread at a time."""
+    """The verdicts of one recipe on one basis, in memory and on disk. Not thread-safe."""
 
     def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store
@@ -75,7 +74,7 @@ class ClosureVerdicts:
         return iter([entry for entries in self._by_answers.values() for entry in entries])
 
     def read(self) -> None:
-        """Take over what is on disk."""
+        """Read the verdicts from disk."""
         for line in lines(self._file):
             with suppress(TypeError, KeyError):
                 entry = ClosureVerdict(**line)
@@ -84,25 +83,24 @@ class ClosureVerdicts:
                     self._remember(entry, closure)
 
     def find(self, revision: Revision, commit: str, lineage: Lineage) -> ClosureVerdict | None:
-        """Give the entry that a revision belongs to, if one is known that was measured at a commit which vouches for
-        this one."""
+        """Return the stored verdict of a revision, from a commit that vouches for ``commit``; None if there is none."""
         for closure in reversed(list(self._recent.values())):
             for entry in self._by_answers.get((closure.id, revision.answers(closure)), ()):
                 if lineage.vouches(entry.commit, commit):
-                    # What held last holds next, nearly always.
+                    # Neighbouring commits nearly always have the same closure.
                     self._recent[closure.id] = self._recent.pop(closure.id)
                     return entry
         return None
 
     def add(self, entry: ClosureVerdict, closure: Closure) -> None:
-        """Keep an entry; on disk too unless its reason passes.
+        """Store a verdict; on disk only if its reason is permanent.
 
-        :raises SentinelError: where the disk is full or cannot be written.
+        :raises SentinelError: if the disk is full or not writable.
         """
         if any(other.commit == entry.commit for other in self._by_answers.get((entry.closure, entry.answers), ())):
             return
         self._remember(entry, closure)
-        if entry.kind not in PASSING:
+        if entry.kind not in TEMPORARY:
             self._store.keep_closure(self._target, closure)
             self._store.append(self._file, {"basis": asdict(self.basis)}, asdict(entry))
 
@@ -112,7 +110,7 @@ class ClosureVerdicts:
 
 
 class ClosureVerdictStore:
-    """The entries under one ``SENTINEL_HOME``."""
+    """The closure verdicts under one ``SENTINEL_HOME``."""
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home or Home.default()
@@ -136,24 +134,23 @@ class ClosureVerdictStore:
             self._closures[target, closure.id] = closure
 
     def append(self, file: Path, head: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """Add a line to a file, after a first line where it is new."""
+        """Append a line to a file; a new file begins with ``head``."""
         with writing(self.home.path):
             file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.folder / ".lock"), open(file, "ab+") as stream:
                 text = json.dumps(line, sort_keys=True) + "\n"
-                if not _mended(stream):
+                if not _remove_partial_line(stream):
                     text = json.dumps(head, sort_keys=True) + "\n" + text
                 rest = text.encode()
-                while rest:  # a disk that becomes full takes a part without an error, and says so at the rest
+                while rest:  # a full disk writes a part without an error, and fails at the rest
                     rest = rest[os.write(stream.fileno(), rest) :]
 
     def _closure_file(self, target: str, name: str) -> Path:
         return self.folder / file_name(target) / "closures" / f"{file_name(name)}.json"
 
 
-def _mended(stream: Any) -> int:
-    """Say where the last whole line ends. What stands behind it is part of a line that a run did not get to the end
-    of, and is taken away."""
+def _remove_partial_line(stream: Any) -> int:
+    """Remove an incomplete last line of a file, which a killed run left, and return the length in bytes."""
     end = at = stream.seek(0, os.SEEK_END)
     while at:
         begin = max(0, at - 4096)
@@ -168,7 +165,7 @@ def _mended(stream: Any) -> int:
 
 
 def lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines that were added to a file, but for its first."""
+    """Yield the lines of a file except the first."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -177,6 +174,6 @@ def lines(file: Path) -> Iterator[dict[str, Any]]:
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):
-            continue  # cut off while it was written
+            continue  # an incomplete line
         if isinstance(value, dict) and "basis" not in value:
             yield value

@@ -1,8 +1,8 @@
-"""Closures: what a probe asked of its checkout, and how a revision's tree answers, without a checkout.
+"""Compare revisions by the file lookups of a probe (its closure), resolved in the git trees without a checkout.
 
-See :mod:`sentinel.worker.trace` for the questions. Where two revisions give the same answers to all questions of a
-probe, it comes to the same end at both. By induction: the first question does not depend on the tree, and each further
-one on nothing but the answers before it.
+:mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If two revisions resolve all lookups
+    of a probe alike, the probe has the same result at both. Proof by induction: the first lookup does not depend on the
+    tree, and each further lookup depends only on the results of earlier ones.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sentinel.sources.trees import LINK
 from sentinel.targets import PackageRoot
 from sentinel.worker.trace import EVERYTHING
 
-#: Answers of folders that are remembered, some 400 bytes each.
-_REMEMBERED = 100_000
+#: Number of cached results, about 400 bytes each.
+_CACHED = 100_000
 
 
 @dataclass(frozen=True)
 class Closure:
-    """:ivar questions: as :func:`closure_of` leaves them."""
+    """:ivar questions: sorted, as :func:`closure_of` returns them."""
 
     questions: tuple[str, ...]
 
@@ -36,17 +36,17 @@ class Closure:
 
     @property
     def opaque(self) -> bool:
-        """Whether nothing but an identical tree is known to give the same verdict."""
+        """Whether only an identical tree is known to give the same verdict."""
         return EVERYTHING in self.questions
 
     @cached_property
     def packages(self) -> tuple[str, ...]:
-        """The third-party modules that were looked for."""
+        """The third-party modules that were searched."""
         return tuple(question[2:] for question in self.questions if question[0] == "p")
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """The folders that the questions are about, in order, each with the names looked for (None: it was listed)."""
+        """The folders of the lookups, sorted, each with the names that were searched (None: the folder was listed)."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -71,31 +71,31 @@ class Closure:
 
 
 def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
-    """Give the closure of a probe: those questions that have more than one answer, in order.
+    """Return the closure of a probe: the lookups whose results can differ between revisions, sorted.
 
-    A checkout has nothing beside the package roots. What the import system looks for there is a third-party module,
-    which each revision lacks; the question is whether the environment has it: ``p:ray``.
+    A checkout contains only the package roots. A top-level module that is searched outside them is a third-party
+    module; the lookup becomes whether the environment has it, for example ``p:ray``.
 
-    :param questions: what the worker recorded; None where it could not tell.
+    :param questions: the lookups that the worker recorded; None if it could not record them.
     """
     if questions is None:
         return Closure((EVERYTHING,))
     places = [root.path for root in roots]
-    several = {
+    relevant = {
         question
         for question in questions
         if question == EVERYTHING or any(f"{question[2:]}/".startswith(f"{place}/") for place in places)
     }
-    beside = {root.import_root for root in roots}
+    import_roots = {root.import_root for root in roots}
     for question in questions:
         parent, _, name = question[2:].rpartition("/")
-        if question[0] == "m" and question not in several and parent in beside and third_party(name):
-            several.add(f"p:{name}")
-    return Closure((EVERYTHING,) if EVERYTHING in several else tuple(sorted(several)))
+        if question[0] == "m" and question not in relevant and parent in import_roots and third_party(name):
+            relevant.add(f"p:{name}")
+    return Closure((EVERYTHING,) if EVERYTHING in relevant else tuple(sorted(relevant)))
 
 
 class Revision:
-    """One revision, to be asked."""
+    """The trees of one revision, in which the lookups of closures are resolved."""
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class Revision:
         tree: str,
         roots: Sequence[PackageRoot],
         memo: dict[tuple[str, str, str], str | None],
-        beside: Surroundings,
+        surroundings: Surroundings,
     ) -> None:
-        self._beside = beside
+        self._surroundings = surroundings
         self._trees = trees
         self._memo = memo
         self._tree = tree
@@ -115,22 +115,22 @@ class Revision:
         self.roots = tuple((path, entry[1]) for path, entry in entries if entry is not None and entry[0] == TREE)
 
     def answers(self, closure: Closure) -> str:
-        """Give a digest of this revision's answers to a closure's questions, and of which package roots it has.
+        """Return a digest of the results of a closure's lookups in this revision, and of its package roots.
 
-        :raises MissingObjectError: where the mirror does not have a tree that is asked for.
+        :raises MissingObjectError: if the mirror lacks a tree.
         """
         digest = self._answers.get(closure.id)
         if digest is None:
             lines = self._lines(closure)
             if lines is None:
                 lines = [f"{path} {tree}" for path, tree in self.roots]
-            packages = [f"{name} {self._beside(name)}" for name in closure.packages]
+            packages = [f"{name} {self._surroundings(name)}" for name in closure.packages]
             text = json.dumps([[path for path, _ in self.roots], lines, packages])
             digest = self._answers[closure.id] = hashlib.sha256(text.encode()).hexdigest()[:40]
         return digest
 
     def _lines(self, closure: Closure) -> list[str] | None:
-        """Give the answers; None where only the whole tree is one: a symbolic link on the way may lead anywhere."""
+        """Return the results; None if they depend on the whole tree, because a symbolic link may lead anywhere."""
         if closure.opaque:
             return None
         lines: list[str] = []
@@ -142,8 +142,8 @@ class Revision:
                 return None
             key = (closure.id, path, tree)
             if key not in self._memo:
-                if len(self._memo) >= _REMEMBERED:
-                    self._memo.clear()  # it only saves time, and would grow with commits times closures
+                if len(self._memo) >= _CACHED:
+                    self._memo.clear()  # the cache would grow with commits times closures
                 self._memo[key] = self._entries_of(path, names, tree)
             line = self._memo[key]
             if line is None:
@@ -160,7 +160,7 @@ class Revision:
         return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """Give the tree object of a folder, None where there is none, ``LINK`` where it lies behind one."""
+        """Return the tree object of a folder, None if there is none, or ``LINK`` if it lies behind a link."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)

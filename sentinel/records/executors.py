@@ -1,7 +1,7 @@
-"""Executors: where the work of a sweep is done. The sweep decides what, in which order, and what is kept.
+"""Run the probes of a sweep. The sweep decides which probes run, in which order, and what is stored.
 
-A piece of work is plain data and names all that it depends on, so it may be done anywhere, or twice: the answer is the
-same. An executor has lanes; what is given to one lane is done in order, at best in neighbouring commits.
+A piece of work contains everything that it depends on, so it can run anywhere, and twice, with the same result. An
+executor has lanes. Each lane runs its work in order, ideally at neighbouring commits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sentinel.records.workcopy import WorkCopy
 from sentinel.reports.evidence import reason
 from sentinel.sources.gittrees import GitTrees
 from sentinel.sources.home import remove_tree, writing
-from sentinel.sources.locks import hold
+from sentinel.sources.locks import free_locks, hold
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -34,7 +34,7 @@ from sentinel.worker.client import Options
 
 @dataclass(frozen=True)
 class Work:
-    """Probe some recipes of one target at one commit."""
+    """The recipes of one target to probe at one commit."""
 
     target: str
     commit: str
@@ -44,10 +44,10 @@ class Work:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """What a probe of one recipe came to.
+    """The result of probing one recipe.
 
-    :ivar questions: what was asked of the checkout; None where that cannot be told.
-    :ivar verdict: of the closure that follows from that, and is not in it yet.
+    :ivar questions: the file lookups in the checkout; None if they are unknown.
+    :ivar verdict: without its closure, which follows from the lookups.
     """
 
     bug_id: str
@@ -56,19 +56,19 @@ class ProbeResult:
 
 
 class Executor(Protocol):
-    """:ivar lanes: how many pieces of work are done at a time."""
+    """:ivar lanes: the number of probes that run at the same time."""
 
     lanes: int
 
     def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
-        """Do a piece of work in a lane."""
+        """Run a piece of work in a lane."""
 
     def close(self) -> None:
-        """End everything. Safe in any state."""
+        """Stop all work. It may be called in any state."""
 
 
 class Local:
-    """Processes on this machine's cores: one worker, a lane a core, each with a working copy that moves along."""
+    """Runs probes on this machine: one lane per core, each with a working copy that moves from commit to commit."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Local:
         self._checkouts: dict[Ref, Checkout] = {}
         self._trees: dict[str, GitTrees] = {}
         self._copies: dict[tuple[int, str], WorkCopy] = {}
-        self._runner = Runner(catalog, self._open, options, repeat=False)
+        self._runner = Runner(catalog, lambda target, ref, pull: self._checkouts[ref], options, repeat=False)
         self._pools = [ThreadPoolExecutor(1, f"sentinel-lane-{lane}") for lane in range(self.lanes)]
         with writing(folder):
             sweep_leftovers(folder)
@@ -119,12 +119,12 @@ class Local:
         self._checkouts[ref] = checkout
         try:
             results: list[ProbeResult] = []
-            for group in grouped(target, work.recipes):
-                self._runner.discard(target.name, ref)  # a process that has imported nothing for another group
+            for group in group_by_modules(target, work.recipes):
+                self._runner.discard(target.name, ref)  # start a process that has imported no other group
                 results += [_result(self._runner.decide(Job(recipe, ref))) for recipe in group]
             return tuple(results)
         finally:
-            self._runner.discard(target.name, ref)  # before the copy moves on
+            self._runner.discard(target.name, ref)  # before the working copy moves
             del self._checkouts[ref]
 
     def _copy(self, lane: int, target: Target) -> WorkCopy:
@@ -136,19 +136,16 @@ class Local:
             self._copies[lane, target.name] = WorkCopy(place, target, self._trees[target.name])
         return self._copies[lane, target.name]
 
-    def _open(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
-        return self._checkouts[ref]
-
 
 def modules_of(target: Target, recipe: Recipe) -> tuple[str, ...]:
-    """Give the modules that are imported for a recipe's boundary, in the order of their names."""
+    """Return the modules that are imported for a recipe's boundary, sorted."""
     binding = target.binding(recipe.boundary, recipe.contract)
     paths = [*binding.paths, *(f"{name}." for name in binding.imports)] if binding else [recipe.boundary]
     return tuple(sorted({path.rpartition(".")[0] for path in paths}))
 
 
-def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
-    """Group recipes that import the same modules: what their process asked is each one's own closure."""
+def group_by_modules(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
+    """Group recipes that import the same modules, so that the lookups of their process are each recipe's closure."""
     groups: dict[tuple[str, ...], list[Recipe]] = {}
     for recipe in recipes:
         groups.setdefault(modules_of(target, recipe), []).append(recipe)
@@ -156,15 +153,10 @@ def grouped(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
 
 
 def sweep_leftovers(folder: Path) -> None:
-    """Remove the working copies of runs that were killed."""
-    for lock in folder.glob("*.lock"):
-        try:
-            handle = hold(lock, wait=False)
-        except BlockingIOError:
-            continue
+    """Remove the working copies of killed runs."""
+    for lock in free_locks(folder, "*.lock"):
         remove_tree(lock.with_suffix(""))
         lock.unlink(missing_ok=True)
-        os.close(handle)
 
 
 def _result(decision: Decision) -> ProbeResult:

@@ -1,9 +1,9 @@
-"""Histories: what a sweep found of one bug, as a line of ``<folder>/<target>.jsonl``, and the one reader of it.
+"""Store and read histories: the result of a sweep for one bug, as a line of ``<folder>/<target>.jsonl``.
 
-The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for what is committed. A line has the runs of
-neighbouring revisions with one verdict, and the releases by verdict. What changed where and how long the bug was there
-follows from that and is not stored. Nothing is interpolated: a range that could not be decided stays one, and a change
-beyond it says so. The same history, recipe, adapter and environment give the same bytes.
+The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains the runs of
+neighbouring revisions with the same verdict, and the releases by verdict. Changes and lifetimes follow from that and
+are not stored. Undecided ranges are stored as such; a change next to one is marked as uncertain. The same recipe,
+adapter and environment give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sentinel.sources.commits import Commit, Tag, is_moment
 from sentinel.sources.home import Home
 from sentinel.sources.locks import locked
 
-#: More than there are commits, lines or days.
+#: An upper bound for numbers of commits, lines and days.
 _MANY = 10**9
 
 _TEXT, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 0, "maximum": _MANY}
@@ -39,7 +39,7 @@ _COMMIT = {
     "properties": {"sha": _TEXT, "date": _TEXT, "subject": _TEXT, "pull": _COUNT},
     "additionalProperties": False,
 }
-#: What is read of a line; it may come from anybody's ``reports/``.
+#: The schema of a line, which is untrusted.
 _SCHEMA = JsonSchema({
     "type": "object",
     "required": ["bug_id", "source", "basis", "recipe", "closures", "runs"],
@@ -92,10 +92,10 @@ History = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Selection:
-    """What is looked at.
+    """The commits that a sweep examines.
 
-    :ivar ref: the branch or commit that was asked for.
-    :ivar since, until: days or refs, as they were asked for; empty: the whole history.
+    :ivar ref: the branch or commit, as the user wrote it.
+    :ivar since, until: days or refs, as the user wrote them; empty for the whole history.
     :ivar begins: the commits at which the history begins because the mirror is shallow.
     """
 
@@ -129,8 +129,8 @@ def history_of(
 ) -> dict[str, Any]:
     """Return the history of one recipe.
 
-    :param entries: by commit, also of tags that are not on the line.
-    :param origin: returns where the code came from that is first decided at a commit.
+    :param entries: commit -> verdict, including tags outside the branch.
+    :param origin: returns the origin of the code that is first decided at a commit.
     """
     runs = runs_of(commits, entries)
     by_sha = {commit.sha: commit for commit in commits}
@@ -148,7 +148,7 @@ def history_of(
         "tags": [[tag.name, tag.commit.sha, tag.commit.date] for tag in released],
         "releases": _by_outcome(released, entries),
     }
-    return expanded(_clean(line), recipe.target)
+    return expand(_clean(line), recipe.target)
 
 
 def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
@@ -160,7 +160,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Remove from foreign text (subjects, reasons, tag names) what a terminal would obey or what names this machine."""
+    """Make all text safe to print and free of local paths: subjects, reasons and tag names are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -169,19 +169,19 @@ def _clean(value: Any) -> Any:
 
 
 def plain_commit(commit: Commit) -> dict[str, Any]:
-    """Return what a history holds of a commit."""
+    """Return a commit as a history stores it."""
     return {"sha": commit.sha, "date": commit.date, "subject": commit.subject, "pull": commit.pull}
 
 
 def state_of(verdict: str, kind: str) -> str | None:
-    """Return what a verdict says about the bug: a decided verdict, ``absent`` for code that is not there, or None."""
+    """Return ``reproduced``, ``fixed`` or ``changed``; ``absent`` if this version lacks the code; None if undecided."""
     if verdict in ("reproduced", "fixed", "changed"):
         return verdict
     return "absent" if kind == "not-in-this-version" else None
 
 
 def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[dict[str, Any]]:
-    """Join neighbours of one verdict, and of one reason if they could not be decided."""
+    """Join neighbours with the same verdict, and with the same reason if they are undecided."""
     runs: list[dict[str, Any]] = []
     for commit in commits:
         entry, last = entries[commit.sha], runs[-1] if runs else None
@@ -197,13 +197,13 @@ def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) ->
 
 
 def _gist(reason: str) -> str:
-    """Return the part of a reason that stays while signatures and the nearest names change around it."""
+    """Return the constant part of a reason, without signatures and suggested names."""
     return re.split(r"[;(\[]", reason, maxsplit=1)[0]
 
 
 # -- from a line to a history -----------------------------------------------------------------------------------------
 
-#: state before (``""``: there was none) and after -> what happened
+#: (state before, state after) -> change; ``""`` before the first
 _CHANGES = {
     ("", "reproduced"): "present",
     ("absent", "fixed"): "appeared",
@@ -213,13 +213,13 @@ _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed",
 
 
 def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-    """Return what changed along a line of commits.
+    """Return the changes along a line of commits.
 
-    ``what`` is ``present`` (from the first revision that can be decided), ``introduced``, ``fixed``, ``changed``
-    (neither value set fits any more), ``removed`` (the code is gone) or ``appeared`` (without the bug). ``after`` is
-    the last revision with another state. ``undecided`` counts the revisions between the two, in which the change may
-    lie as well. ``begins`` is true if no revision before could be decided, or the code was absent; ``origin`` then
-    says how many ``lines`` the code has, and how many are ``older``.
+    ``what`` is ``present`` (at the first decided revision), ``introduced``, ``fixed``, ``changed`` (the code matches
+    neither value set), ``removed`` (the code is gone) or ``appeared`` (the code exists, without the bug). ``after`` is
+    the last revision with another state. ``undecided`` counts the undecided revisions between the two, which may
+    contain the change. ``begins`` is true if all earlier revisions are undecided or lack the code. In that case
+    ``origin`` has the number of ``lines`` of the code and how many are ``older``.
     """
     changes: list[dict[str, Any]] = []
     before: History | None = None
@@ -230,7 +230,7 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
             gap.append(run)
             continue
         was = (state_of(before["verdict"], before["kind"]) if before else "") or ""
-        # A history has to begin somewhere: only with the bug in it is that a change.
+        # The beginning of a history is a change only if the bug is present.
         if was != state and (before is not None or state == "reproduced"):
             lines = origins.get(run["first"]["sha"])
             changes.append({
@@ -247,8 +247,9 @@ def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) ->
 
 
 def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[dict[str, Any]]:
-    """Return the times for which the bug was there: ``introduced``, ``ended`` (None if it is still there), ``last``,
-    the last revision with it, and ``days`` between the author dates (0 if the clock went backwards)."""
+    """Return the periods with the bug: ``introduced``, ``ended`` (None if it is still present), ``last`` (the last
+    revision with it) and ``days`` between the author dates (0 if the dates go backwards).
+    """
     lifetimes: list[dict[str, Any]] = []
     start: History | None = None
     for change in changes:
@@ -265,7 +266,7 @@ def lifetimes_of(changes: Sequence[History], runs: Sequence[History]) -> list[di
 
 def _lifetime(start: History, end: History | None, last: History, until: History) -> dict[str, Any]:
     days = 0
-    if until["date"] and start["commit"]["date"]:  # the package index does not say when
+    if until["date"] and start["commit"]["date"]:  # PyPI releases have no date here
         days = (_moment(until["date"]) - _moment(start["commit"]["date"])).days
     return {"introduced": start, "ended": end, "last": last, "days": max(days, 0), "clock_went_backwards": days < 0}
 
@@ -274,17 +275,17 @@ def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-def expanded(line: History, target: str) -> dict[str, Any]:
-    """Return the history that a line holds, with what follows from it.
+def expand(line: History, target: str) -> dict[str, Any]:
+    """Return the history of a line, with its changes and lifetimes.
 
-    :raises SentinelError: if it is none.
+    :raises SentinelError: if a date is invalid.
     """
-    # JSON Schema takes 2.0 for an integer.
+    # JSON Schema accepts 2.0 as an integer.
     runs = [{**_NO_RUN, **run, "commits": int(run.get("commits", 1)), **_ends(run)} for run in line["runs"]]
     dates = [run[end]["date"] for run in runs for end in ("first", "last")]
     dates += [date for _, _, date in line.get("tags", ())]
     if (line["source"]["kind"] == "git" or any(dates)) and not all(map(is_moment, dates)):
-        raise SentinelError("a date is not a day with a time")
+        raise SentinelError("invalid date; write YYYY-MM-DDTHH:MM:SSZ")
     changes = changes_of(runs, line.get("origins", {}))
     outcomes = {name: outcome for outcome, names in line.get("releases", {}).items() for name in names}
     releases = []
@@ -312,12 +313,12 @@ def _ends(run: History) -> dict[str, Any]:
 # -- the store --------------------------------------------------------------------------------------------------------
 
 
-def folded(history: History) -> dict[str, Any]:
-    """Return the line of a history: without what follows from the rest, without null, and without what is usual."""
+def fold(history: History) -> dict[str, Any]:
+    """Return the line of a history, without derived values, nulls and defaults."""
     runs = []
     for run in history["runs"]:
-        first, last = (_lean(run[end], _NO_COMMIT) for end in ("first", "last"))
-        runs.append({**_lean(run, _NO_RUN), "first": first, "last": last})
+        first, last = (_without_defaults(run[end], _NO_COMMIT) for end in ("first", "last"))
+        runs.append({**_without_defaults(run, _NO_RUN), "first": first, "last": last})
         if first == last:
             del runs[-1]["last"]
     begun = [(change["commit"]["sha"], change["origin"]) for change in history["changes"] if change["origin"]]
@@ -325,7 +326,7 @@ def folded(history: History) -> dict[str, Any]:
     names = sorted(outcome, key=outcome.__getitem__)
     line = {
         "bug_id": history["bug_id"],
-        "source": _lean(history["source"], _NO_SOURCE),
+        "source": _without_defaults(history["source"], _NO_SOURCE),
         "basis": {key: value for key, value in history["basis"].items() if key != "recipe"},
         "recipe": history["basis"]["recipe"],
         "closures": history["closures"],
@@ -337,20 +338,20 @@ def folded(history: History) -> dict[str, Any]:
     return {key: value for key, value in line.items() if value not in ({}, [], "")}
 
 
-def _lean(value: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in value.items() if item != usual.get(key, ...)}
+def _without_defaults(value: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: item for key, item in value.items() if item != defaults.get(key, ...)}
 
 
-def keep(folder: Path, histories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Write histories into a folder, each in place of the one of the same bug and source, and return them."""
+def save(folder: Path, histories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Write histories into a folder and return them. Each replaces the stored history of the same bug and source."""
     fresh = list(histories)
     for target in sorted({history["target"] for history in fresh}):
         file = own(folder, PurePosixPath(f"{file_name(target)}.jsonl"))
         folder.mkdir(parents=True, exist_ok=True)
         with locked(Home.default().path / "history" / ".lock"):
-            kept = {_key(history): history for history in (_read(file) if file.is_file() else [])}
-            kept |= {_key(history): history for history in fresh if history["target"] == target}
-            text = jsonlines.written((folded(kept[key]) for key in sorted(kept)), _FIRST, _SHARED)
+            stored = {_key(history): history for history in (_read(file) if file.is_file() else [])}
+            stored |= {_key(history): history for history in fresh if history["target"] == target}
+            text = jsonlines.to_text((fold(stored[key]) for key in sorted(stored)), _FIRST, _SHARED)
             write_atomically(file, text, "choose another folder")
     return fresh
 
@@ -365,21 +366,22 @@ def _read(file: Path) -> list[dict[str, Any]]:
         for error in _SCHEMA.errors(line):
             place = ".".join(map(str, error.instance_path))
             raise SentinelError(f"at {place or 'the top'}: {message(error.message)[:200]}")
-        return expanded(line, file.stem)
+        return expand(line, file.stem)
 
     try:
         return jsonlines.read(file, _SHARED, history)
     except OSError as error:
         raise SentinelError(f"{file}: cannot be read: {error.strerror}") from None
     except SentinelError as error:
-        raise SentinelError(f"{error}; remove the file, and `sentinel sweep` writes it anew") from None
+        raise SentinelError(f"{error}; remove the file and run `sentinel sweep` again") from None
 
 
 def load_all(folder: Path, target: str = "", complain: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Return the histories of a folder, or of one target.
+    """Return the histories of a folder.
 
-    :param complain: is told about a file that cannot be read; the others are returned.
-    :raises SentinelError: if a file cannot be read, and nobody is told.
+    :param target: only this target's; empty for all.
+    :param complain: called with a message for each unreadable file; the others are returned.
+    :raises SentinelError: if a file is unreadable and ``complain`` is None.
     """
     histories = []
     for file in sorted(folder.glob(f"{file_name(target) if target else '*'}.jsonl")):
@@ -397,27 +399,27 @@ def load_all(folder: Path, target: str = "", complain: Callable[[str], None] | N
 def require_all(folder: Path) -> list[dict[str, Any]]:
     """Return the histories of a folder.
 
-    :raises NothingExamined: if there is none.
+    :raises NothingExamined: if it has none.
     """
     histories = load_all(folder)
     if not histories:
         raise NothingExamined(
-            f"no histories in {folder}; `sentinel sweep TARGET` makes them; in a clone of Sentinel, "
-            "--from reports/history has them"
+            f"no histories in {folder}; create them with `sentinel sweep TARGET`; in a clone of Sentinel, use "
+            "--from reports/history"
         )
     return histories
 
 
 def require_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """Return the histories of a bug, the one over most commits first.
+    """Return the histories of a bug, the longest first.
 
-    :raises NothingExamined: if there is none.
+    :raises NothingExamined: if it has none.
     """
     every = load_all(folder)
     histories = [history for history in every if history["bug_id"].lower() == bug.lower()]
     if not histories:
         bugs = [history["bug_id"] for history in every]
         raise NothingExamined(
-            f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; `sentinel sweep TARGET` makes it"
+            f"no history of {bug!r} in {folder}{nearest(bug, bugs)}; create it with `sentinel sweep TARGET`"
         )
     return sorted(histories, key=lambda history: -int(history["commits"]))

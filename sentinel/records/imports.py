@@ -1,8 +1,7 @@
-"""Reads from a revision's text which of its modules import which, without running or compiling any of it.
+"""Read from the text of a revision which of its modules import which, without running or compiling it.
 
-A probe also reports what it asked of its checkout, but it reports that from inside the process that ran the checkout's
-code. What is found here does not depend on that code: it follows the imports of the text from the modules that a
-boundary needs.
+A probe also reports its lookups, but from inside the process that ran the checkout's code, which could forge the
+report. The imports of the text do not depend on that process.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from sentinel.targets import PackageRoot
 from sentinel.worker.codes import LARGEST_SOURCE
 from sentinel.worker.trace import EVERYTHING
 
-#: Import statements, wherever they stand. Text in a string or a comment may match too, which only adds questions.
+#: Import statements at any indentation. Text in a string or comment may match too, which only adds questions.
 _STATEMENT = re.compile(
     r"(?:^|[;:])[ \t]*(?:from[ \t]+(?P<origin>[.\w]+)[ \t]+import\b(?=(?P<names>[^\n;]*))"
     r"|import[ \t]+(?P<modules>[^\n;]*))",
     re.MULTILINE,
 )
-#: Characters of the names in parentheses that are looked at, and names of one file.
+#: Limits: characters of a parenthesised list of names, and names in one file.
 _LONGEST, _MOST = 8000, 20_000
 _LITERAL = re.compile(r"\b(?:import_module|__import__)\(\s*['\"](?P<module>[\w.]+)['\"]\s*\)")
-#: A call at the top level of a module that imports what only its arguments name, or runs other text.
+#: A call at module level that computes what it imports, or runs other code.
 _DYNAMIC = re.compile(
     r"^(?![ \t#]|def |class |async )[^\n#]*"
     r"\b(?:import_module|__import__|spec_from_file_location|run_path|run_module|exec)\((?!\s*['\"][\w.]+['\"]\s*\))",
@@ -40,10 +39,10 @@ _NAME = re.compile(r"[\w.]+")
 
 @dataclass(frozen=True)
 class _Text:
-    """What a source file imports.
+    """The imports of a source file.
 
-    :ivar names: dotted names, relative ones with their dots; each may be a module or something in one.
-    :ivar is_dynamic: whether it may import others, because it computes a name or is too long to be read.
+    :ivar names: dotted names, relative names with their leading dots; each is a module or a name in one.
+    :ivar is_dynamic: True if it may import further modules: it computes a name, or is too long to be read.
     """
 
     names: tuple[str, ...]
@@ -51,7 +50,7 @@ class _Text:
 
 
 class Imports:
-    """Reads one mirror; remembers each file that it has read."""
+    """Reads the imports of the files of one mirror, each file once."""
 
     def __init__(self, trees: GitTrees, roots: Sequence[PackageRoot]) -> None:
         self._trees = trees
@@ -59,10 +58,10 @@ class Imports:
         self._texts: dict[str, _Text] = {}
 
     def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
-        """Give the questions of :mod:`sentinel.worker.trace` that importing these modules asks of a revision.
+        """Return the lookups (see :mod:`sentinel.worker.trace`) of importing these modules from a revision.
 
-        :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module imports what its text does not show.
-        :raises MissingObjectError: where the mirror does not have a tree that is asked for.
+        :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module computes the name of an import.
+        :raises MissingObjectError: if the mirror lacks a tree.
         """
         questions: set[str] = set()
         done: set[str] = set()
@@ -80,7 +79,7 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield each module on the way to a dotted name: its own name, whether it is a package, and its blob."""
+        """Yield each module on the path to a dotted name: its name, whether it is a package, and its blob."""
         first, *others = name.split(".")
         for root in self._roots:
             if root.package != first:
@@ -102,7 +101,7 @@ class Imports:
         if blob not in self._texts:
             try:
                 content = self._trees.blob(blob)
-            except MissingObjectError:  # left out of the checkout, too
+            except MissingObjectError:  # the checkout lacks it too
                 content = b""
             is_long = len(content) > LARGEST_SOURCE
             text = "" if is_long else content.decode("utf-8", "replace")
@@ -129,10 +128,10 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _absolute(name: str, module: str, is_package: bool) -> str:
-    """Resolve a relative name; one that leads out of its package leads nowhere."""
+    """Return the absolute form of a name; empty if a relative name leaves its package."""
     level = len(name) - len(name.lstrip("."))
     if not level:
         return name
     above = module.split(".")
-    kept = above[: len(above) - level + is_package]
-    return ".".join([*kept, *filter(None, name[level:].split("."))]) if kept else ""
+    package = above[: len(above) - level + is_package]
+    return ".".join([*package, *filter(None, name[level:].split("."))]) if package else ""

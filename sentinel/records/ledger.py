@@ -1,4 +1,4 @@
-"""The ledger of one target: its mirror, what was asked for in it, and the records that sweeps of it give."""
+"""Connect the mirror of one target with its stored verdicts, and run sweeps."""
 
 from __future__ import annotations
 
@@ -15,50 +15,54 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.records.basis import basis, surroundings
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.records.executors import Executor, Local, ProbeResult, Work
-from sentinel.records.history import Selection, history_of, keep
+from sentinel.records.history import Selection, history_of, save
 from sentinel.records.origins import Origin, origin
-from sentinel.records.sweep import Sweep, Told
+from sentinel.records.sweep import OnCommit, Sweep
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.sources import commits as git
 from sentinel.sources.commits import Commit, Tag
 from sentinel.sources.gitbinary import GitError
-from sentinel.sources.gitrefs import read_refs
+from sentinel.sources.gitrefs import read_refs, read_shallow
 from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 from sentinel.worker.client import Options
 
-#: Gives the entry of each recipe, by bug id, at a commit.
+#: Returns the verdict of each recipe at a commit, by bug id.
 Decide = Callable[[Commit], dict[str, ClosureVerdict]]
 
 
 @dataclass(frozen=True)
 class Account:
-    """What a sweep gave."""
+    """The result of a sweep."""
 
     records: list[dict[str, Any]]
     probed: int
 
 
 class Ledger:
-    """:raises Unavailable: where the target has no mirror."""
+    """The mirror and the stored verdicts of one target.
+
+    :raises Unavailable: if the target has no mirror.
+    """
 
     def __init__(self, catalog: Catalog, settings: Settings, target: Target, store: MirrorStore | None = None) -> None:
         if settings.url_of(target.name):
-            raise SentinelError(f"histories are kept of upstream alone; leave out the --repo-url of {target.name}")
+            raise SentinelError(f"histories are recorded for upstream only; remove the --repo-url of {target.name}")
         self.catalog = catalog
         self.settings = settings
         self.target = target
         self.mirrors = store or MirrorStore()
         self.mirror = self.mirrors.path(target.name)
         self.entries = ClosureVerdictStore(self.mirrors.home)
-        self.beside = surroundings(self.options.python)
+        self.surroundings = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
-        """Give the commit that a name stands for.
+        """Return the commit that a name refers to.
 
-        :raises SentinelError: where the name is none that git could take; Unavailable: where it is not there.
+        :raises SentinelError: if the name is not a valid git name.
+        :raises Unavailable: if the mirror has no such commit.
         """
         return git.commit(
             self.mirror,
@@ -66,10 +70,10 @@ class Ledger:
         )
 
     def select(self, selection: Selection) -> tuple[Selection, list[Commit], list[Tag]]:
-        """Give the selection as it turned out, its commits in order, and the tags that stand for releases.
+        """Return the resolved selection, its commits in order, and the release tags.
 
-        :raises Unavailable: where a ref is not there.
-        :raises SentinelError: where nothing is selected.
+        :raises Unavailable: if a ref does not exist.
+        :raises NothingExamined: if no commit is selected.
         """
         tags = git.releases(self.mirror)
         head = self.commit(selection.until if selection.until and not git.is_day(selection.until) else selection.ref)
@@ -78,45 +82,46 @@ class Ledger:
             since = self.commit(since).sha
         until = selection.until if selection.until and git.is_day(selection.until) else None
         line = git.history(self.mirror, head.sha, since or None, until)
-        torn = tuple(git.torn_at(self.mirror, line))
+        shallow = read_shallow(self.mirror)
+        begins = tuple(commit.sha for commit in line if commit.sha in shallow)
         if selection.walk == "tags":
-            line, torn = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
+            line, begins = list({tag.commit.sha: tag.commit for tag in tags}.values()), ()
         if not line:
             span = " ".join(f"--{n} {v}" for n, v in (("since", selection.since), ("until", selection.until)) if v)
             raise NothingExamined(
-                f"{self.target.name}: no commit of {selection.ref} is selected by {span or selection.walk}; name a "
-                f"longer span, or fetch what is new: `sentinel mirror update {self.target.name}`"
+                f"{self.target.name}: {span or selection.walk} selects no commit of {selection.ref}; widen the range, "
+                f"or run `sentinel mirror update {self.target.name}`"
             )
-        return replace(selection, head=head.sha, begins=torn), line, tags
+        return replace(selection, head=head.sha, begins=begins), line, tags
 
     def sweep(
         self,
         recipes: Sequence[Recipe],
         selection: Selection,
         executor: Callable[[], Executor] | None = None,
-        on_commit: Told | None = None,
+        on_commit: OnCommit | None = None,
     ) -> Account:
-        """Decide each recipe at each commit, and write the records.
+        """Decide each recipe at each selected commit, and save the histories.
 
-        :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.records.sweep.Sweep.run`.
+        :raises GitError, WorkerError, SentinelError: as :meth:`sentinel.records.sweep.Sweep.run` does.
         """
         source, line, tags = self.select(selection)
         entries = self._entries(recipes)
         every = list({commit.sha: commit for commit in (*line, *(tag.commit for tag in tags))}.values())
         with self.trees() as trees:
-            sweep = Sweep(self.target, recipes, entries, trees, self.beside, self._lineage())
+            sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())
             decided = sweep.run(every, executor or self.local, on_commit)
             selected, origin_of = (source, line, tags), self._origins(trees)
             documents = (
                 history_of(recipe, entries[recipe.bug_id].basis, *selected, decided[recipe.bug_id], origin_of)
                 for recipe in recipes
             )
-            written_records = keep(self.entries.folder, documents)
-        return Account(written_records, sweep.probed)
+            saved = save(self.entries.folder, documents)
+        return Account(saved, sweep.probed)
 
     @contextmanager
-    def deciding(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
-        """Give a function that decides each recipe at one commit. Workers start when needed."""
+    def decider(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
+        """Yield a function that decides the recipes at a commit. Workers start when they are needed."""
         entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
             running: list[Executor] = []
@@ -127,11 +132,11 @@ class Ledger:
                     stack.callback(running[0].close)
                 return running[0].submit(lane, work)
 
-            sweep = Sweep(self.target, recipes, entries, trees, self.beside, self._lineage())
+            sweep = Sweep(self.target, recipes, entries, trees, self.surroundings, self._lineage())
             yield lambda commit: sweep.decide(commit, submit)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
-        """Give what is known of each recipe, by bug id, on what its verdicts rest on here and now."""
+        """Return each recipe's stored verdicts on the current basis, by bug id."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 
@@ -143,11 +148,11 @@ class Ledger:
 
     @property
     def options(self) -> Options:
-        """How probes of this target run."""
+        """Worker options for probes of this target."""
         return replace(options_of(self.settings, self.target.name), trace=True)
 
     def local(self, lanes: int | None = None) -> Local:
-        """Give the executor of this machine's cores."""
+        """Return an executor for this machine's cores."""
         return Local(self.catalog, self.entries.folder / "copies", self.mirrors.path, self.options, lanes)
 
     def _origins(self, trees: GitTrees) -> Callable[[Commit, ClosureVerdict], Origin | None]:
@@ -156,7 +161,7 @@ class Ledger:
                 return None
             try:
                 return origin(trees, entry, commit.tree, git.commit(self.mirror, commit.parents[0]).tree)
-            except GitError:  # the parent, or a file of it, is not in the mirror
+            except GitError:  # the mirror lacks the parent or a file of it
                 return None
 
         return came_from

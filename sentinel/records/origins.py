@@ -1,9 +1,8 @@
-"""Where the code came from with which a history begins: written in that commit, or moved there from elsewhere.
+"""Find out whether the code at the beginning of a history was written in that commit or moved there.
 
-Before the first commit at which a boundary is found there is nothing to probe, and that says nothing about the bug: the
-code may have stood under another name. So it is counted how often the lines of its definition stand in any Python file
-of the commit and of the one before. (``git blame -C -C -C`` takes a copy for a move, and reads every blob; mirrors are
-without large ones.)
+Before the first commit that has a boundary there is nothing to probe, but the code may have existed under another name.
+So the lines of its definition are searched in all Python files of that commit and of its parent. ``git blame -C -C -C``
+cannot be used: it treats a copy as a move, and it reads every blob, while mirrors lack large ones.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from sentinel.search.bindings import syntax_of
 from sentinel.sources.gittrees import TREE, GitTrees
 from sentinel.sources.trees import FILE
 
-#: Lines in a row that are looked for together, and the letters and digits among them: ``return loss`` alone stands in
-#: many places. The number is git's own threshold for a line that was moved between files.
+#: Lines that are searched together, and their minimum of letters and digits: ``return loss`` alone is in many places.
+#: 40 is git's own threshold for lines that were moved between files.
 _ROW = 3
 _LETTERS = 40
 _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
@@ -27,11 +26,11 @@ _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
 
 @dataclass(frozen=True)
 class Origin:
-    """Of a boundary's definition at the commit at which it is first decided.
+    """The origin of a boundary's definition at the commit at which it is first decided.
 
-    :ivar lines: how many lines with something on them it has.
-    :ivar older: how many of them stood somewhere before, and no longer do so there: they were moved, or their function
-        was given another name. What was copied, and still stands where it came from, is not older.
+    :ivar lines: the number of its non-blank lines.
+    :ivar older: how many of them existed in the parent and were removed there, i.e. were moved or renamed. Copied lines
+        do not count.
     """
 
     lines: int
@@ -39,10 +38,10 @@ class Origin:
 
 
 def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Origin | None:
-    """Say where the definition that was probed came from.
+    """Return the origin of the definition that was probed, or None if it cannot be located.
 
-    :param tree, before: the trees of its commit and of the commit before.
-    :raises MissingObjectError: where the mirror lacks a source file.
+    :param tree, before: the trees of its commit and of the parent.
+    :raises MissingObjectError: if the mirror lacks a source file.
     """
     entry_there = trees.at(tree, entry.file) if entry.file and entry.line else None
     source = trees.blob(entry_there[1]) if entry_there is not None else b""
@@ -69,12 +68,12 @@ def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
 
 
 def code_lines(source: bytes) -> list[bytes]:
-    """Give the lines with something on them, without their indentation."""
+    """Return the non-blank lines, without indentation."""
     return [line.strip() for line in source.splitlines() if line.strip()]
 
 
 def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Give each three lines in a row that say enough to be looked for, with the place of the first."""
+    """Yield the index and text of each three consecutive lines that are distinctive enough to search."""
     letters = [len(line.translate(None, _OTHER)) for line in lines]
     for n in range(len(lines) - _ROW + 1):
         if sum(letters[n : n + _ROW]) >= _LETTERS:
@@ -82,7 +81,7 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Give the last line of the definition that begins, with its decorators, on a line."""
+    """Return the last line of the definition that begins, with its decorators, on a line; None if there is none."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

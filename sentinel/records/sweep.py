@@ -1,4 +1,4 @@
-"""A sweep: the verdict of each recipe at each of many commits, by probing each distinct closure once."""
+"""Decide each recipe at each of many commits, by probing each distinct closure once."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from sentinel.sources.gitbinary import MissingObjectError
 from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 
-#: As :meth:`Executor.submit`.
+#: See :meth:`Executor.submit`.
 Submit = Callable[[int, Work], "Future[tuple[ProbeResult, ...]]"]
 
-#: Bug id -> commit -> its entry.
+#: Bug id -> commit -> verdict.
 Decided = Mapping[str, Mapping[str, ClosureVerdict]]
 
-#: Told after each commit that was probed: commits done, commits in all, entries probed.
-Told = Callable[[int, int, int], None]
+#: Called after each probed commit with: commits done, commits in all, verdicts probed.
+OnCommit = Callable[[int, int, int], None]
 
 
 class Sweep:
-    """:ivar probed: how many verdicts were measured."""
+    """:ivar probed: the number of measured verdicts."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Sweep:
         recipes: Sequence[Recipe],
         entries: Mapping[str, ClosureVerdicts],
         trees: GitTrees,
-        beside: Surroundings,
+        surroundings: Surroundings,
         lineage: Lineage,
     ) -> None:
-        self._beside = beside
+        self._surroundings = surroundings
         self._lineage = lineage
         self._imports = Imports(trees, target.roots)
         self._target = target
@@ -54,14 +54,14 @@ class Sweep:
         self.probed = 0
 
     def run(
-        self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: Told | None = None
+        self, commits: Sequence[Commit], executor: Callable[[], Executor], on_commit: OnCommit | None = None
     ) -> Decided:
-        """Decide all commits; what is known is looked up, and the executor is made only where something is not.
+        """Decide all commits and return bug id -> commit -> verdict. The executor is created only if a verdict is
+        unknown.
+        If an exception stops the sweep (including Ctrl-C), all verdicts so far are stored.
 
-        Stopped by an exception (Ctrl-C among them), all that was decided until then is kept.
-
-        :raises GitError: where the mirror cannot be read.
-        :raises SentinelError: where the disk is full.
+        :raises GitError: if the mirror is unreadable.
+        :raises SentinelError: if the disk is full.
         """
         missing = [commit for commit in commits if self._missing(commit)[1]]
         if missing:
@@ -70,7 +70,7 @@ class Sweep:
         return self._done
 
     def decide(self, commit: Commit, submit: Submit) -> dict[str, ClosureVerdict]:
-        """Give the entry of each recipe at one commit."""
+        """Return the verdict of each recipe at one commit, by bug id."""
         revision, missing = self._missing(commit)
         if missing and revision is not None:
             work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
@@ -79,9 +79,9 @@ class Sweep:
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """Give a commit's tree, and the recipes whose verdict there is not known yet; takes over the others."""
+        """Return a commit's tree and the recipes whose verdict is unknown there; record the known verdicts."""
         try:
-            revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._beside)
+            revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._surroundings)
             by_bug = self._by_roots.setdefault(revision.roots, {})
             missing = []
             for recipe in self._recipes:
@@ -100,7 +100,7 @@ class Sweep:
             return None, []
         return revision, missing
 
-    def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, on_commit: Told | None) -> None:
+    def _probe(self, commits: Sequence[Commit], executor: Executor, total: int, on_commit: OnCommit | None) -> None:
         lanes = _Lanes(commits, executor.lanes)
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]] = {}
         left = len(commits)
@@ -126,16 +126,16 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Give a lane its next piece of work; how many commits needed none."""
-        passed = 0
+        """Submit the next work of a lane, and return how many commits before it needed no probe."""
+        finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
             if missing and revision is not None:
                 work = Work(self._target.name, commit.sha, revision.roots, tuple(missing))
                 running[executor.submit(lane, work)] = (lane, commit, revision)
-                return passed
-            passed += 1
-        return passed
+                return finished
+            finished += 1
+        return finished
 
     def _take(self, result: ProbeResult, commit: Commit, revision: Revision) -> None:
         closure = closure_of(self._questions(result, commit), self._target.roots)
@@ -146,7 +146,7 @@ class Sweep:
         self.probed += 1
 
     def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
-        """Give what was asked of a commit: what the probe reports, and what the text of the commit says in any case."""
+        """Return the lookups of a commit: those of the probe, and those that follow from the commit's text."""
         if result.questions is None:
             return None
         recipe = next(recipe for recipe in self._recipes if recipe.bug_id == result.bug_id)
@@ -154,7 +154,7 @@ class Sweep:
 
 
 class _Lanes:
-    """Commits shared out: each lane walks along neighbours; one that is done takes half of the longest walk left."""
+    """Distributes commits. Each lane walks along neighbours; an idle lane takes half of the longest remaining walk."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

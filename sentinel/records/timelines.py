@@ -1,4 +1,4 @@
-"""Historys for readers: what happened, a timeline that a terminal can show, and the table of all."""
+"""Show histories: the changes of a bug, a timeline for the terminal, and a table of all bugs."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.records.history import History
 from sentinel.reports.markdown import escaped
 
-#: How a verdict is drawn in a timeline; of several in one place the first of this order is shown.
+#: The character of each verdict; of several verdicts in one column, the first in this order is shown.
 _MARKS = {"reproduced": "#", "changed": "~", "fixed": ".", "inconclusive": "?", "unavailable": " "}
 LEGEND = "# reproduced   . fixed   ~ changed   ? inconclusive   (blank) unavailable"
-_SAID = {
-    "present": "there where it is first decided",
+_CHANGE_TEXTS = {
+    "present": "present at the first decided revision",
     "introduced": "introduced",
     "fixed": "fixed",
-    "changed": "changed: neither value set fits from here on",
-    "removed": "its code is gone",
-    "appeared": "the code appears, without the bug",
+    "changed": "changed: the code matches neither value set any more",
+    "removed": "its code was removed",
+    "appeared": "the code was added, without the bug",
 }
 HEADINGS = ("target", "bug", "introduced", "ended", "days", "releases with the bug")
-#: What :func:`_date` puts before a day.
+#: The marks that :func:`_date` puts before a day.
 MARKS = (
-    "+ it came with its code, which is new in that commit   ≤ there at the first commit   "
-    "~ then, or in a commit before that could not be decided"
+    "+ introduced together with its code   ≤ present at the first decided commit   "
+    "~ in that commit or an undecided one before it"
 )
 
 
 def timeline(record: History, width: int = 72) -> str:
-    """Give one line for the whole history, evenly by commits; what is rare keeps a place of its own."""
+    """Return one line for the whole history, evenly by commits. A rare verdict keeps at least one column."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]
@@ -42,20 +42,20 @@ def timeline(record: History, width: int = 72) -> str:
 
 
 def story(record: History, width: int = 72) -> list[str]:
-    """Say what a person wants to know of one bug, as lines."""
+    """Return the history of one bug as lines of text."""
     lines = [record["bug_id"]]
     if record["commits"] > 1:
         lines.append(f"  |{timeline(record, width)}|")
     lines += [f"  {change_text(change)}" for change in record["changes"]]
     if not record["changes"]:
         decided = sum(run["commits"] for run in record["runs"] if run["verdict"] not in UNDECIDED)
-        same = f"the same verdict at each of {decided} decided commits" if decided else "no commit could be decided"
-        lines.append(f"  {same}, of {record['commits']}")
+        same = "the same verdict at all decided revisions" if decided else "nothing could be decided"
+        lines.append(f"  {same} ({decided} of {count(record['commits'], record)})")
     for lifetime in record["spells"]:
         lines.append(f"  {lifetime_text(lifetime)}")
-    carried = carried_by(record)
-    if carried:
-        lines.append(f"  in {span(carried)}")
+    affected = releases_with_bug(record)
+    if affected:
+        lines.append(f"  in {span(affected)}")
     for run in record["runs"]:
         if run["verdict"] in UNDECIDED:
             lines.append(
@@ -69,7 +69,7 @@ def story(record: History, width: int = 72) -> list[str]:
 
 
 def heading(record: History) -> str:
-    """Say what a record is about."""
+    """Return the heading of a record."""
     source = record["source"]
     if source["kind"] == "pypi":
         return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} on PyPI"
@@ -78,37 +78,35 @@ def heading(record: History) -> str:
 
 
 def releases(record: History) -> list[str]:
-    """Give each release with its verdict."""
+    """Return one line per release with its verdict."""
     width = max(len(item["name"]) for item in record["releases"])
-    return [
-        f"  {item['name']:<{width}}  {item['date'][:10]}  {item['verdict']}{_kind(item)}" for item in record["releases"]
-    ]
-
-
-def _kind(item: History) -> str:
-    return f" ({item['kind']})" if item["kind"] else ""
+    lines = []
+    for item in record["releases"]:
+        kind = f" ({item['kind']})" if item["kind"] else ""
+        lines.append(f"  {item['name']:<{width}}  {item['date'][:10]}  {item['verdict']}{kind}")
+    return lines
 
 
 def change_text(change: History) -> str:
-    """Write ``introduced 2025-03-01 0123456 "subject" (#12)``, with how sure that is."""
-    text = f"{_SAID[change['what']]}: {named(change['commit'])}"
+    """Return ``introduced: 2025-03-01 0123456 "subject" (#12)``, with the uncertainty of the commit."""
+    text = f"{_CHANGE_TEXTS[change['what']]}: {commit_line(change['commit'])}"
     origin = change["origin"]
     if origin:
         text += f" [{origin['older']} of the {origin['lines']} lines of its code are older]"
     if not change["undecided"]:
         return text
-    before = f"{change['undecided']} before it that could not be decided: {change['why']}"
+    before = f"{change['undecided']} undecided before it: {change['why']}"
     return f"{text} (or earlier: there are {before})" if not change["after"] else f"{text} (or in one of the {before})"
 
 
 def lifetime_text(lifetime: History) -> str:
     ended = lifetime["ended"]
-    text = f"there for {lifetime['days']} days" if ended else f"still there after {lifetime['days']} days"
+    text = f"present for {lifetime['days']} days" if ended else f"still present after {lifetime['days']} days"
     return text + (" (the dates of the commits go backwards)" if lifetime["clock_went_backwards"] else "")
 
 
-def carried_by(record: History) -> list[str]:
-    """Give the releases that have the bug."""
+def releases_with_bug(record: History) -> list[str]:
+    """Return the releases that have the bug."""
     return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
 
 
@@ -117,11 +115,11 @@ def span(names: Sequence[str]) -> str:
 
 
 def row(record: History) -> tuple[str, ...]:
-    """Give a bug's line in the table of :data:`HEADINGS`."""
+    """Return a bug's row in the table of :data:`HEADINGS`."""
     lifetimes = record["spells"]
     started = "; ".join(_date(lifetime["introduced"]) for lifetime in lifetimes)
-    ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still there" for lifetime in lifetimes)
-    dated = record["source"]["kind"] == "git"  # the package index does not say when
+    ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still present" for lifetime in lifetimes)
+    dated = record["source"]["kind"] == "git"  # PyPI releases have no date here
     days = "; ".join(str(lifetime["days"]) for lifetime in lifetimes) if dated else ""
     decided = {"fixed", "changed"} & {run["verdict"] for run in record["runs"]}
     return (
@@ -130,21 +128,21 @@ def row(record: History) -> tuple[str, ...]:
         started or ("never seen" if decided else "not decided"),
         ended,
         days,
-        span(carried_by(record)),
+        span(releases_with_bug(record)),
     )
 
 
 def overview(records: Sequence[History]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Give a line a bug: what its longest record of commits says, and which tags and releases on PyPI have it."""
+    """Return headings and one row per bug: its longest record, and the tags and PyPI releases with the bug."""
     bugs: dict[tuple[str, str], dict[str, History]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
     rows = []
     for key, kinds in sorted(bugs.items()):
-        # Tags alone do not say with which of the commits between two of them a bug came.
-        tags = span(carried_by(kinds["tags"])) if "tags" in kinds else ""
+        # Tags do not show which of the commits between them introduced a bug.
+        tags = span(releases_with_bug(kinds["tags"])) if "tags" in kinds else ""
         cells = row(kinds["commits"]) if "commits" in kinds else (*key, "not swept", "", "", tags)
-        rows.append((*cells, span(carried_by(kinds["pypi"])) if "pypi" in kinds else ""))
+        rows.append((*cells, span(releases_with_bug(kinds["pypi"])) if "pypi" in kinds else ""))
     return (*HEADINGS, "on PyPI"), rows
 
 
@@ -154,7 +152,7 @@ def _kind_of(record: History) -> str:
 
 
 def counts(records: Sequence[History]) -> list[str]:
-    """Say what the records of commits come to, as sentences."""
+    """Return totals over the records of commits, as sentences."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
     with_bug = [record for record in of_git if record["spells"]]
     lifetimes = [lifetime for record in with_bug for lifetime in record["spells"]]
@@ -162,12 +160,12 @@ def counts(records: Sequence[History]) -> list[str]:
     later = sum(not lifetime["introduced"]["begins"] for lifetime in lifetimes)
     ended = sorted(lifetime["days"] for lifetime in lifetimes if lifetime["ended"])
     lasting = sorted(lifetime["days"] for lifetime in lifetimes if not lifetime["ended"])
-    released = sum(bool(carried_by(record)) for record in with_bug)
+    released = sum(bool(releases_with_bug(record)) for record in with_bug)
     commits = sum({record["target"]: record["commits"] for record in of_git}.values())
     return [
         f"bugs: {len(of_git)}, at {commits:,} commits; seen: {len(with_bug)}; in a tagged release: {released}",
-        f"came with their code: {with_code}; into code that was otherwise before: {later}",
-        f"ended: {len(ended)}, after {_middle(ended)} days (median); still there: {len(lasting)}, "
+        f"introduced with their code: {with_code}; introduced into existing code: {later}",
+        f"ended: {len(ended)}, after {_middle(ended)} days (median); still present: {len(lasting)}, "
         f"for {_middle(lasting)} days",
     ]
 
@@ -177,7 +175,7 @@ def _middle(days: Sequence[int]) -> str:
 
 
 def markdown(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Give a table as Markdown."""
+    """Return a Markdown table."""
     lines = [f"| {' | '.join(headings)} |", f"|{' --- |' * len(headings)}"]
     for cells in rows:
         lines.append(f"| {' | '.join(map(escaped, cells))} |")
@@ -194,16 +192,15 @@ def _date(change: History) -> str:
 
 
 def came_with_its_code(change: History) -> bool:
-    """Say whether a history begins with code that was written in that commit: most of it is in no file of the one
-    before.
+    """Return True if a history begins with code that was written in that commit, i.e. less than half of it is older.
 
-    A commit that moved the code, or gave it another name, says nothing of what was there before.
+    If the commit moved or renamed the code, the earlier state of the bug is unknown.
     """
     origin = change["origin"]
     return bool(origin) and 2 * origin["older"] < origin["lines"]
 
 
-def named(commit: History) -> str:
+def commit_line(commit: History) -> str:
     return f"{commit['date'][:10]} {commit['sha'][:9]} {commit['subject']}".strip()
 
 

@@ -1,8 +1,8 @@
-"""A working copy that moves from commit to commit: only what differs between two of them is written.
+"""Maintain a working copy that moves from commit to commit and writes only the files that differ.
 
-Neighbours in a history differ in a few files, so this costs a few milliseconds where a whole checkout costs hundreds,
-and a sweep needs one copy for each core, however many commits it looks at. Everything else about it is as in
-:mod:`sentinel.sources.checkouts`, whose records it writes.
+Neighbouring commits differ in a few files, so a move takes a few milliseconds; a whole checkout takes hundreds. A sweep
+needs one copy per core for any number of commits. The result has the same records as :mod:`sentinel.sources.checkouts`
+writes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sentinel.sources.trees import (
     MOST_FILES,
     SUBMODULE,
     Entry,
-    checked_path,
+    check_path,
     is_source,
     too_large,
     tree_hash,
@@ -36,9 +36,9 @@ from sentinel.targets.refs import Ref
 
 
 class WorkCopy:
-    """:param folder: a folder of its own; whatever is there is removed.
+    """:param folder: a folder of its own, whose contents are removed.
 
-    Not safe to use from several threads. Nothing may run in the copy while it moves.
+    Not thread-safe. No process may run in the copy while it moves.
     """
 
     def __init__(self, folder: Path, target: Target, trees: GitTrees) -> None:
@@ -59,22 +59,25 @@ class WorkCopy:
         self._stamp = stamp(self._top)
 
     def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
-        """Make the copy that of a commit.
+        """Make the copy equal to a commit and return its checkout.
 
-        :raises Unavailable: where the commit has none, or the mirror lacks a source file of it.
+        :raises Unavailable: if the commit has none of the package roots, or the mirror lacks a source file.
         """
         if not roots:
             paths = ", ".join(root.path for root in self._target.roots)
             raise Unavailable(f"{self._target.name}: git:{commit} has none of its package roots; looked for {paths}")
+        untouched = False
         try:
-            if not self._untouched():
+            with suppress(OSError):  # measured code may have removed the folder
+                untouched = stamp(self._top) == self._stamp
+            if not untouched:
                 self._empty()
             self._write(roots)
         except MissingObjectError as error:
             self._empty()
-            raise Unavailable(f"{self._target.name}: git:{commit} cannot be read from its mirror: {error}") from error
+            raise Unavailable(f"{self._target.name}: git:{commit} cannot be read from the mirror: {error}") from error
         except BaseException:
-            self._stamp = ""  # the next move begins anew
+            self._stamp = ""  # the next move starts from an empty folder
             raise
         return self._checkout(commit)
 
@@ -84,7 +87,8 @@ class WorkCopy:
         self._visited = self._written = 0
         roots_now = dict(roots)
         before, after = _outermost(self._roots), _outermost(roots_now)
-        for path in sorted({*before, *after}, key=lambda path: path in after):  # what goes may lie where another comes
+        # Remove before adding: a removed path may be the parent of a new path.
+        for path in sorted({*before, *after}, key=lambda path: path in after):
             self._sync(path, before.get(path), after.get(path))
         self._roots = roots_now
         self._relink()
@@ -113,15 +117,15 @@ class WorkCopy:
         place = self._top / path
         if new and not old:
             place.mkdir(parents=True, exist_ok=True)
-            os.chmod(place, 0o755)  # whatever the user's umask is: contained processes are another user's
+            os.chmod(place, 0o755)  # independent of the umask: contained processes run as another user
         for name in {*before, *after}:
             was, now = before.get(name), after.get(name)
             if was == now:
                 continue
-            inner = checked_path(f"{path}/{name}")  # before anything is done there: a folder may be called ``..``
+            inner = check_path(f"{path}/{name}")  # before the path is used: a folder may be named ``..``
             self._visited += 1
             if self._visited > MOST_FILES:
-                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is not used")
+                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_FILES} files; it is rejected")
             tree_was = was[1] if was and was[0] == TREE else None
             tree_now = now[1] if now and now[0] == TREE else None
             if was and not tree_was:
@@ -149,11 +153,11 @@ class WorkCopy:
         except MissingObjectError:
             if mode == LINK or is_source(path):
                 raise Unavailable(
-                    f"{self._target.name}: the mirror was made without {path} of this commit; "
+                    f"{self._target.name}: the mirror lacks {path} of this commit; "
                     f"run `sentinel mirror update {self._target.name}`"
                 ) from None
             self._entries[path] = Entry(path, FILE, blob, None)
-            self._left_out[path] = LeftOut(path, None, "absent from the mirror")
+            self._left_out[path] = LeftOut(path, None, "missing in the mirror")
             return
         self._entries[path] = Entry(path, mode, blob, len(content))
         if mode == LINK:
@@ -163,35 +167,29 @@ class WorkCopy:
         else:
             self._written += len(content)
             if self._written > MOST_BYTES:
-                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_BYTES} bytes; it is not used")
+                raise Unavailable(f"{self._target.name}: a commit has more than {MOST_BYTES} bytes; it is rejected")
             place = self._top / path
             handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
-            os.chmod(place, 0o444)  # as for folders
-            # Python knows byte code that is out of date by time and size. A time that goes by the content makes that
-            # exact, also where a copy moves back and forth within a second.
+            os.chmod(place, 0o444)  # independent of the umask
+            # Python detects stale byte code by time and size. A time derived from the content makes that exact, even if
+            # a copy moves back and forth within a second.
             os.utime(place, (_time(blob), _time(blob)))
 
     def _relink(self) -> None:
-        """Make all links last: one may lead to another."""
+        """Create all links last, because a link may lead to another."""
         for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
             self._left_out[path] = LeftOut(path, None, _LEADS_OUT)
-
-    def _untouched(self) -> bool:
-        """Say whether the copy is as it was made: code that was measured may have written into it, or removed it."""
-        with suppress(OSError):
-            return stamp(self._top) == self._stamp
-        return False
 
 
 _LEADS_OUT = "a symbolic link that leads out of the checkout"
 
 
 def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
-    """Give those roots that lie inside no other: a package was once in a folder of its own name."""
+    """Return the roots that lie in no other root: a package was once in a folder of its own name."""
     return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 

@@ -1,6 +1,6 @@
-"""What a run leaves behind, made from :class:`~sentinel.deciding.outcomes.Decision` and nothing else.
+"""Write and read the results of a run.
 
-``escaping`` makes foreign text safe, ``evidence`` turns a decision into a document, ``store`` keeps documents on disk,
-``baseline`` sets two of them side by side; ``summary`` and ``markdown`` are for readers. Nothing is imported
-here: a run that was not asked for a report does not pay for one.
+``evidence`` converts a decision to a document, ``store`` reads and writes documents, ``baseline`` compares them,
+``summary`` and ``markdown`` show them, and ``escaping`` makes untrusted text safe. This package imports nothing, so
+that a run without reports does not load the modules.
 """

@@ -1,7 +1,7 @@
-"""Evidence beside evidence: has anything changed since it was recorded, and which way did it go?
+"""Compare evidence with recorded evidence: whether it changed, and in which direction.
 
-What is compared is the verdict, the kind of reason and the observation; numbers within a tolerance that goes by their
-dtype, because another CPU or another torch may add in another order. Differences of environment are told, never judged.
+The verdict, the kind of reason and the observation are compared; numbers within a tolerance by dtype, because another
+CPU or torch version may add in another order. Differences of the environment are reported but do not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sentinel.values.tolerance import Tolerance
 
 @dataclass(frozen=True)
 class Difference:
-    """One element that is not identical; ``within`` says whether it agrees within the tolerance."""
+    """One element that is not identical. ``within`` is True if it agrees within the tolerance."""
 
     where: str
     recorded: str
@@ -44,7 +44,7 @@ class Difference:
 
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
-    """Give every element that is not identical, those within tolerance too."""
+    """Yield every element that is not identical, including those within the tolerance."""
     if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
@@ -74,7 +74,7 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """The float that a document holds, tagged or not; None for what must agree exactly: integers, booleans, text."""
+    """Return the float in a document, tagged or not; None for values that must be equal: integers, booleans, text."""
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None
@@ -89,37 +89,40 @@ def _show(value: Any) -> str:
 
 Recorded = Mapping[str, Any]
 
-#: What makes an entry another one even if verdict and numbers are the same.
+#: If one of these differs, the entry is updated even if verdict and numbers are equal.
 _SUBJECT = ("refs", "recipe", "binding", "contract", "boundary", "checkout", "scenario", "variants")
 _SHOWN = 3
 
 
 def difference(recorded: Recorded, now: Recorded) -> list[str]:
-    """Say what differs, one sentence each, beginning with which way the verdict went; empty where nothing does."""
+    """Return the differences as sentences, the first with the direction of the verdict; empty if there are none."""
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
         one, other = (message(f"{document['target']} {document['bug_id']}") for document in (recorded, now))
-        return [f"another bug: {one} is recorded, and this is {other}"]
+        return [f"different bugs: {one} is recorded, this is {other}"]
     lines = _verdict_difference(recorded, now)
     if recorded["observation"] is None and now["observation"] is None:
         return lines
     if recorded["observation"] is None or now["observation"] is None:
-        # The verdicts tell already why there is no measurement on one side.
+        # The difference of the verdicts explains why a side has no measurement.
         return lines or [
-            f"drifted: {'a measurement' if now['observation'] else 'no measurement'} where there was "
-            f"{'one' if recorded['observation'] else 'none'}"
+            "drifted: nothing was measured when it was recorded"
+            if now["observation"]
+            else "drifted: it was measured when it was recorded, and is not now"
         ]
     return lines + _drift(recorded, now)
 
 
-def not_here(recorded: Recorded, now: Recorded) -> bool:
-    """Say whether this machine cannot tell: it lacks the revision, or the Python that decided what is recorded. That
-    says nothing about the code; where the Python is the same, the code has come to need another."""
+def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
+    """Return True if this machine lacks the revision or the Python version of the recorded verdict.
+
+    Such a result does not concern the code. If the Python version is the same, the code has changed its requirement.
+    """
     then, here = (str((side["environment"] or {}).get("python")).rpartition(".")[0] for side in (recorded, now))
     return now["kind"] == "ref" or (now["kind"] == "python" and then != here)
 
 
 def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
-    """Differences that explain but do not count: environment, Sentinel, recipe, adapter, code."""
+    """Return the differences that do not count: environment, Sentinel, recipe, adapter and code."""
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
     return [
@@ -133,30 +136,31 @@ def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
     before, after = recorded["verdict"], now["verdict"]
     if before != after:
         reason = f": {message(now['reason'])}" if now["reason"] and after in UNDECIDED else ""
-        return [f"{which_way(recorded, now)}: {named(recorded)} -> {named(now)}{reason}"]
+        return [f"{direction(recorded, now)}: {verdict_text(recorded)} -> {verdict_text(now)}{reason}"]
     if recorded["kind"] != now["kind"]:
-        return [f"another reason: {named(recorded)} -> {named(now)}: {message(now['reason'])}"]
+        return [f"other reason: {verdict_text(recorded)} -> {verdict_text(now)}: {message(now['reason'])}"]
     return []
 
 
-def which_way(recorded: Recorded, now: Recorded) -> str:
-    """In which way a verdict went, or what was measured where the verdict stayed."""
+def direction(recorded: Recorded, now: Recorded) -> str:
+    """Return the direction of a change of verdict, or ``drifted`` if only the measurement changed."""
     if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
         return "drifted"
     if now["kind"] == "drift":
         return "drifted"
     if now["verdict"] == "inconclusive":
         return "newly inconclusive"
-    return {"reproduced": "newly broken", "fixed": "newly fixed"}.get(now["verdict"], "no longer to be had")
+    return {"reproduced": "newly broken", "fixed": "newly fixed"}.get(now["verdict"], "no longer available")
 
 
-def named(document: Recorded) -> str:
+def verdict_text(document: Recorded) -> str:
+    """Return the verdict with its kind, as text."""
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 
 def _drift(recorded: Recorded, now: Recorded) -> list[str]:
     lines = []
-    for key, differences in _compared(recorded, now):
+    for key, differences in _compare_keys(recorded, now):
         judged = [item for item in differences if not item.within]
         lines += [f"drifted: {item}" for item in judged[:_SHOWN]]
         if len(judged) > _SHOWN:
@@ -164,8 +168,8 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
     return lines
 
 
-def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
-    """Give each observation key of either document, with every element that is not identical."""
+def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
+    """Yield each observation key of either document with its differing elements."""
     there, here = flat(recorded["observation"]), flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
@@ -176,7 +180,7 @@ def _compared(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Dif
 
 
 def _tolerance(now: Recorded, key: str) -> Tolerance:
-    """Choose the recipe's own tolerance of a key, or of all keys, before the default of its dtype."""
+    """Return the recipe's tolerance of a key, otherwise the recipe's for all keys."""
     expectation = now["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):
@@ -213,7 +217,7 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One observation key of a verification.
+    """The comparison of one observation key.
 
     :ivar outcome: ``identical``, ``within tolerance`` or ``different``.
     """
@@ -225,7 +229,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Verification:
-    """Evidence beside a fresh decision, key by key."""
+    """Recorded evidence compared with a new decision, key by key."""
 
     agreements: tuple[Agreement, ...]
     differences: tuple[str, ...]
@@ -240,7 +244,7 @@ class Verification:
         lines = [f"  {item.key:<{width}}  {item.outcome}  {item.detail}".rstrip() for item in self.agreements]
         lines += [f"  ! {line}" for line in self.differences]
         if self.circumstances:
-            lines += ["  differs, and does not count:", *(f"    {line}" for line in self.circumstances)]
+            lines += ["  differences that do not count:", *(f"    {line}" for line in self.circumstances)]
         return "\n".join([self.conclusion, *lines])
 
     @property
@@ -254,9 +258,9 @@ class Verification:
 
 
 def verify_report(recorded: Recorded, now: Recorded) -> Verification:
-    """Say whether a fresh decision gives what the recorded evidence says, key by key."""
+    """Compare recorded evidence with a new decision, key by key."""
     agreements = []
-    for key, differences in _compared(recorded, now):
+    for key, differences in _compare_keys(recorded, now):
         outcome = (
             "identical"
             if not differences
@@ -272,12 +276,12 @@ def verify_report(recorded: Recorded, now: Recorded) -> Verification:
 
 @dataclass(frozen=True)
 class Update:
-    """What became of a baseline.
+    """The result of updating a baseline.
 
-    :ivar changed: one line for each entry that was written or removed, ``<place>: <what changed>``.
-    :ivar kept: one for each verdict that the run could not reach where it ran, ``<place>: <verdict>; <why not>``: a
-        mirror without the commit, another Python. That says nothing against what was decided elsewhere.
-    :ivar examined: how many verdicts of the run were compared.
+    :ivar changed: one line per written or removed entry, ``<place>: <change>``.
+    :ivar kept: one line per recorded verdict that the run could not reproduce here, ``<place>: <verdict>; <reason>``:
+        the mirror lacks the commit, or Python has another version. Such entries stay.
+    :ivar examined: the number of compared verdicts.
     """
 
     changed: tuple[str, ...]
@@ -286,13 +290,14 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
-    """Update a baseline from a folder's last run; entries whose meaning did not change keep every byte.
+    """Update a baseline from a folder's last run. Entries without a change keep every byte.
 
-    Targets that the run covers and that the baseline holds as single files become lines.
+    If the baseline stores a target of the run as single files, they are converted to lines.
 
-    :param prune: remove evidence of what the run did not decide, of the targets that it covers.
-    :raises SentinelError: if there is nothing to take over, a file is not valid evidence, or the baseline cannot be
-        written. Everything is read before anything is written.
+    :param prune: remove the evidence that the run did not decide, for the targets of the run.
+    :raises NothingExamined: if the run has no evidence.
+    :raises SentinelError: if a file is not valid evidence, or the baseline is not writable. All files are read before
+        the first is written.
     """
     fresh = {place: document for place, (document, _) in store.decided(report_dir, store.RUN_AGAIN).items()}
     if not fresh:
@@ -305,12 +310,12 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
         for place, document in fresh.items():
             if place.parts[0] != target:
                 continue
-            # A baseline records what searches found, and not each of the thousand laws that hold or say nothing.
+            # A baseline records the findings of searches, but not the thousands of laws that hold or do not apply.
             if place not in before and not document["bug_id"] and document["verdict"] in ("fixed", "unavailable"):
                 continue
             facts = {**facts_of(document, recipes, store.subject_of(place)), **decided_with}
             changes = _changes(before.get(place), facts, document)
-            if changes and place in before and _says_less(before[place], document):
+            if changes and place in before and _is_unreachable_here(before[place], document):
                 kept.append(f"{place}: {before[place]['verdict']}; {document['reason']}")
             elif changes:
                 after[place] = facts
@@ -324,9 +329,8 @@ def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool =
     return Update(tuple(changed), tuple(kept), len(fresh))
 
 
-def _says_less(recorded: Recorded, document: Document) -> bool:
-    """Return True if the run could not have what is recorded: the revision, or the Python that decided it. (A run that
-    has the revision, and lacks the code, is another matter.)"""
+def _is_unreachable_here(recorded: Recorded, document: Document) -> bool:
+    """Return True if this machine lacks the revision, or the Python version, that the recorded verdict needs."""
     if document["verdict"] != "unavailable" or document["kind"] not in NOT_HERE:
         return False
     return recorded["verdict"] not in UNDECIDED or (document["kind"] == "ref" != recorded.get("kind"))
@@ -334,7 +338,7 @@ def _says_less(recorded: Recorded, document: Document) -> bool:
 
 def _changes(recorded: Facts | None, facts: Facts, document: Document) -> list[str]:
     if recorded is None:
-        return [f"new: {named(document)}"]
+        return [f"new: {verdict_text(document)}"]
     changed = [name for name in _SUBJECT if recorded.get(name) != facts.get(name)]
     before = document_of(recorded, str(document["target"]))
     return difference(before, document) + ([f"other {', '.join(changed)}"] if changed else [])

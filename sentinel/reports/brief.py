@@ -1,4 +1,4 @@
-"""What a person is told of one verdict: what is wrong, how bad it is, where, one number, and how to see it again."""
+"""Summarise one verdict for a person: title, severity, place, one number, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.recipes.grades import grade, order
 from sentinel.reports.escaping import message
-from sentinel.reports.numbers import in_short
+from sentinel.reports.numbers import one_number
 from sentinel.targets.refs import Ref
 
 
 @dataclass(frozen=True)
 class Brief:
-    """Every field is safe to show.
+    """The summary of a verdict. Every field is safe to print.
 
-    :ivar rank: 0 for the highest severity; what has none comes behind.
-    :ivar grade: severity and realism, as far as the recipe says them: ``high, default``; of a law, its rank.
-    :ivar number: one number that is wrong beside the right one; empty where none is.
+    :ivar rank: 0 for the highest severity; verdicts without a severity come last.
+    :ivar grade: severity and realism of the recipe, such as ``high, default``; for a law, its rank.
+    :ivar number: one wrong number with the right one; empty if there is none.
     """
 
     rank: int
@@ -37,7 +37,7 @@ class Brief:
 
 
 def brief(document: Mapping[str, Any]) -> Brief:
-    """Give what evidence says, in brief."""
+    """Return the summary of an evidence document."""
     recipe, boundary = document["recipe"]["document"], document["boundary"]
     rank = None if document["bug_id"] else _ranks().get(str(document["law"]))
     return Brief(
@@ -45,7 +45,7 @@ def brief(document: Mapping[str, Any]) -> Brief:
         message(document["title"]),
         message(grade(recipe) or (f"rank {rank}" if rank else "")),
         message(f"{boundary['file']}:{boundary['line']}" if boundary["file"] else boundary["written"]),
-        in_short(document) if document["verdict"] == "reproduced" else "",
+        one_number(document) if document["verdict"] == "reproduced" else "",
         message(command(document)),
     )
 
@@ -56,7 +56,7 @@ def _ranks() -> Mapping[str, int]:
 
 
 def command(document: Mapping[str, Any]) -> str:
-    """Give the command that runs what evidence is about again."""
+    """Return the command that decides the document again."""
     kind, _, name = str(document["ref"]).partition(":")
     ref = Ref("git", name).short if kind == "git" else str(document["ref"])
     option = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"

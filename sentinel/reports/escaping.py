@@ -1,4 +1,4 @@
-"""Foreign text (a traceback, a reason, a name) made safe to show and free of what belongs to one machine."""
+"""Make untrusted text (tracebacks, reasons, names) safe to print, and remove local paths from it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from typing import Any
 
 import sentinel
 
-#: What a terminal would obey or a reader would not see: C0 and C1 controls, soft hyphens, bidirectional overrides,
-#: zero-width and tag characters, lone surrogates. Line feed and tab are left to :func:`visible`.
+#: Characters that control a terminal or are invisible: C0 and C1 controls, soft hyphens, bidirectional overrides,
+#: zero-width and tag characters, lone surrogates. :func:`visible` handles line feed and tab.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U00013430-\U0001345f\U0001bca0-\U0001bcaf\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _HIDDEN_IN_A_LINE = re.compile(f"[\t\n]|{_HIDDEN.pattern}")
-#: What a hosted runner obeys in whatever is printed: ``::command::`` where a line begins, ``##[command]`` anywhere.
+#: Commands to a CI runner in any output: ``::command::`` at the start of a line, ``##[command]`` anywhere.
 _COMMAND = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
-#: Text longer than this is cut in the middle: a recursion error's traceback must not make a report of megabytes.
+#: Longer text is cut in the middle: the traceback of a recursion error must not make a report of megabytes.
 LONGEST = 20_000
 
 _CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+@")
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 _COMPONENT = r"[^\s/\"'`:;,()<>|]+"
-_FOLDERS = rf"(?:/{_COMPONENT}){{1,40}}"  # bounded: a hostile text must not cost quadratic time
+_FOLDERS = rf"(?:/{_COMPONENT}){{1,40}}"  # limited, because an unlimited pattern takes quadratic time on hostile text
 _BEGINS = r"(?:(?<=file://)|(?<![\w/.>~-]))"
 _SITE_PACKAGES = re.compile(rf"{_BEGINS}{_FOLDERS}/(?:site|dist)-packages(?=/)")
 _STANDARD_LIBRARY = re.compile(rf"{_BEGINS}(?:{_FOLDERS})?/lib(?:64)?/python3\.\d+(?=/)")
@@ -40,7 +40,7 @@ _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    """Give the text with every character that acts, instead of showing, written as an escape (``\\x1b``).
+    r"""Return the text with every control or invisible character as an escape (``\x1b``).
 
     :param lines: keep line feeds and tabs.
     """
@@ -48,12 +48,12 @@ def visible(text: str, *, lines: bool = False) -> str:
     return _COMMAND.sub(lambda match: f"{match[1]}\\x3a" if match[0].endswith(":") else "\\x23", shown)
 
 
-def shown(value: Any, *, lines: bool = False) -> Any:
-    """Make every text in data :func:`visible`, keys included."""
+def visible_data(value: Any, *, lines: bool = False) -> Any:
+    """Apply :func:`visible` to every text in nested data, including keys."""
     if isinstance(value, Mapping):
-        return {visible(key): shown(item, lines=lines) for key, item in value.items()}
+        return {visible(key): visible_data(item, lines=lines) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [shown(item, lines=lines) for item in value]
+        return [visible_data(item, lines=lines) for item in value]
     return visible(value, lines=lines) if isinstance(value, str) else value
 
 
@@ -66,14 +66,14 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Split prose into paragraphs, without the line breaks of the file that it stands in."""
+    """Split prose into paragraphs without line breaks."""
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def shorten(text: str, limit: int = LONGEST) -> str:
-    """Give the text, with its middle left out where it is longer than the limit.
+    """Return the text, with its middle left out if it exceeds the limit.
 
-    It is cut between words: half of a path would no longer be seen to be one.
+    It is cut between words: half of a path would not be recognised as a path.
     """
     if len(text) <= limit:
         return text
@@ -83,17 +83,17 @@ def shorten(text: str, limit: int = LONGEST) -> str:
 
 
 def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Give the text without absolute paths, user names, credentials in URLs or memory addresses.
+    """Return the text without absolute paths, user names, credentials in URLs and memory addresses.
 
-    :param places: directories and what stands for each, such as ``("/cache/ab12", "<checkout>")``; they and the
-        machine's own (temporary, home, interpreter) go first, and of any other path only the last part is left.
+    :param places: folders and their replacements, such as ``("/cache/ab12", "<checkout>")``. They and the machine's own
+        folders (temporary, home, interpreter) are replaced first; of any other path only the last part stays.
     """
     text = _CREDENTIALS.sub("", text)
     text = _ADDRESS.sub("0x...", text)
     text = _replace(text, tuple(places))
     if "/" not in text and "\\" not in text:
         return text
-    text = _replace(text, _OWN)  # first: an installed Sentinel lies in site-packages
+    text = _replace(text, _OWN)  # first, because an installed Sentinel is in site-packages
     text = _SITE_PACKAGES.sub("<site-packages>", text)
     text = _STANDARD_LIBRARY.sub("<python>", text)
     text = _replace(text, _machine())
@@ -103,12 +103,12 @@ def portable(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Write one line for a person, safe and portable."""
+    """Return a text as one safe line without local paths."""
     return visible(portable(shorten(text), places).strip())
 
 
 def passage(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Several lines for a person, such as a traceback, safe and portable."""
+    """Return a text of several lines, such as a traceback, safe and without local paths."""
     return visible(portable(shorten(text), places).strip("\n"), lines=True)
 
 
@@ -122,7 +122,7 @@ def _machine() -> tuple[tuple[str, str], ...]:
         (sys.base_prefix, "<python>"),
         (tempfile.gettempdir(), "<tmp>"),
     ]
-    with suppress(RuntimeError):  # no home directory, as in some containers
+    with suppress(RuntimeError):  # some containers have no home directory
         places.append((str(Path.home()), "<home>"))
     return tuple(places)
 
@@ -135,7 +135,7 @@ def _replace(text: str, places: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _patterns(places: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Longest first, so that a checkout inside the home directory is not shown as a path in the home directory."""
+    """Return the patterns, longest first, so that a checkout in the home folder is recognised as a checkout."""
     usable = {(place.rstrip("/\\"), name) for place, name in places if Path(place).is_absolute()}
     ordered = sorted((item for item in usable if len(item[0]) > 1), key=lambda item: (-len(item[0]), item))
     return tuple((re.compile(rf"(?<![\w/.-]){re.escape(place)}(?![\w.-])"), name) for place, name in ordered)

@@ -1,7 +1,7 @@
-"""Evidence: the JSON document of one verdict, complete enough to be checked by a stranger.
+"""Convert a decision to evidence: a JSON document with everything that is needed to check the verdict.
 
-The same recipe, adapter, resolved commit and environment give the same bytes: sorted keys, floats that round-trip, and
-nothing that belongs to one run (time, duration, host, user, directories).
+The same recipe, adapter, commit and environment give the same bytes: keys are sorted, floats round-trip, and nothing
+about the run (time, duration, host, user, folders) is included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Places = tuple[tuple[str, str], ...]
 
 
 def evidence(decision: Decision) -> Document:
-    """Give the document of one decision."""
+    """Return the evidence document of a decision."""
     recipe, verdict, measured = decision.recipe, decision.verdict, decision.measurement
     places = places_of(decision)
     document = {
@@ -75,23 +75,21 @@ def evidence(decision: Decision) -> Document:
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """Write the document's text: pure ASCII (JSON's own escapes), sorted keys, one line for each row of numbers, a line
-    feed at the end.
+    """Return the text of a document: ASCII, sorted keys, one line per row of numbers, a final line feed.
 
-    :raises ValueError: where a float is not finite; :func:`evidence` writes those as tagged strings.
+    :raises ValueError: if a float is not finite; :func:`evidence` writes such floats as tagged strings.
     """
-    # In whatever is printed a hosted runner obeys ``##[command]``; in JSON it can stand in a string only.
-    return laid_out(document).replace("##[", "#\\u0023[") + "\n"
+    # A CI runner executes ``##[command]`` in any output; in JSON it can only be inside a string.
+    return to_json(document).replace("##[", "#\\u0023[") + "\n"
 
 
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, sort_keys=True).encode
 
 
-def laid_out(value: Any, step: str = "  ", indent: str = "", flat: bool = False) -> str:
-    """JSON with a line for each row of numbers: ``json.dumps(indent=...)`` gives each number of a tensor a line of its
-    own, which nobody can review.
+def to_json(value: Any, step: str = "  ", indent: str = "", flat: bool = False) -> str:
+    """Return JSON with one line per row of numbers; ``json.dumps(indent=...)`` writes one line per number.
 
-    :param flat: whether a mapping of scalars has one line, too.
+    :param flat: write a mapping of scalars on one line, too.
     """
     items = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
     nested = any(isinstance(item, (Mapping, list, tuple)) for item in items)
@@ -99,9 +97,9 @@ def laid_out(value: Any, step: str = "  ", indent: str = "", flat: bool = False)
         return _encode(value)
     deeper = indent + step
     if isinstance(value, Mapping):
-        rows = [f"{_encode(key)}: {laid_out(value[key], step, deeper, flat)}" for key in sorted(value)]
+        rows = [f"{_encode(key)}: {to_json(value[key], step, deeper, flat)}" for key in sorted(value)]
     else:
-        rows = [laid_out(item, step, deeper, flat) for item in value]
+        rows = [to_json(item, step, deeper, flat) for item in value]
     inside = f",\n{deeper}".join(rows)
     opening, closing = "{}" if isinstance(value, Mapping) else "[]"
     return f"{opening}\n{deeper}{inside}\n{indent}{closing}"
@@ -111,30 +109,33 @@ _SCHEMA = JsonSchema("evidence")
 
 
 def schema() -> Document:
-    """Give the published JSON Schema of evidence."""
+    """Return the published JSON Schema of evidence."""
     return _SCHEMA.schema
 
 
 def validate(document: Any) -> None:
-    """Check a document against the published schema."""
+    """Check a document against the published schema.
+
+    :raises SentinelError: if it does not match.
+    """
     for error in _SCHEMA.errors(document):
         place = ".".join(map(str, ("$", *error.instance_path)))
         raise SentinelError(f"not valid evidence: at {place}: {message(error.message)[:300]}")
 
 
 def reason(decision: Decision) -> str:
-    """Give the verdict's reason, safe to show; the failure's own words where it has none."""
+    """Return the reason of the verdict, or of the failure, safe to print."""
     text = decision.verdict.reason or (decision.failure.reason if decision.failure else "")
     return message(text, places_of(decision))
 
 
 def ref_text(ref: Ref) -> str:
-    """The ref as evidence shows it: a working tree is known by its hash, not by the directory it happens to lie in."""
+    """Return the ref without the folder of a working tree, which the tree hash identifies."""
     return ref.kind if ref.kind in ("path", "installed") else str(ref)
 
 
 def places_of(decision: Decision) -> Places:
-    """Give the directories of this decision, and what stands for each of them in a report."""
+    """Return the local folders of a decision with their replacements in reports."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
         top = decision.checkout.path
@@ -161,9 +162,7 @@ def _checkout(decision: Decision, places: Places) -> Document | None:
 
 
 def _boundary(decision: Decision, places: Places) -> Document:
-    provenance = decision.measurement.provenance if decision.measurement else None
-    if provenance is None and decision.failure is not None:
-        provenance = decision.failure.provenance
+    provenance = decision.provenance
     return {
         "written": decision.recipe.boundary,
         "found": provenance and provenance.boundary,
@@ -205,12 +204,12 @@ def _comparison(item: Comparison, places: Places) -> Document:
 
 
 def json_comparison(item: Comparison) -> Document:
-    """Return a comparison as evidence holds it, if none of its text names a place of this machine."""
+    """Return a comparison as in evidence, for text without local paths."""
     return dict(_json(_comparison(item, ()), item.key))
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Return the checks that the controller made by asking again; null for a check that was not made."""
+    """Return the checks that the controller made by a second call; null for a check that it did not make."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -232,7 +231,7 @@ def _failure(decision: Decision, places: Places) -> Document | None:
 
 
 def _json(value: Any, where: str) -> Any:
-    """Convert to JSON's own types, NaN and infinities to tagged strings."""
+    """Convert to JSON types; NaN and infinities become tagged strings."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, dict):
@@ -245,19 +244,19 @@ def _json(value: Any, where: str) -> Any:
         return tagged(value)
     if isinstance(value, Mapping):
         return _json(dict(value), where)
-    raise SentinelError(f"evidence cannot hold a {type(value).__name__} (at {message(where)}); observe plain values")
+    raise SentinelError(f"evidence cannot contain a {type(value).__name__} (at {message(where)}); return plain values")
 
 
 # -- the shape of the published reports --------------------------------------------------------------------------------
 
-#: Observation keys that tell of an exception; a bug that raises one is not silent.
+#: Observation keys of an exception; a bug that raises is not silent.
 _LOUD = ("raised", "exception", "error")
 
 
 def with_behaviour(document: Document) -> Document:
-    """Return the document with ``status`` and, for ``reproduced`` and ``fixed``, the fields of a published report.
+    """Return the document with ``status`` and, if reproduced or fixed, the fields of a published report.
 
-    Only observed values stand under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
+    Only observed values are under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
     """
     status = document["verdict"]
     if status == "fixed":
@@ -280,7 +279,7 @@ def with_behaviour(document: Document) -> Document:
 
 
 def is_tensor(value: Any) -> bool:
-    """Return True if evidence holds a tensor there."""
+    """Return True if a value of evidence is a tensor."""
     return isinstance(value, Mapping) and value.keys() >= {"dtype", "shape", "tensor"}
 
 
@@ -294,7 +293,7 @@ def _bare(value: Any) -> Any:
 
 
 def _observed(document: Document) -> dict[str, Any]:
-    """Return address -> value of what was compared, or of everything observed if nothing was compared."""
+    """Return address -> value of the compared values, or of all observed values if none was compared."""
     compared = {item["key"]: _bare(item["observed"]) for item in document["comparison"]}
     return compared or {key: _bare(value) for key, value in flat(document["observation"]).items()}
 
@@ -313,7 +312,7 @@ def _safe(document: Document) -> dict[str, Any]:
 
 
 def _minus(left: Any, right: Any) -> Any:
-    """``left - right`` element by element; None where that has no meaning."""
+    """Return ``left - right`` element by element; None if they cannot be subtracted."""
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         rows = [_minus(one, other) for one, other in zip(left, right, strict=True)]
         return None if any(row is None for row in rows) else rows
@@ -322,7 +321,7 @@ def _minus(left: Any, right: Any) -> Any:
         return None
     try:
         return a - b
-    except OverflowError:  # an integer too large for a float beside a float
+    except OverflowError:  # an integer that is too large for a float
         return math.nan
 
 

@@ -1,4 +1,4 @@
-"""The text of one failed item: what was expected beside what was observed, where, and how to see it again."""
+"""Write the failure text of one item: expected and observed values, the place, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 from sentinel.deciding.outcomes import Comparison, Decision
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import Places, places_of, reason
-from sentinel.reports.numbers import differing, flat, in_digits
+from sentinel.reports.numbers import differing_elements, flat, format_number
 from sentinel.reports.rows import MEANING
 from sentinel.reports.summary import aligned
 from sentinel.values.literals import Tensor, plain
 
 _LONGEST_VALUE = 48
-#: Elements of one value that a table shows.
+#: Rows of one value in a table.
 _MOST = 5
-#: What is shown before the place where two long values begin to differ.
+#: Characters before the place where two long values begin to differ.
 _LEAD = 12
 
 
 def explain(decision: Decision, command: str = "") -> str:
-    """Give the failure text of a decision, in plain text without control characters (not in rich's markup)."""
+    """Return the failure text of a decision, as plain text without control characters."""
     places = places_of(decision)
     parts = [
         _headline(decision),
@@ -56,9 +56,7 @@ def _reason(decision: Decision) -> str:
 
 
 def _where(decision: Decision, places: Places) -> str:
-    code = decision.measurement.provenance if decision.measurement else None
-    if code is None and decision.failure is not None:
-        code = decision.failure.provenance
+    code = decision.provenance
     if code is None:
         return f"boundary: {message(decision.recipe.boundary)}"
     line = f"boundary: {message(code.boundary)} ({message(code.file, places)}:{code.line} at {_revision(decision)})"
@@ -75,13 +73,13 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Write a search's scenario; a recipe's stands in its file."""
+    """Return the scenario of a search; a recipe's scenario is in its file."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def scenario_lines(document: Mapping[str, Any]) -> list[str]:
-    """Give the scenario of a recipe's document, one input a line; then what is otherwise in each variant."""
+    """Return the scenario of a recipe, one input per line, followed by the differences of each variant."""
     variants = document.get("variants") or {}
     scenario = document.get("scenario") or document.get("constructed_scenario") or {}
     parts = [("", scenario), *((f"{message(name)}: ", variants[name]) for name in variants)]
@@ -89,7 +87,7 @@ def scenario_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """Write a literal of the recipe language in full: whoever reads it may want to type it."""
+    """Return a literal of the recipe language in full, so that it can be copied."""
     if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
         return f"{_literal(value['tensor'])} {message(value['dtype'])}"
     return message(json.dumps(plain(value), default=repr))
@@ -104,18 +102,18 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Make one row; of long values one for each of the first elements that differ, and how many do."""
+    """Return one row; for long values, one row for each of the first differing elements, and their number."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
     long = any(len(_text(value)) > _LONGEST_VALUE for value in values)
-    differences = differing(message(item.key), values[0], right, *values[1:]) if long else []
+    differences = differing_elements(message(item.key), values[0], right, *values[1:]) if long else []
     if not differences or differences[0][0] == item.key:
         demanded = distinct(item.observed, item.fixed) if item.fixed is not None else [show(item.observed), ""]
         return [[message(item.key), *(demanded if alone else [*_values(item), _matches(item)])]]
     last = [] if alone else [_matches(item)]
     rows = [
-        [key, *(in_digits(value, 9) for value in (observed, *others)), *[""] * len(last)]
+        [key, *(format_number(value, 9) for value in (observed, *others)), *[""] * len(last)]
         for key, observed, _, *others in differences[:_MOST]
     ]
     count = len(list(flat(values[0], "")))
@@ -127,7 +125,7 @@ def _values(item: Comparison) -> list[str]:
         ... if matches is None and value is None else value
         for matches, value in ((item.matches_unpatched, item.unpatched), (item.matches_fixed, item.fixed))
     ]
-    return beside(*sides, item.observed)
+    return row_cells(*sides, item.observed)
 
 
 def _matches(item: Comparison) -> str:
@@ -135,9 +133,11 @@ def _matches(item: Comparison) -> str:
     return " and ".join(names) or "neither"
 
 
-def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
-    """Give the cells of a row: what was observed, the value with the bug and the one without it (``...`` where none is
-    known). One that is the same with the bug and without it is not shown as a pair of both."""
+def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
+    """Return the cells of a row: the observed values, the value with the bug and the value without it.
+
+    ``...`` stands for an unknown value. If both values are equal, the first cell reads ``as fixed``.
+    """
     either = unpatched is not ... and fixed is not ... and plain(unpatched) == plain(fixed)
     sides = [... if either else unpatched, fixed]
     texts = distinct(*observed, *(value for value in sides if value is not ...))
@@ -147,8 +147,7 @@ def beside(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Show values beside each other as :func:`show` does; a later difference is shown from there, so that no two cells
-    say the same of values that are not."""
+    """Return the texts of values as :func:`show` does. If only later parts differ, the texts begin there."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:
@@ -159,7 +158,7 @@ def distinct(*values: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """Give a value in a table cell: short ones in full, a large tensor by its dtype and shape and where it begins."""
+    """Return a value for a table cell: short values in full, a large tensor by dtype, shape and first elements."""
     text = _text(value)
     if len(text) <= _LONGEST_VALUE:
         return text

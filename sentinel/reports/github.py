@@ -1,4 +1,4 @@
-"""What GitHub Actions shows of a run: annotations beside the code, and the job's summary."""
+"""Write for GitHub Actions: annotations on the code, and the job's summary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.markdown import markdown
 from sentinel.reports.rows import MEANING, row
 
-#: GitHub shows ten annotations of a kind a step, and keeps a summary of one mebibyte.
+#: GitHub's limits: ten annotations of a kind per step, and a summary of one mebibyte.
 MOST = 10
 SUMMARY = 1_048_576
 
@@ -19,10 +19,9 @@ Results = Iterable[tuple[Mapping[str, Any], str]]
 
 
 def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-    """Make one workflow command for each item that failed; none outside of GitHub Actions.
+    """Return one workflow command per failed item; none outside of GitHub Actions.
 
-    :param trees: target -> the working tree that was checked, so that the annotation stands on its line where the tree
-        is the workspace's.
+    :param trees: target -> the checked working tree. If it is in the workspace, the annotation names file and line.
     """
     if environ.get("GITHUB_ACTIONS") != "true":
         return []
@@ -58,13 +57,13 @@ def command(
 
 
 def _escaped(text: str, in_property: bool = False) -> str:
-    """As the runner reads workflow commands: a percent sign and line ends everywhere, separators in a property."""
+    """Escape percent signs and line ends, and separators in a property, as the runner requires."""
     text = visible(text).replace("%", "%25")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 
 
 def add_to_summary(results: Results, environ: Mapping[str, str]) -> None:
-    """Append the run to the job's summary; nothing outside of GitHub Actions, or where the file cannot be written."""
+    """Append the run to the job's summary. It does nothing outside of GitHub Actions or if the file is not writable."""
     file = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") == "true" and file:
         append_to_summary(markdown(results), file)
@@ -77,4 +76,4 @@ def append_to_summary(text: str, file: str) -> None:
             if stream.tell() + len(text.encode()) < SUMMARY:
                 stream.write(text)
     except OSError:
-        return  # a summary is a courtesy, and the run's verdicts stand elsewhere
+        return  # the summary is optional; the verdicts are also in the report folder

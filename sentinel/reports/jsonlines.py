@@ -1,4 +1,4 @@
-"""Files of JSON lines: entries in a fixed order, and once, at the top, the values that many of them have in common."""
+"""Read and write files of JSON lines, in which values that several lines share are stored once, at the top."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from sentinel.values.files import regular_bytes
 
 _T = TypeVar("_T")
 
-#: The most bytes of a file that are read.
+#: The size limit of a file in bytes.
 _MOST = 64 << 20
 
 
-def encoded(value: Any) -> str:
-    """Return a value as one line of ASCII."""
-    # A hosted runner obeys ``##[command]`` in whatever is printed.
+def encode(value: Any) -> str:
+    """Return a value as one line of ASCII JSON."""
+    # A CI runner executes ``##[command]`` in any output.
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("##[", "#\\u0023[")
 
 
-def ordered(value: Any) -> Any:
-    """Return a value with the keys of its mappings sorted."""
+def sort_keys(value: Any) -> Any:
+    """Return a value with sorted keys in all its mappings."""
     if isinstance(value, Mapping):
-        return {key: ordered(value[key]) for key in sorted(value)}
-    return [ordered(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: sort_keys(value[key]) for key in sorted(value)}
+    return [sort_keys(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def written(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: Sequence[str] = ()) -> str:
+def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: Sequence[str] = ()) -> str:
     """Return the text of a file.
 
-    :param first: the keys that every line begins with, in this order.
-    :param shared: the keys whose values stand at the top, once each.
+    :param first: the keys with which every line begins, in this order.
+    :param shared: the keys whose values are stored once, at the top.
     """
     top: dict[tuple[str, str], str] = {}
     lines = []
     for entry in entries:
         keys = [*(key for key in first if key in entry), *sorted(entry.keys() - {*first})]
-        line = {key: ordered(entry[key]) for key in keys}
+        line = {key: sort_keys(entry[key]) for key in keys}
         for name in shared:
             if name in line:
-                text = encoded(line[name])
+                text = encode(line[name])
                 digest = hashlib.sha256(text.encode()).hexdigest()[:8]
                 top[name, digest] = text
                 line[name] = digest
-        lines.append(encoded(line))
+        lines.append(encode(line))
     heads = [f'{{"shared":"{digest}","{name}":{text}}}' for (name, digest), text in sorted(top.items())]
     return "\n".join([*heads, *lines, ""])
 
 
 def read(file: Path, shared: Sequence[str], convert: Callable[[dict[str, Any]], _T]) -> list[_T]:
-    """Return what `convert` makes of each entry of a file.
+    """Return ``convert(entry)`` for each entry of a file.
 
-    :raises OSError: if the file cannot be read.
+    :raises OSError: if the file is unreadable.
     :raises SentinelError: if a line is damaged; the message begins with the file and the line.
     """
     top: dict[tuple[str, str], Any] = {}

@@ -1,9 +1,9 @@
-"""Evidence as lines: one line for each verdict, with what its recipe does not say.
+"""Convert evidence documents to lines and back. A line lacks everything that follows from the recipe.
 
-A *fact sheet* is the mapping that a line holds: the verdict, what was observed, what was called, and the digests of
-what decides. :func:`facts_of` makes it from a document, :func:`document_of` makes the document from it and the recipe.
-Lines of the same bug at the same commit are joined if they differ in the ref alone. Environments and checkouts that
-many lines have in common stand once, at the top of the file.
+A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of what
+decides. :func:`facts_of` makes it from a document; :func:`document_of` makes the document from it and the recipe. Lines
+of one bug at one commit that differ only in the ref are joined. Environments and checkouts that several lines share are
+stored once, at the top of the file.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ _CHECKOUT: Facts = {
     "roots": [],
     "left_out": [],
 }
-_CHECKS = dict.fromkeys(("code", "repeated", "reordered"))
+_CHECKS = dict.fromkeys(("repeated", "reordered"))
 _COMPARISON = dict.fromkeys(("observed", "unpatched", "fixed", "matches_unpatched", "matches_fixed"))
-#: Values that a line holds as the document does.
-_KEPT = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
-#: Values that many lines have in common.
+#: Values that a line stores as the document does.
+_COPIED = ("verdict", "kind", "reason", "adapter", "sentinel_version", "observation", "oracle")
+#: Values that are stored once, at the top.
 _SHARED = ("checkout", "environment")
-#: When and with what an entry was decided: entries that differ in these alone say the same.
+#: When and by which versions an entry was decided. Entries that differ only here are equal.
 CIRCUMSTANCES = ("date", "sentinel", "sentinel_version", "adapter")
 _FIRST = ("bug_id", "law", "boundary_name", "contract_name", "subject", "refs", "verdict", "kind", "reason")
 
 
 class Recipes:
-    """The recipes that a catalog has now, by target and bug, each read when it is needed."""
+    """The recipes of a catalog by target and bug, read on first use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -64,7 +64,7 @@ class Recipes:
         return self._of[target].get(bug)
 
     def digests(self, recipe: Recipe, law: str | None) -> Facts:
-        """Return the digests of the binding and the contract that would decide now."""
+        """Return the current digests of the binding and the contract of a recipe."""
         key = (recipe.target, recipe.boundary, recipe.contract, law or "")
         if key not in self._digests:
             adapter = self.catalog.adapters[recipe.target]
@@ -79,27 +79,34 @@ class Recipes:
 
 
 def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -> Facts:
-    """Return the facts of a document, with the digests of what decides as far as they are known.
+    """Return the facts of a document, with the known digests of what decides.
 
-    :param subject: what the evidence of a law is filed under.
+    :param subject: the subject under which the evidence of a law is filed.
+    :raises SentinelError: if the catalog lacks the target.
     """
     catalog, target = recipes.catalog, str(document["target"])
     if target not in catalog.adapters:
-        raise SentinelError(f"{target} is not a target here; install the plugin that has its adapter")
+        raise SentinelError(f"{target} is not a known target; install the plugin that contains its adapter")
     recipe: Recipe | None = None
-    facts: Facts = {"refs": {document["ref"]: document["expect"] or ""}, "boundary": _lean(document["boundary"])}
+    facts: Facts = {
+        "refs": {document["ref"]: document["expect"] or ""},
+        "boundary": _without_defaults(document["boundary"]),
+    }
     written = facts["boundary"].pop("written")
-    facts |= {name: document[name] for name in _KEPT if document[name]}
-    facts |= {"checks": _lean(document.get("checks") or {}), "environment": _lean(document["environment"])}
+    facts |= {name: document[name] for name in _COPIED if document[name]}
+    facts |= {
+        "checks": _without_defaults(document.get("checks") or {}),
+        "environment": _without_defaults(document["environment"]),
+    }
     if document["checkout"] is not None:
-        facts["checkout"] = _lean(document["checkout"], _CHECKOUT)
+        facts["checkout"] = _without_defaults(document["checkout"], _CHECKOUT)
     if document["failure"] is not None:
         same = {"kind": facts.get("kind"), "reason": facts.get("reason"), "traceback": ""}
-        facts["failure"] = _lean(document["failure"], same)
+        facts["failure"] = _without_defaults(document["failure"], same)
     if document["bug_id"]:
         facts["bug_id"] = document["bug_id"]
         facts |= {"law": document["law"]} if document["law"] else {}
-        with suppress(SentinelError):  # a copy that today's contract refuses; its entry is stale
+        with suppress(SentinelError):  # the current contract rejects the copy; its entry is stale
             recipe = _recipe_of(document, recipes)
             facts["recipe"] = recipe_digest(recipe)
     else:
@@ -113,28 +120,29 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
     if not _same(document_of(facts, target, recipe)["comparison"], document["comparison"]):
         seen = flat(document["observation"])
         facts["comparison"] = [
-            _lean(item, {**_COMPARISON, "observed": seen.get(item["key"])}) for item in document["comparison"]
+            _without_defaults(item, {**_COMPARISON, "observed": seen.get(item["key"])})
+            for item in document["comparison"]
         ]
-    empty = ("failure", "comparison", "scenario")  # whose presence says something
+    empty = ("failure", "comparison", "scenario")  # their presence matters even if they are empty
     return {name: value for name, value in facts.items() if value not in ({}, [], "") or name in empty}
 
 
 def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
-    """Return the recipe that decided: today's file, or the copy in the document if the file has changed."""
+    """Return the recipe that decided: the current file, or the copy in the document if the file has changed."""
     recipe = recipes.get(str(document["target"]), str(document["bug_id"]))
     if recipe is not None and recipe.digest == document["recipe"]["digest"]:
         return recipe
     return load_copy(document["recipe"]["document"], recipes.catalog)
 
 
-def _lean(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
-    """Return a mapping without what is usual, or null if nothing is said to be."""
+def _without_defaults(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
+    """Return a mapping without its default values (``usual``; null if it has none)."""
     usual = usual or {}
     return {key: item for key, item in value.items() if not _same(item, usual.get(key))}
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return True if two values have the same text: 0.0, 0 and false differ."""
+    """Return True if two values have the same JSON text; 0.0, 0 and false differ."""
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
@@ -142,24 +150,24 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | None, str]:
-    """Return the recipe that facts are about, or None and the reason why they cannot be expanded."""
+    """Return the recipe of facts, or None and the reason why they cannot be expanded."""
     if "bug_id" not in facts:
         if facts["law"] not in recipes.catalog.laws:
-            return None, f"there is no law {facts['law']}"
+            return None, f"the law {facts['law']} does not exist"
         try:
             return _found(facts, target, recipes.catalog, facts.get("comparison", ())), ""
         except SentinelError as error:
             return None, f"its scenario no longer fits the contract: {error}"
     recipe = recipes.get(target, facts["bug_id"])
     if recipe is None:
-        return None, f"there is no recipe {facts['bug_id']}; add its folder with --recipes"
+        return None, f"the recipe {facts['bug_id']} is not known; add its folder with --recipes"
     if recipe_digest(recipe) != facts.get("recipe"):
         return None, "its recipe changed"
     return recipe, ""
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return why facts must be decided again, or an empty text. No code of the framework runs for that."""
+    """Return the reason why facts must be decided again, or an empty text. This does not run the framework's code."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why
@@ -169,7 +177,7 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
 
 
 def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
-    """Return the recipe of a scenario with which a law was searched."""
+    """Return the recipe of a scenario that a law search drew."""
     law: Law = catalog.laws[facts["law"]]
     boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
     document: dict[str, Any] = {}
@@ -198,7 +206,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
     """Return the document of facts for their first ref.
 
-    :param recipe: see :func:`recipe_for`; without one, the document lacks title, scenario and expectations.
+    :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
     """
     if recipe is None:
         names = {"boundary": facts.get("boundary_name", ""), "contract": facts.get("contract_name", "")}
@@ -208,7 +216,7 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
     (ref, expect), *_ = facts["refs"].items()
     document = evidence(Decision(recipe, Ref("installed"), Verdict("unavailable"), law=facts.get("law")))
     document |= {"ref": ref, "expect": expect or None, "kind": "", "reason": ""}
-    document |= {name: facts[name] for name in _KEPT if name in facts}
+    document |= {name: facts[name] for name in _COPIED if name in facts}
     for name in ("boundary", "environment"):
         document[name] = {**document[name], **facts.get(name, {})}
     if "checkout" in facts:
@@ -232,18 +240,18 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 # -- as text ----------------------------------------------------------------------------------------------------------
 
 
-def written(entries: Iterable[Facts]) -> str:
+def to_text(entries: Iterable[Facts]) -> str:
     """Return the text of a file with these entries, in their order."""
-    return jsonlines.written(_joined(entries), _FIRST, _SHARED)
+    return jsonlines.to_text(_join(entries), _FIRST, _SHARED)
 
 
-def _joined(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join entries of a bug at one commit that differ in ref and circumstances alone; the latest gives those."""
+def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
+    """Join entries of a bug at one commit that differ only in ref and circumstances; the latest ones are kept."""
     groups: dict[str, Facts] = {}
     for facts in entries:
-        same = jsonlines.ordered({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
+        same = jsonlines.sort_keys({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
         commit = facts.get("checkout", {}).get("commit")
-        key = jsonlines.encoded([same, commit or list(facts["refs"])])
+        key = jsonlines.encode([same, commit or list(facts["refs"])])
         before = groups.get(key)
         if before is not None:
             latest = max((before, facts), key=lambda each: str(each.get("date", "")))
@@ -253,7 +261,10 @@ def _joined(entries: Iterable[Facts]) -> Iterator[Facts]:
 
 
 def read(file: Path) -> list[Facts]:
-    """Return the facts of a file, one for each bug or law and ref; raises as :func:`jsonlines.read` does."""
+    """Return the facts of a file, one per bug or law and ref.
+
+    :raises OSError, SentinelError: as :func:`jsonlines.read` does.
+    """
 
     def by_ref(line: Facts) -> list[Facts]:
         if "bug_id" not in line:
@@ -264,7 +275,7 @@ def read(file: Path) -> list[Facts]:
 
 
 def key_of(facts: Facts) -> str:
-    """Return the stem under which the evidence of facts with one ref is filed."""
+    """Return the file stem of evidence with one ref."""
     (ref,) = facts["refs"]
     kind, _, name = ref.partition(":")
     return Ref(kind, name).key(facts.get("checkout", {}).get("tree") or "absent")

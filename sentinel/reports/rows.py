@@ -1,4 +1,4 @@
-"""One line of a run for a reader: the same for the terminal, Markdown and HTML."""
+"""Describe one item of a run as a table row, for the terminal, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.reports.escaping import message
 from sentinel.targets.refs import Ref
 
-#: In the order in which a reader wants to hear of them.
+#: The order of verdicts in reports.
 VERDICTS = ("reproduced", "changed", "inconclusive", "unavailable", "fixed")
 
 MEANING = {
-    "reproduced": "the bug is there",
-    "fixed": "it is not",
+    "reproduced": "the bug is present",
+    "fixed": "it is absent",
     "changed": "neither the buggy nor the fixed values",
     "inconclusive": "could not be decided",
     "unavailable": "not available",
 }
 
 
-#: What a reader's table says of each.
+#: The columns of a table of rows.
 HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if evidence decides something: a recipe may expect that a version does not have the code."""
+    """Return True if evidence decides something. A recipe may expect that a version lacks the code."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 
 
 @dataclass(frozen=True, order=True)
 class Row:
-    """Sorted by target, bug and ref, so that the order in which processes finish does not show.
+    """A row, sorted by target, bug and ref, so that the order does not depend on when processes finish.
 
     :ivar what: the bug id, or the law and its boundary.
-    :ivar outcome: pytest's word for the item: ``passed``, ``failed``, ``skipped``; empty outside pytest.
-    :ivar law: whether it is about a law that was searched with, and no recipe's bug.
-    :ivar reason: why nothing was decided, or which other verdict was expected; all fields are safe to show.
-    :ivar cause: why the adapter and the revision do not fit, where that is so.
+    :ivar outcome: pytest's outcome: ``passed``, ``failed`` or ``skipped``; empty outside pytest.
+    :ivar law: True for a law without a recipe.
+    :ivar reason: why the item is undecided, or the expected verdict; like all fields, safe to print.
+    :ivar cause: why the adapter does not fit the revision; empty if it does.
     """
 
     target: str
@@ -55,21 +55,21 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Return True for a law that holds, has nothing to say, or is broken by a bug that has a row of its own."""
+        """Whether readers can ignore it: a law that holds, does not apply, or is broken by a bug with its own row."""
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
 
-#: Kinds of reason that say that the adapter and the revision do not fit: no bug of the framework.
+#: Kinds of reason that mean a mismatch of adapter and revision, not a bug.
 _MISFIT = ("adapter", "drift", "not-in-this-version")
 
 
 def row(document: Mapping[str, Any], outcome: str = "") -> Row:
-    """Give the row of an evidence document."""
+    """Return the row of an evidence document."""
     kind, colon, name = str(document["ref"]).partition(":")
     why = message(document["reason"])
-    if document["title"]:  # the statement of a law is the same in each row about that law
+    if document["title"]:  # the statement of a law is the same in all rows of that law
         why = why.replace(f" ({message(document['title'])})", "", 1)
     return Row(
         message(document["target"]),
@@ -84,11 +84,11 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
 
 
 def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
-    """Write the reason; none where all is as it should be."""
+    """Return the reason; empty if everything is as expected."""
     verdict, kind, expect = document["verdict"], document["kind"], document["expect"]
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
-        # The reason itself may say of what kind it is.
+        # The reason may already begin with its kind.
         whole = not kind or verdict == "unavailable" or why.startswith(f"{kind}:")
         parts.append(why if whole else f"{message(kind)}: {why}")
     if verdict == expect == "unavailable" and outcome == "passed":
@@ -97,14 +97,14 @@ def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Give those of a table of these rows, which may be about bugs, laws or both."""
+    """Return the headings for rows about bugs, laws or both."""
     law, bug = any(item.law for item in rows), not all(item.law for item in rows)
     what = " or ".join(word for word, there in (("bug", bug or not rows), ("law", law)) if there)
     return tuple(what if heading == "bug" else heading for heading in HEADINGS)
 
 
-def held(rows: Sequence[Row]) -> list[str]:
-    """Write one line a target for the laws of which there is nothing to read."""
+def summarise_laws(rows: Sequence[Row]) -> list[str]:
+    """Return one line per target that counts its quiet laws."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         verdicts = [item.verdict for item in rows if item.quiet and item.target == target]
@@ -112,14 +112,14 @@ def held(rows: Sequence[Row]) -> list[str]:
         holds = "1 law holds" if count == 1 else f"{count} laws hold"
         lines.append(
             f"{target}: {holds}"
-            + (f", {mute} had nothing to look at" if mute else "")
-            + (f", {broken} broken by bugs that fail already" if broken else "")
+            + (f", {mute} not applicable" if mute else "")
+            + (f", {broken} broken by bugs that are listed" if broken else "")
         )
     return lines
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """``3 reproduced, 2 fixed``; verdicts that did not occur are left out."""
+    """Return ``3 reproduced, 2 fixed``, without verdicts that do not occur."""
     verdicts = Counter(item.verdict for item in rows)
     return ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if verdicts[name]) or "no verdicts"
 

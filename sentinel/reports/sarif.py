@@ -1,4 +1,4 @@
-"""A run as SARIF 2.1.0, so that GitHub code scanning (and any other viewer) shows a verdict on its line.
+"""Write a run as SARIF 2.1.0, for GitHub code scanning and other viewers.
 
 https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
 """
@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import sentinel
 from sentinel.reports.brief import brief
-from sentinel.reports.escaping import message, paragraphs, shown, visible
+from sentinel.reports.escaping import message, paragraphs, visible, visible_data
 from sentinel.reports.rows import MEANING
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -26,7 +26,7 @@ _KINDS = {
     "unavailable": "notApplicable",
     "fixed": "pass",
 }
-#: Of what fails, by the place of its severity; a law that is broken, and is no recipe's bug, has none.
+#: The level of a failure by its rank of severity; a broken law without a recipe has none.
 _LEVELS = ("error", "warning", "note", "error")
 
 Document = Mapping[str, Any]
@@ -38,22 +38,24 @@ def sarif(
     ranks: Mapping[str, int] | None = None,
     more: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Give the text of a SARIF log: one SARIF run a target and ref, as one run can speak of one version of a file only.
+    """Return a SARIF log with one SARIF run per target and ref, because a SARIF run can refer to one version of a file
+    only.
 
     :param repositories: target -> URL of its repository.
+    :param ranks: law -> rank.
     :param more: SARIF runs of comparisons, which come first.
     """
     groups: dict[tuple[str, str], list[Document]] = {}
     for document, outcome in results:
         if (document["verdict"], outcome) == ("reproduced", "skipped"):
-            continue  # a law that is broken by a bug of which another result tells
+            continue  # another result reports the bug that breaks this law
         groups.setdefault((str(document["target"]), str(document["ref"])), []).append(document)
     runs = [
         _run(target, ref, documents, (repositories or {}).get(target, ""), ranks or {})
         for (target, ref), documents in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [*more, *runs]}
-    return json.dumps(shown(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    return json.dumps(visible_data(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
 def _run(target: str, ref: str, documents: list[Document], repository: str, ranks: Mapping[str, int]) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, in
         "kind": kind,
         "level": _LEVELS[rank] if kind == "fail" else "none",
         "message": {"text": _text(document)},
-        # Of bug and boundary, whatever the lines.
+        # Independent of line numbers.
         "partialFingerprints": {
             "sentinel/v1": hashlib.sha256(f"{name}\n{visible(boundary['written'])}".encode()).hexdigest()
         },

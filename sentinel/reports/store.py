@@ -1,8 +1,9 @@
-"""Evidence on disk, in two forms that :func:`recorded` reads alike.
+"""Read and write evidence on disk, in two forms.
 
-A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and ``run.json`` next to the target folders for what
-varies from run to run. A baseline has a file ``<folder>/<target>.jsonl`` for each target, with a line for each verdict
-(see :mod:`sentinel.reports.lines`). A verdict has the same place in both: the path of the file that a run writes.
+A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and next to the target folders ``run.json`` with the data
+that vary from run to run. A baseline has one file ``<folder>/<target>.jsonl`` per target, with one line per verdict
+(see :mod:`sentinel.reports.lines`). A verdict has the same *place* in both: the path of the file that a run writes.
+:func:`recorded` reads both forms.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from sentinel.reports import lines
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import SCHEMA_VERSION, Document, dumps, evidence, validate
 from sentinel.reports.lines import Facts, Recipes
-from sentinel.sources.home import replace_file
+from sentinel.sources import home
 from sentinel.values.documents import DocumentError, json_data, read_data
 from sentinel.values.files import GENERATED, regular_bytes
 
 RUN = "run.json"
 
-#: The folder of a report folder that has records of histories (see :mod:`sentinel.records.history`), and no evidence.
+#: The subfolder for histories (see :mod:`sentinel.records.history`), which has no evidence.
 HISTORY = "history"
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_NAME = 120
@@ -49,7 +50,8 @@ class RunItem:
     """One pytest item of a run.
 
     :ivar outcome: ``passed``, ``failed`` or ``skipped``.
-    :ivar evidence: its evidence, relative to the report folder; empty where it left none.
+    :ivar duration: seconds.
+    :ivar evidence: the path of its evidence, relative to the report folder; empty if it has none.
     """
 
     id: str
@@ -60,13 +62,12 @@ class RunItem:
 
 
 def evidence_path(decision: Decision) -> PurePosixPath:
-    """Say where a decision's evidence lies in a report folder.
+    """Return the place of a decision's evidence in a report folder.
 
-    ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe (an empty ``bug_id``)
-    ``<target>/laws/<boundary>/<law>/<key>.json``.
+    ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe ``<target>/laws/<boundary>/<law>/<key>.json``.
     """
     recipe, checkout = decision.recipe, decision.checkout
-    # A working tree or an environment is named by its tree hash.
+    # The tree hash identifies a working tree or an environment.
     absent = "" if decision.ref.kind in ("git", "pypi") else "absent"
     key = checkout.key if checkout is not None else decision.ref.key("") + absent
     if decision.law and not recipe.bug_id:
@@ -75,12 +76,12 @@ def evidence_path(decision: Decision) -> PurePosixPath:
 
 
 def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
-    """Say where the evidence of a law without a recipe lies, at whatever ref."""
+    """Return the folder of the evidence of a law without a recipe."""
     return PurePosixPath(*map(file_name, (target, "laws", boundary, law)))
 
 
 def file_name(text: str) -> str:
-    """Give the text as a file name of ``[A-Za-z0-9._-]``; a hash keeps apart what would become one name."""
+    """Return a text as a file name of ``[A-Za-z0-9._-]``. A hash distinguishes texts that would have the same name."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe
@@ -88,18 +89,21 @@ def file_name(text: str) -> str:
 
 
 def write(report_dir: Path, decision: Decision, document: Document | None = None) -> Path:
-    """Validate and write the evidence of one decision; a file that already has these bytes is left alone."""
+    """Validate and write the evidence of a decision. A file with the same bytes is not written again."""
     document = evidence(decision) if document is None else document
     validate(document)
     return put(report_dir, evidence_path(decision), dumps(document))
 
 
 class DamagedEvidence(UserWarning):
-    """A file of a report folder was damaged, and has been written anew."""
+    """A damaged file of a report folder was overwritten."""
 
 
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Put the text of a valid document at its place; warn if what was there is damaged evidence."""
+    """Write the text of a valid document to its place; warn if it replaces damaged evidence.
+
+    :raises SentinelError: if the existing file is not evidence, or the folder is not writable.
+    """
     prepare(report_dir)
     file = own(report_dir, place)
     before = _present(file)
@@ -110,18 +114,19 @@ def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
         damaged = _is_damaged(before, text)
         if not damaged and not _looks_like_evidence(before):
             raise SentinelError(
-                f"{visible(str(file))} is not Sentinel evidence and is not overwritten; move it away, "
+                f"{visible(str(file))} is not Sentinel evidence, so it is not overwritten; move it, "
                 "or choose another --sentinel-report-dir"
             )
     write_atomically(file, text)
     if damaged:
-        warnings.warn(f"{visible(str(file))} was cut off or damaged, and has been written anew", DamagedEvidence, 3)
+        warnings.warn(f"{visible(str(file))} was damaged and has been overwritten", DamagedEvidence, 3)
     return file
 
 
 def _is_damaged(raw: bytes, text: str) -> bool:
-    """Return True for evidence that was not written to its end, as a machine leaves it that went down: no JSON, and it
-    begins like this text of evidence, or has nothing but zeros."""
+    """Return True for incomplete evidence (after a power failure): only zeros, or invalid JSON that begins like
+    evidence.
+    """
     start, written = text[: text.index(":")].encode(), raw.rstrip(b"\0")
     try:
         json.loads(raw)
@@ -131,23 +136,26 @@ def _is_damaged(raw: bytes, text: str) -> bool:
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
-    """Give the file at a place in a folder, where no link on the way leads elsewhere."""
+    """Return the path of a place in a folder.
+
+    :raises SentinelError: if a part of the path is a symbolic link.
+    """
     file = folder / place
     for above in (*reversed(file.parents), file):
         if folder in above.parents and above.is_symlink():
-            raise SentinelError(f"{visible(str(above))} is a link, and nothing is written through it; remove the link")
+            raise SentinelError(f"{visible(str(above))} is a symbolic link, which is not followed; remove it")
     return file
 
 
 def write_below(folder: Path, place: str, text: str, otherwise: str) -> Path:
-    """:func:`write_atomically` at a place in a user's folder, where no link on the way leads elsewhere."""
+    """Call :func:`write_atomically` for a place in a folder of the user, and refuse to write through a link."""
     file = own(folder, PurePosixPath(place))
     write_atomically(file, text, otherwise)
     return file
 
 
 def prepare(report_dir: Path) -> None:
-    """Make the report folder where it is not there; a new one ignores itself in git."""
+    """Create the report folder if needed. A new folder has a ``.gitignore`` that excludes it from git."""
     try:
         if not report_dir.is_dir():
             report_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -157,19 +165,18 @@ def prepare(report_dir: Path) -> None:
 
 
 def _make(report_dir: Path) -> None:
-    """Make a folder that has its ``.gitignore`` from the beginning: a run that is killed between the two would leave
-    one that looks like the user's own."""
+    """Create a folder that has its ``.gitignore`` from the start. If a run is killed, no folder without it stays."""
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-    part = report_dir.with_name(f".{report_dir.name}.new")  # one for all, so that a leftover is made use of
+    part = report_dir.with_name(f".{report_dir.name}.new")  # one name for all runs, so that a leftover is reused
     if part.is_symlink():
-        part.unlink()  # no leftover of ours
+        part.unlink()  # Sentinel never creates a link
     try:
         part.mkdir(exist_ok=True)
         (part / ".gitignore").write_text("# made by Sentinel\n*\n", encoding="utf-8")
         part.rename(report_dir)
     except OSError:
-        if not report_dir.is_dir():  # else another process was first
+        if not report_dir.is_dir():  # otherwise another process was faster
             raise
 
 
@@ -177,13 +184,13 @@ _CHOOSE = "choose another with --sentinel-report-dir"
 
 
 def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
-    """Write a file so that a reader sees the old bytes or the new ones, and an interruption leaves the old.
+    """Write a file atomically: a reader sees the old or the new bytes.
 
-    :param otherwise: what else the user can do where the folder cannot be written.
+    :param otherwise: the advice if the folder is not writable.
+    :raises SentinelError: if the folder is not writable.
     """
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(file, text)
+        home.write_atomically(file, text)
     except OSError as error:
         raise _cannot_write(file.parent, error, otherwise) from error
 
@@ -196,16 +203,17 @@ def _cannot_write(folder: Path, error: OSError, otherwise: str = _CHOOSE) -> Sen
     )
 
 
-#: What to do about damaged evidence of a run, and of a baseline.
-RUN_AGAIN = "run pytest again: a run writes damaged evidence anew"
+#: Advice for damaged evidence of a run, and of a baseline.
+RUN_AGAIN = "run pytest again, which replaces damaged evidence"
 RESTORE = "restore it from git, or remove it and record it with `sentinel report accept`"
 
 
 def load(file: Path, advice: str = "") -> Document:
     """Read and validate evidence.
 
-    :param advice: what a user can do if it is damaged.
-    :raises SentinelError: if it is no valid evidence; the message begins with the file, and the line if it is no JSON.
+    :param advice: what to do if it is damaged.
+    :raises SentinelError: if it is not valid evidence; the message begins with the file, and for invalid JSON with the
+        line.
     """
     try:
         return _load(file)
@@ -217,12 +225,12 @@ def _load(file: Path) -> Document:
     name = visible(str(file))
     document = parse(file)
     if not isinstance(document, dict) or "schema_version" not in document:
-        raise SentinelError(f"{name}: not Sentinel evidence (no schema_version); give a file that a run has written")
+        raise SentinelError(f"{name}: not Sentinel evidence (no schema_version); name a file that a run wrote")
     version = document["schema_version"]
     if version != SCHEMA_VERSION:
         raise SentinelError(
-            f"{name}: evidence of schema version {message(str(version))[:40]}, and this Sentinel "
-            f"({sentinel.__version__}) reads version {SCHEMA_VERSION}; use the release that wrote it"
+            f"{name}: schema version {message(str(version))[:40]}; this Sentinel "
+            f"({sentinel.__version__}) reads version {SCHEMA_VERSION}; use the release that wrote the file"
         )
     try:
         validate(document)
@@ -232,7 +240,7 @@ def _load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Return the data of a JSON file that nobody vouches for (see :func:`~sentinel.values.documents.read_data`)."""
+    """Return the data of an untrusted JSON file (see :func:`~sentinel.values.documents.read_data`)."""
     try:
         return read_data(file)
     except SentinelError as error:
@@ -246,16 +254,16 @@ def recorded(
     advice: str = "",
     complain: Callable[[str], None] | None = None,
 ) -> dict[PurePosixPath, Document]:
-    """Return the evidence of a folder by place, in order.
+    """Return the evidence of a folder by place, sorted.
 
-    :param recipes: what a baseline's lines are expanded with; without it, or if a recipe has changed, their documents
-        lack the title, the scenario and the expectations.
+    :param recipes: the recipes for expanding the lines of a baseline; without them, and for changed recipes, documents
+        lack the title, scenario and expectations.
     :param under: the place of a target, a bug or one verdict.
-    :param advice: what a user can do about damaged evidence.
-    :param complain: is told about damaged evidence; the rest is returned.
-    :raises SentinelError: if evidence is damaged, and nobody is told.
+    :param advice: what to do about damaged evidence.
+    :param complain: called with a message for damaged evidence; the rest is returned.
+    :raises SentinelError: if evidence is damaged and ``complain`` is None.
     """
-    found: dict[PurePosixPath, Callable[[], Document]] = {}
+    readers: dict[PurePosixPath, Callable[[], Document]] = {}
     of_lines = set()
     documents = {}
     for file in line_files(directory):
@@ -263,14 +271,14 @@ def recorded(
         if under.parts[:1] in ((), (file.stem,)):
             for place, facts in facts_in(file, advice).items():
                 if under in (_HERE, place) or under in place.parents:
-                    found[place] = partial(expanded, file, facts, recipes)
+                    readers[place] = partial(expand, file, facts, recipes)
     for file in files(directory, under):
         place = PurePosixPath(file.relative_to(directory).as_posix())
         if place.parts[0] not in of_lines:
-            found[place] = partial(load, file, advice)
-    for place in sorted(found):
+            readers[place] = partial(load, file, advice)
+    for place in sorted(readers):
         try:
-            documents[place] = found[place]()
+            documents[place] = readers[place]()
         except SentinelError as error:
             if complain is None:
                 raise
@@ -279,21 +287,21 @@ def recorded(
 
 
 def holds_evidence(directory: Path) -> bool:
-    """Return True if there is evidence in a folder, in either form."""
+    """Return True if a folder has evidence in either form."""
     return bool(line_files(directory)) or any(files(directory))
 
 
 def line_files(directory: Path) -> list[Path]:
-    """Return the files of lines of a baseline."""
+    """Return the ``.jsonl`` files of a baseline."""
     with suppress(OSError):
         return sorted(file for file in directory.glob("*.jsonl") if file.is_file() and not file.is_symlink())
     return []
 
 
 def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
-    """Return the facts of a file of lines by place. They are not to be changed.
+    """Return the facts of a ``.jsonl`` file by place. Do not modify them.
 
-    :raises SentinelError: if the file or a line of it cannot be read.
+    :raises SentinelError: if the file or a line is unreadable.
     """
     try:
         status = file.stat()
@@ -305,7 +313,7 @@ def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
 
 
 @lru_cache(maxsize=32)
-def _facts_in(file: Path, modified: int, size: int) -> Mapping[PurePosixPath, Facts]:
+def _facts_in(file: Path, *_: int) -> Mapping[PurePosixPath, Facts]:
     return {_place_of(facts, file.stem): facts for facts in lines.read(file)}
 
 
@@ -317,10 +325,10 @@ def _place_of(facts: Facts, target: str) -> PurePosixPath:
     return folder / f"{file_name(lines.key_of(facts))}.json"
 
 
-def expanded(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
+def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
     """Return the document of facts.
 
-    :raises SentinelError: if they do not make one.
+    :raises SentinelError: if the facts are invalid.
     """
     recipe = lines.recipe_for(facts, file.stem, recipes)[0] if recipes is not None else None
     try:
@@ -335,7 +343,7 @@ def expanded(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
 
 
 def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
-    """Return what a baseline records of a target, by place, in whichever form.
+    """Return the recorded facts of a target by place, from either form.
 
     :raises SentinelError: if evidence is damaged.
     """
@@ -347,14 +355,14 @@ def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPat
 
 
 def subject_of(place: PurePosixPath) -> str:
-    """Return what the evidence of a law is filed under; empty for a bug's."""
+    """Return the subject under which the evidence of a law is filed; empty for a bug."""
     return place.parts[2] if place.parts[1] == "laws" else ""
 
 
 def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Facts]) -> None:
-    """Write what a baseline records of a target as lines, and remove its single files."""
+    """Write the recorded facts of a target as lines, and remove its single files."""
     file = own(directory, PurePosixPath(f"{file_name(target)}.jsonl"))
-    text = lines.written(facts[place] for place in sorted(facts))
+    text = lines.to_text(facts[place] for place in sorted(facts))
     if _present(file) != text.encode():
         write_atomically(file, text, "name another baseline folder")
     try:
@@ -369,24 +377,24 @@ def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Fa
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
-    """Return what a folder records about a decision's target, bug and ref, or None."""
+    """Return the recorded document of a decision's target, bug and ref, or None."""
     place = evidence_path(decision)
     file = directory / f"{place.parts[0]}.jsonl"
     if file.is_file():
         facts = facts_in(file).get(place)
-        return None if facts is None else expanded(file, facts, None)
+        return None if facts is None else expand(file, facts, None)
     file = directory / place
     return load(file, RESTORE) if file.exists() else None
 
 
 def require_sound(directory: Path, targets: Collection[str]) -> None:
-    """Raise an error if a folder's evidence of these targets (none: of all) is damaged."""
+    """Raise SentinelError if a folder's evidence of these targets (of all, if empty) is damaged."""
     for target in targets or ("",):
         recorded(directory, under=PurePosixPath(file_name(target)) if target else _HERE, advice=RESTORE)
 
 
 def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
-    """Yield every evidence file of a run's folder, in order of path; ``run.json`` and other files are passed over."""
+    """Yield every evidence file of a run's folder, sorted by path, without ``run.json`` and other files."""
     for file in [directory / under] if under.suffix == ".json" else below(directory, under):
         parts = file.relative_to(directory).parts
         if len(parts) > 1 and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
@@ -394,8 +402,9 @@ def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
 
 
 def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
-    """Give the JSON files at a place in a folder and further down, in order of path. What a link leads to is somebody
-    else's: in a stranger's folder it may be the whole disk."""
+    """Return the JSON files below a place of a folder, sorted by path. Links are not followed: they could lead
+    anywhere.
+    """
     with suppress(OSError, SentinelError):
         return sorted(file for file in own(directory, place).rglob("*.json") if file.is_file())
     return []
@@ -404,26 +413,28 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence of the items that a folder's last run decided, each with pytest's outcome; of a baseline,
-    which no run has ended, all that lies there."""
+    """Return the evidence that the last run of a folder decided, by place, each with pytest's outcome.
+
+    For a baseline, which has no ``run.json``, return all evidence.
+    """
     if not os.path.lexists(directory / RUN):
         return {place: (document, "") for place, document in recorded(directory, recipes, advice=advice).items()}
     name = visible(str(directory / RUN))
     try:
         listed = {str(item["evidence"]): str(item["outcome"]) for item in parse(directory / RUN)["items"]}
     except (KeyError, TypeError):
-        raise SentinelError(f"{name}: not what a run writes; {RUN_AGAIN}") from None
+        raise SentinelError(f"{name}: not the run.json of a run; {RUN_AGAIN}") from None
     except SentinelError as error:
         raise SentinelError(f"{error}; {RUN_AGAIN}") from None
     places = {PurePosixPath(file.relative_to(directory).as_posix()): file for file in files(directory)}
     missing = sorted(place for place in listed if place and PurePosixPath(place) not in places)
     if missing:
-        raise SentinelError(f"{name}: no such evidence in its folder: {visible(missing[0])}; run again")
+        raise SentinelError(f"{name}: the folder lacks its evidence {visible(missing[0])}; run pytest again")
     return {place: (load(file, advice), listed[str(place)]) for place, file in places.items() if str(place) in listed}
 
 
 def day_of(directory: Path) -> str:
-    """Return the day on which a folder's last run began, ISO; today if no run has ended there."""
+    """Return the day (ISO) on which a folder's last run began; today if the folder has no ``run.json``."""
     started = parse(directory / RUN).get("started", "") if (directory / RUN).is_file() else ""
     return str(started)[:10] or datetime.now(timezone.utc).date().isoformat()
 
@@ -438,7 +449,7 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Return whether a file may be replaced: evidence of any version was written by Sentinel, even if it is invalid."""
+    """Return True if a file may be replaced: Sentinel wrote it, even if it is invalid or of another version."""
     try:
         document = json_data(raw)
     except DocumentError:
@@ -455,10 +466,11 @@ def write_run(
     command: Sequence[str],
     undecided: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write ``run.json``: what varies from run to run, and so must not stand in evidence.
+    """Write ``run.json``: the data that vary from run to run and therefore are not in evidence.
 
-    :param command: the command line; credentials in URLs are left out.
-    :param undecided: why items decided nothing, and how many.
+    :param duration: seconds.
+    :param command: the command line; credentials in URLs are removed.
+    :param undecided: how many items are undecided, by reason.
     """
     listed = sorted(items, key=lambda item: item.id)
     run = {

@@ -1,4 +1,4 @@
-"""The table at the end of a run: target, bug and ref beside the verdict."""
+"""Write the summary at the end of a run: a table of verdicts, and counts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.reports.escaping import visible
-from sentinel.reports.rows import HEADINGS, Row, counts, headings, held, legend, row
+from sentinel.reports.rows import HEADINGS, Row, counts, headings, legend, row, summarise_laws
 
 _REASON = HEADINGS.index("reason")
-_MOST_CAUSES = 8  # lines about what was not decided; the others are counted
-#: What differs between items whose cause is the same: object names.
+_MOST_CAUSES = 8  # lines of causes; the rest is counted
+#: Object names: items that differ only in these have the same cause.
 _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
-_FEW = 3  # more lines than these that say the same are one
-_LEAST_REASON = 45  # the reason's own 30 columns, and what stands between the columns
+_FEW = 3  # more lines than these with the same content become one
+_LEAST_REASON = 45  # 30 columns of the reason, and the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
 _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
 
@@ -33,22 +33,24 @@ def summary(
     environ: Mapping[str, str] | None = None,
     every: bool = True,
 ) -> str:
-    """Write the summary of a run.
+    """Return the summary of a run.
 
     :param results: each evidence document with pytest's outcome of its item.
-    :param terminal: whether a person's terminal shows it. Without one, or with ``NO_COLOR`` or ``TERM=dumb``, the table
-        is plain aligned text in which nothing is cut or wrapped, whatever the width.
-    :param every: whether each item has its line; else many that passed or were skipped for one reason share one.
+    :param terminal: True if the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
+        plain aligned text that is never cut or wrapped.
+    :param width: columns of the terminal.
+    :param every: show a line for each item; otherwise items that passed or were skipped for the same reason share a
+        line.
     """
     results = list(results)
     rows = sorted(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    told = [item for item in loud if item.cause and item.outcome == "skipped"]  # `outline` has a line for each cause
-    shown = loud if every else _grouped([item for item in loud if item not in told])
+    listed_causes = [item for item in loud if item.cause and item.outcome == "skipped"]  # `outline` lists each cause
+    shown = loud if every else _group([item for item in loud if item not in listed_causes])
     table = _rich(shown, width) if styled and shown else _plain(shown)
-    last = [*held(rows), *outline(results), legend()]
+    last = [*summarise_laws(rows), *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
@@ -59,7 +61,7 @@ def summary(
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
-    """Count verdicts in one line; below it, count by cause what was not decided."""
+    """Return the counts of verdicts as one line, followed by the causes of undecided items."""
     rows = [row(document, outcome) for document, outcome in results]
     left = _undecided(rows)
     if not left:
@@ -68,14 +70,14 @@ def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 
 def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
-    """Count what was not decided by cause, ``verdict: cause``."""
+    """Return how many items are undecided, by cause (``verdict: cause``)."""
     return dict(Counter(map(_cause, _undecided(row(document, outcome) for document, outcome in results))))
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """List why items decided nothing, except laws without anything to say and pins that expect it.
+    """Return the reasons of undecided items, without laws that do not apply and pins that expect it.
 
-    A law is listed if the adapter does not fit the revision.
+    A law is included if the adapter does not fit the revision.
     """
     return [
         f"{item.verdict}: {item.cause or item.reason}"
@@ -85,9 +87,9 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Count reasons, the most frequent first, a line for each cause and no more than eight lines.
+    """Return one line per cause with its count, the most frequent first, at most eight lines and a remainder.
 
-    Reasons that differ only in a commit or a tree have one cause.
+    Reasons that differ only in a commit or a tree have the same cause.
     """
     reasons = list(reasons)
     if len(reasons) == 1:
@@ -103,21 +105,21 @@ def _cause(reason: str) -> str:
     return _NAMES.sub("…", reason)
 
 
-def _grouped(rows: Sequence[Row]) -> list[Row]:
-    """Group items that did not fail and have the same verdict for the same reason."""
+def _group(rows: Sequence[Row]) -> list[Row]:
+    """Group items that did not fail and have the same verdict and reason."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
         groups.setdefault((item.target, item.verdict, item.outcome, _cause(item.reason), *alone), []).append(item)
-    return [item for group in groups.values() for item in (_together(group) if len(group) > _FEW else group)]
+    return [item for group in groups.values() for item in (_merge_rows(group) if len(group) > _FEW else group)]
 
 
-def _together(rows: Sequence[Row]) -> list[Row]:
+def _merge_rows(rows: Sequence[Row]) -> list[Row]:
     def of(values: Iterable[str], noun: str) -> str:
         distinct = set(values)
         return distinct.pop() if len(distinct) == 1 else f"{len(distinct)} {noun}s"
 
-    # A bug may have several recipes (sentinel.recipes.grades.counted); a line of the table stands for recipes.
+    # A bug may have several recipes (sentinel.recipes.grades.counted); a line counts recipes.
     noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "recipe"
     reason = rows[0].reason if len({item.reason for item in rows}) == 1 else _cause(rows[0].reason)
     return [
@@ -135,7 +137,7 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Give the headings; an outcome needs none, and a terminal has little room."""
+    """Return the headings. The outcome has none, because a terminal is narrow."""
     return tuple("" if name == "outcome" else name for name in headings(rows))
 
 
@@ -144,7 +146,7 @@ def _plain(rows: Sequence[Row]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Columns padded to their widest cell; empty columns left out."""
+    """Return a table as text, with columns padded to their widest cell and without empty columns."""
     columns = [column for column in zip(*table, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = zip(*columns, strict=True)
@@ -163,12 +165,12 @@ def _rich(rows: Sequence[Row], width: int) -> str:
     names = _names(rows)
     longest = {index: max(len(names[index]), *(len(_cells(item)[index]) for item in rows)) for index in shown}
     if sum(size for index, size in longest.items() if index != _REASON) + _LEAST_REASON > width:
-        return _plain(rows)  # a folded id cannot be copied
+        return _plain(rows)  # a wrapped id cannot be copied
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index in shown:
         table.add_column(names[index], no_wrap=index != _REASON, overflow="fold")
     for item in rows:
-        # Text objects: foreign text never passes through rich's markup.
+        # Text objects: untrusted text never passes through rich's markup.
         cells = [Text(cell) for cell in _cells(item)]
         cells[3].stylize(_STYLES.get(item.verdict, ""))
         cells[4].stylize(_OUTCOME_STYLES.get(item.outcome, ""))

@@ -1,1 +1,1 @@
-"""."""
+"""Run Sentinel's items in pytest: collect them, decide them, and report what passes."""

@@ -1,4 +1,7 @@
-"""The gate: a pytest item for each boundary that changed code can influence, and one for the text of both trees."""
+"""Compare two revisions in pytest: an item for each boundary that the change can reach, and one for the text.
+
+The item for the text checks the code of both trees that no boundary reaches.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class WorseError(Exception):
-    """A boundary is worse than before."""
+    """Raised if a boundary is worse than at the base."""
 
     def __init__(self, result: BoundaryDiff) -> None:
         super().__init__(result.name)
         self.result = result
 
 
-#: Ranges of lines that a skipped item names.
+#: The most ranges of lines that a skipped item lists.
 _SHOWN = 6
 
 
 class TextItem(pytest.Item):
-    """Passes unless code changed that no boundary reaches."""
+    """Skips if signal code changed that no boundary reaches; passes otherwise."""
 
     comparison: Comparison
     examined = False
@@ -50,7 +53,7 @@ class TextItem(pytest.Item):
 
 
 class DifferenceItem(pytest.Item):
-    """Fails if one boundary is worse at one ref than at another."""
+    """Fails if a boundary is worse at the head than at the base."""
 
     comparison: Comparison
     boundary: str
@@ -89,7 +92,7 @@ class DifferenceItem(pytest.Item):
             assert self.row is not None
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]
             text = "\n".join([f"changed: {', '.join(places)}", *write_difference(self.comparison, error.result)])
-            return visible(f"{text}\nmeant so? --sentinel-allow-changes={self.boundary}", lines=True)
+            return visible(f"{text}\nif this is intended: --sentinel-allow-changes={self.boundary}", lines=True)
         if isinstance(error, SentinelError):
             return f"sentinel: {error}"
         return super().repr_failure(excinfo, style)

@@ -31,11 +31,11 @@ _ANY_REF = (Ref("git", "main"),)
 
 
 class SentinelWarning(pytest.PytestWarning):
-    """A part of a recipe is not used."""
+    """A part of a recipe is ignored."""
 
 
 class VerdictError(Exception):
-    """An item's verdict does not pass. Carries what pytest prints about the failure."""
+    """Raised if an item's verdict does not pass; carries the text that pytest prints."""
 
     def __init__(self, decision: Decision, headline: str) -> None:
         super().__init__(headline)
@@ -44,7 +44,7 @@ class VerdictError(Exception):
 
 
 class Item(pytest.Item):
-    """One question of a run."""
+    """One question of a run as a pytest item."""
 
     job: Job | LawJob
     run: Run
@@ -110,7 +110,7 @@ class LawItem(Item):
 
     def fail(self, decision: Decision, headline: str) -> None:
         verdict = decision.verdict
-        if verdict.kind in ("adapter", "drift"):  # one cause, one failure
+        if verdict.kind in ("adapter", "drift"):  # one failure per cause
             cause = self.job.target, self.job.ref, verdict.reason
             if cause in self.run.failed_causes:
                 pytest.skip(f"{verdict.kind}, and failed already for the same cause: {verdict.reason}")
@@ -119,7 +119,7 @@ class LawItem(Item):
         excuse = self.run.excuse(self.job)
         bugs = ", ".join(excuse.bugs)
         why = excuse.holds or excuse.hidden
-        if why and self.run.failed(excuse.bugs, self.job.ref):  # one bug, one failure
+        if why and self.run.failed(excuse.bugs, self.job.ref):  # one failure per bug
             pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {why}")
         if excuse.unknown is not None and bugs:
             headline += f", in a scenario that triggers none of the known bugs ({bugs})"
@@ -129,9 +129,10 @@ class LawItem(Item):
 
 
 class RecipeFile(pytest.Collector):
-    """A recipe file.
+    """Collects a recipe file.
 
-    Not a ``pytest.File``, because ``--lf`` looks for files below the root folder, and bundled recipes are elsewhere.
+    It is not a ``pytest.File``, because ``--lf`` looks for files below the root folder, and bundled recipes are
+    elsewhere.
 
     :ivar recipe: the recipe, if the run has already loaded it.
     """
@@ -147,14 +148,14 @@ class RecipeFile(pytest.Collector):
             for job in self.run.questions.jobs(recipe):
                 law = [recipe.invariant] if recipe.invariant else []
                 item = RecipeItem.make(self, job.ref.short, self.run, job, recipe.target, *law)
-                item.extra_keyword_matches.add(recipe.bug_id)  # -k: a published blob's file may have any name
+                item.extra_keyword_matches.add(recipe.bug_id)  # for -k: a published JSON file may have any name
                 yield item
         except (RecipeError, SentinelError) as error:
             raise self.CollectError(str(error)) from None
 
 
 class RecipeFolder(pytest.Directory):
-    """The selected recipes of one folder.
+    """Collects the selected recipes of one folder.
 
     pytest loads the folder's ``conftest.py``, as it does for any folder. If it got the files as arguments instead, it
     would scan their folder once for each file, which takes minutes for a thousand files.
@@ -175,14 +176,15 @@ class LawBoundary(pytest.Collector):
     def collect(self) -> Iterable[pytest.Item]:
         for job in self.jobs:
             item = LawItem.make(self, f"{job.law}[{job.ref.short}]", self.run, job, job.target, job.law)
-            if self.config.pluginmanager.hasplugin("xdist"):  # who registers the mark
-                # With --dist=loadgroup, xdist keeps a boundary's laws together: one search serves them all.
+            if self.config.pluginmanager.hasplugin("xdist"):  # registered by each catalog in `Run.configure`
+                # With --dist=loadgroup, xdist keeps a boundary's laws in one worker, because one search decides them
+                # all.
                 item.add_marker(pytest.mark.xdist_group(self.nodeid))
             yield item
 
 
 def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
-    # pytest calls this for every file of a folder again for each argument in that folder.
+    # pytest calls this again for every file of a folder, for each argument in that folder.
     if path not in run.places:
         run.places[path] = path.resolve()
     place = run.places[path]
@@ -196,10 +198,10 @@ def collector(run: Run, path: Path, parent: pytest.Collector) -> RecipeFile:
     return file
 
 
-def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
-    """Yield the items of selected recipes that pytest did not collect itself, then those of laws and comparisons.
+def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Yield the items of selected recipes that pytest did not collect itself, then the items of laws and comparisons.
 
-    Given a folder and files in it, pytest drops the files, and it does not enter a virtual environment in the folder.
+    If pytest gets a folder and files in it, it drops the files, and it does not enter virtual environments.
     """
     ids = {item.nodeid for item in items}
     by_id = {arg.partition("::")[0] for arg in run.config.args if "::" in arg}
@@ -212,7 +214,7 @@ def the_rest(run: Run, session: pytest.Session, items: Sequence[pytest.Item]) ->
         directory: RecipeFolder = RecipeFolder.from_parent(session, path=folder)
         directory.files = [collector(run, recipe, directory) for recipe in recipes]
         yield from (item for item in session.genitems(directory) if item.nodeid not in ids)
-    # Laws come last, because a broken law may be explained by the verdict of a recipe.
+    # Laws come last, because the verdicts of recipes may explain broken laws.
     groups: dict[tuple[str, str], list[LawJob]] = {}
     for job in _law_jobs(run):
         groups.setdefault((job.target, job.boundary), []).append(job)
@@ -235,12 +237,16 @@ def _law_jobs(run: Run) -> list[LawJob]:
                 f"known: {', '.join(run.catalog.adapters)}"
             )
         if questions.law_ids or questions.has_laws:
-            candidates = law_jobs(run.catalog, target, questions.law_refs(target), partial(run.registering, target))
+            candidates = law_jobs(
+                run.catalog, target, questions.law_refs(target), partial(run.registry_checkout, target)
+            )
             ids = questions.law_ids
             jobs += [job for job in candidates if not ids or any(i.selects(job) for i in ids)]
     for law_id in questions.law_ids:
         if not any(law_id.selects(job) for job in jobs):
             refs = [ref.short for ref in questions.law_refs(law_id.target)]
             there = law_jobs(run.catalog, law_id.target, _ANY_REF)
-            raise pytest.UsageError(f"sentinel: {law_id.nothing(run.catalog.targets[law_id.target], there, refs)}")
+            raise pytest.UsageError(
+                f"sentinel: {law_id.explain_nothing(run.catalog.targets[law_id.target], there, refs)}"
+            )
     return jobs

@@ -1,17 +1,17 @@
-"""Whether an item passes: its verdict against the pin's expectation, or against a baseline."""
+"""Decide whether an item passes: compare its verdict with the pin's expectation, or with a baseline."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from sentinel.deciding.outcomes import Decision
-from sentinel.reports.baseline import difference, not_here
+from sentinel.reports.baseline import difference, is_unavailable_here
 from sentinel.reports.evidence import evidence
 from sentinel.reports.store import find
 
 
 def expected_unavailable(decision: Decision) -> bool:
-    """Return True if the pin expects ``unavailable`` and reading the code established it."""
+    """Return True if the pin expects ``unavailable`` and reading the code confirmed it."""
     return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
 
 
@@ -34,8 +34,8 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
     recorded = find(baseline, decision)
     if recorded is None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
-            return None  # a baseline has the laws that a search broke, not the thousands that hold
+            return None  # a baseline records the laws that were broken, not the thousands that hold
         return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
     now = evidence(decision)
-    changes = [] if not_here(recorded, now) else difference(recorded, now)
+    changes = [] if is_unavailable_here(recorded, now) else difference(recorded, now)
     return f"{head}: " + "; ".join(changes) if changes else None

@@ -1,4 +1,4 @@
-"""What a run asks: recipes, laws and refs, as the settings and pytest's arguments select them."""
+"""Select the recipes, laws and refs of a run from the settings and pytest's arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.run.selection import LawId
 from sentinel.settings import Settings
 from sentinel.targets.refs import Ref
 
-#: A folder without a test in it.
+#: A folder without tests.
 _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
@@ -27,8 +27,8 @@ class Questions:
 
     :ivar recipes: file -> recipe, of those selected by options and those collected.
     :ivar law_ids: the laws that pytest's arguments name.
-    :ivar is_restricted: whether arguments name recipes or laws; then the run has no others.
-    :ivar invited: the recipe files of this run, as arguments name them or as the catalog finds them.
+    :ivar is_restricted: whether arguments name recipes or laws; the run then has no others.
+    :ivar invited: the recipe files of this run, from arguments or from the catalog.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
@@ -48,13 +48,13 @@ class Questions:
     # -- pytest's arguments -------------------------------------------------------------------------------------------
 
     def read_arguments(self, options: Mapping[str, Any]) -> None:
-        """Take the ids of laws from pytest's arguments, and put the files of bundled recipes in."""
+        """Read the ids of laws from pytest's arguments, and replace paths of bundled recipes by their files."""
         config = self._config
         self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
         config.args[:] = [
             self._bundled_id(arg) for arg in config.args if not arg.startswith("laws/") or self._exists(arg)
         ]
-        # A settings file that selects items must not keep a project's own tests from running.
+        # Settings in a file must not keep a project's own tests from running.
         alone = any(options.get(name) for name in ("target", "bug", "recipes"))
         ours = self._settings.selects_items and alone and not config.option.file_or_dir
         selected = [recipe.path for recipe in self.recipes.values()]
@@ -67,7 +67,10 @@ class Questions:
         self.invited = list(dict.fromkeys([*files, *(() if self.is_restricted else selected)]))
 
     def _require_refs(self) -> None:
-        """:raises SentinelError: if an item id names a ref at which its recipe is not judged."""
+        """Check the refs in item ids.
+
+        :raises SentinelError: if an item id names a ref at which its recipe is not judged.
+        """
         for argument in self._config.args:
             path, separator, ref = argument.partition("::")
             file = Path(path)
@@ -79,8 +82,8 @@ class Questions:
                     continue  # collecting the file reports it
                 if ref not in refs:
                     raise SentinelError(
-                        f"not found: {argument}; the refs of this recipe are {', '.join(refs)}, and others are given "
-                        "with --sentinel-ref"
+                        f"not found: {argument}; the refs of this recipe are {', '.join(refs)}; name other refs with "
+                        "--sentinel-ref"
                     )
 
     def _exists(self, arg: str) -> bool:
@@ -98,7 +101,7 @@ class Questions:
         return arg
 
     def load_arguments(self) -> list[Recipe]:
-        """Return the recipes of this run before anything is collected, with those of files that arguments name."""
+        """Load the recipes of this run before collection, including those that arguments name."""
         recipes = list(self.recipes.values())
         for file in (Path(arg.partition("::")[0]) for arg in self._config.args):
             with suppress(SentinelError):  # collecting the file reports it
@@ -111,7 +114,8 @@ class Questions:
     def load(self, path: Path) -> Recipe:
         """Load a recipe file.
 
-        :raises RecipeError: if another recipe of this run has the same bug id: their evidence would be one file.
+        :raises RecipeError: if another recipe of this run has the same bug id, because both would write the same
+            evidence.
         """
         recipe = load_recipe(path, self._catalog)
         for place, other in self.recipes.items():
@@ -121,13 +125,13 @@ class Questions:
         return recipe
 
     def recipes_of(self, target: str) -> list[Recipe]:
-        """Return every recipe of a target, whether or not this run has items of it."""
+        """Return every recipe of a target, even if this run does not select it."""
         if target not in self._of_target:
             self._of_target[target] = find_recipes(self._catalog, (target,), ())
         return self._of_target[target]
 
     def jobs(self, recipe: Recipe) -> list[Job]:
-        """Return the questions that this run asks about a recipe."""
+        """Return the jobs of a recipe in this run, one for each ref."""
         refs = list(self._settings.refs_of(recipe.target))
         if refs:
             return [Job(recipe, ref) for ref in refs]

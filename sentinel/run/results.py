@@ -1,4 +1,4 @@
-"""What a run decided: the evidence of each item, ``run.json`` and the summary on the terminal."""
+"""Collect the results of a run: the evidence of each item, ``run.json`` and the summary on the terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Results:
     """The results of one run.
 
-    :ivar items: evidence file, outcome, seconds and item id of each reported item.
+    :ivar items: (evidence file, outcome, seconds, item id) of each reported item.
     :ivar gate: the results of comparisons; None if there are none.
     """
 
@@ -45,7 +45,7 @@ class Results:
         self._when = datetime.now(timezone.utc)
 
     def begin(self) -> None:
-        """Write a ``run.json`` without items: if this run is killed, the folder must not describe an earlier one."""
+        """Write a ``run.json`` without items, so that a killed run does not leave the one of an earlier run."""
         with suppress(SentinelError):  # `finish` reports it
             self._write_run(())
 
@@ -65,7 +65,7 @@ class Results:
         self.gate.add(nodeid, row)
 
     def count(self, nodeid: str, examined: bool) -> None:
-        """Record that an item of Sentinel finished, and whether it reached a verdict."""
+        """Record that an item finished, and whether it reached a verdict."""
         self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
@@ -80,7 +80,7 @@ class Results:
         return [(self._documents[place], outcome) for place, outcome, _, _ in self.items]
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write ``run.json``, and set pytest's status 5 if nothing was decided."""
+        """Write ``run.json``, and set pytest's exit status 5 if nothing was decided."""
         self._require_an_examination(session, exitstatus)
         documents = self.documents()
         if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
@@ -98,12 +98,12 @@ class Results:
             self.could_not_write(session, error)
 
     def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
-        """Report a file that could not be written at the end. An error raised here would hide the run's verdicts."""
+        """Report a file that could not be written at the end. Raising here would hide the run's verdicts."""
         self._unwritten.append(str(error))
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set pytest's status 5 if no item decided anything; ``--collect-only`` lists items and claims nothing."""
+        """Set pytest's exit status 5 if no item decided anything. ``--collect-only`` only lists items."""
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
@@ -128,7 +128,7 @@ class Results:
     # -- the terminal -------------------------------------------------------------------------------------------------
 
     def header(self) -> list[str]:
-        targets = ", ".join(self._settings.targets) or "as the given paths say"
+        targets = ", ".join(self._settings.targets) or "of the given paths"
         lines = [f"sentinel: targets {targets}; evidence in {self._settings.report_dir}"]
         owner = other_owner_of_the_name()
         return [*lines, f"sentinel: {owner}"] if owner else lines
@@ -156,20 +156,23 @@ class Results:
         writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _weaker(self) -> str:
-        """Return a line for users who chose no sandbox if this machine cannot offer the strict one."""
+        """Return a warning if this machine offers no strict sandbox and the user chose none; else empty."""
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
             return ""
-        return "sandbox: basic, no boundary against malice; strict is not available here, `sentinel doctor` says why\n"
+        return (
+            "sandbox: basic, which does not contain malicious code; `sentinel doctor` explains why strict is not "
+            "available\n"
+        )
 
 
 def other_owner_of_the_name() -> str | None:
-    """Return a warning if PyPI's distribution ``sentinel``, another project, is installed too."""
+    """Return a warning if PyPI's distribution ``sentinel``, another project, is also installed; else None."""
     try:
         other = distribution("sentinel")
     except PackageNotFoundError:
         return None
     return (
-        f"another distribution, sentinel {other.version}, has the import name `sentinel` too, and either may have "
+        f"another distribution, sentinel {other.version}, also installs a package `sentinel`, and either may have "
         "overwritten the other's files; uninstall it, then reinstall rl-sentinel"
     )

@@ -1,4 +1,4 @@
-"""Select the recipes of a run, and reject requests that make no sense."""
+"""Select the recipes of a run, and reject requests that do not name a subject."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Return the recipes that options select. Recipes that are named by their paths come later, at collection."""
+    """Load the recipes that options select. Recipes that are named by their paths are loaded at collection."""
     recipes: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
         recipes = find_recipes(catalog, settings.targets, settings.bugs)
@@ -33,7 +33,7 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 
 
 def require_folders(settings: Settings) -> None:
-    """Check before anything runs that reports can be written and that the baseline can be read.
+    """Check that reports can be written and the baseline can be read.
 
     :raises SentinelError: if not.
     """
@@ -50,14 +50,14 @@ def require_folders(settings: Settings) -> None:
         ("reports", settings.report_dir, "choose another with --sentinel-report-dir"),
         ("mirrors and checkouts", Home.default().path, "set SENTINEL_HOME to a folder that you can write"),
     ):
-        # An existing store may be shared read-only: this run then only reads it.
+        # An existing store may be shared read-only; this run then only reads it.
         trouble = "" if what != "reports" and folder.is_dir() else why_not_writable(folder)
         if trouble:
             raise SentinelError(f"cannot write {what} to {folder}: {trouble}; {advice}")
 
 
 def why_not_writable(folder: Path) -> str:
-    """Try to write where a folder is or will be made. Return the error, or an empty string."""
+    """Try to write to a folder, or to the folder that will contain it. Return the error, or ""."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -71,16 +71,16 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Reject a run with a ref or a baseline but without recipes or laws to judge.
+    """Check that a ref or a baseline comes with recipes or laws to judge.
 
-    :raises SentinelError: if so.
+    :raises SentinelError: if not, or if a ref is given for a target that is not part of the run.
     """
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)
     named = laws or any(Path(arg.partition("::")[0]).suffix in SUFFIXES for arg in arguments)
     if names and not settings.selects_items and not named:
         raise SentinelError(
-            f"--sentinel-{names[0]} needs to know of what: add --sentinel-target=NAME, or the path of a recipe"
+            f"--sentinel-{names[0]} needs a target: add --sentinel-target=NAME, or the path of a recipe"
         )
     chosen = {*settings.targets, *(recipe.target for recipe in recipes)}
     given = {"ref": settings.named_refs, "repo": settings.trees, "against": settings.named_against}
@@ -94,11 +94,11 @@ def require_subject(
     has_subject = named or settings.is_gate or any(base is not None for _, base in settings.named_against)
     if settings.targets and not recipes and not has_subject and settings.law_level == "off":
         raise SentinelError(
-            f"there is no recipe of {', '.join(settings.targets)}; give a folder of them with --sentinel-recipes=DIR, "
-            "or search for broken laws with --sentinel-ref=REF"
+            f"there is no recipe of {', '.join(settings.targets)}; name a folder of recipes with "
+            "--sentinel-recipes=DIR, or search for broken laws with --sentinel-ref=REF"
         )
     if options.get("laws") not in (None, "off") and not settings.targets and not laws:
-        raise SentinelError(f"--sentinel-laws={options['laws']} needs to know of what: add --sentinel-target=NAME")
+        raise SentinelError(f"--sentinel-laws={options['laws']} needs a target: add --sentinel-target=NAME")
 
 
 class LawId:
@@ -108,13 +108,13 @@ class LawId:
         match = _ID.fullmatch(text)
         if match is None:
             raise SentinelError(
-                f"{text!r} is no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF], the last two or the last "
-                "one may be left out"
+                f"{text!r} is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW[REF]; the ref, or law and "
+                "ref, may be left out"
             )
         self.target, self.boundary = match["target"], match["boundary"]
         self.law, self.ref = match["law"], match["ref"]
 
-    def nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
+    def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
         """Return why this id selects nothing.
 
         :param there: the laws of its target at any ref.
@@ -125,10 +125,12 @@ class LawId:
             bound = any(self.boundary in binding.paths for binding in target.bindings)
             what = f"{self.boundary} has no law to search" if bound else target.explain_unbound(self.boundary)
         elif self.law not in (None, *of_boundary):
-            what = f"{self.boundary} has no law {self.law!r} to keep{nearest(str(self.law), of_boundary)}"
+            what = f"{self.boundary} has no law {self.law!r}{nearest(str(self.law), of_boundary)}"
         else:
             at = f"{self.ref} is not among the refs of this run ({', '.join(refs)})" if refs else "this run has no ref"
-            return f"{at}; say where {self.boundary} is to be searched: --sentinel-ref=git:main, or --sentinel-repo=DIR"
+            return (
+                f"{at}; name a ref at which to search {self.boundary}: --sentinel-ref=git:main, or --sentinel-repo=DIR"
+            )
         return f"{what}; `sentinel list boundaries {self.target}` lists boundaries and laws"
 
     def selects(self, job: LawJob) -> bool:

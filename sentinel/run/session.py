@@ -1,4 +1,4 @@
-"""One pytest run of Sentinel: its settings, what it asks, what decides it, and its results."""
+"""Hold the state of one pytest run: settings, questions, the runner that decides them, and results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
-    """Return what Sentinel ships, with what this pytest run's plugins add."""
+    """Return Sentinel's catalog with the additions of this run's pytest plugins."""
     hook = config.hook
 
     def flat(answers: Any) -> list[Any]:
@@ -59,9 +59,9 @@ def catalog_of(config: pytest.Config) -> Catalog:
 class Run:
     """The state of one run. The plugin's hooks call it and hold no state of their own.
 
-    :ivar questions: what the run asks.
-    :ivar results: what it decided.
-    :ivar is_asked_for: whether an option of Sentinel's is on the command line.
+    :ivar questions: the recipes and laws to decide.
+    :ivar results: the decisions so far.
+    :ivar is_asked_for: whether the command line has an option of Sentinel.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings, catalog: Catalog, recipes: Sequence[Recipe]) -> None:
@@ -85,7 +85,7 @@ class Run:
 
     @classmethod
     def configure(cls, config: pytest.Config, options: Mapping[str, Any]) -> Run:
-        """Read the settings, select recipes, and put their files among what pytest collects."""
+        """Create a run: read the settings, select recipes, and add their files to pytest's arguments."""
         catalog = catalog_of(config)
         values, file = read_file(config.rootpath)
         settings = settle(options, values, list(catalog.adapters), file.parent if file else Path.cwd())
@@ -104,11 +104,12 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check the refs and interpreters that the user named, before anything runs. A recipe's own pins may be
-        unavailable; these may not.
+        """Check the refs and interpreters that the user named, before anything runs.
 
-        :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does
-            not start or lacks torch.
+        The pins of recipes may be unavailable, but these may not.
+
+        :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does not
+            start or lacks torch.
         """
         settings = self.settings
         if self.is_worker or self.config.option.collectonly:
@@ -144,12 +145,12 @@ class Run:
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
-    def registering(self, target: str, ref: Ref) -> Checkout | None:
-        """Return the code in which a target may register functions; None if it has no registry or no such ref."""
+    def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
+        """Return the checkout in which a target may register functions; None if it has no registry or no such ref."""
         return checkout_with_registries(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
-        """Return the comparisons that ``--sentinel-against`` asks for."""
+        """Return the comparisons that ``--sentinel-against`` requests."""
         from sentinel.comparing.comparison import Comparison
 
         catalog, recipes = self.catalog, self.questions.recipes_of
@@ -173,7 +174,7 @@ class Run:
                 pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]
         if not pairs and any(base is not None for _, base in settings.named_against):
             raise SentinelError(
-                "--sentinel-against needs to know what is compared: add --sentinel-target=NAME, and --sentinel-ref=REF "
+                "--sentinel-against needs a target and a head: add --sentinel-target=NAME, and --sentinel-ref=REF "
                 "or --sentinel-repo=DIR"
             )
         return pairs
@@ -194,7 +195,10 @@ class Run:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
-        """Decide on all cores ahead of the items; under xdist the workers are the parallelism."""
+        """Start to decide these questions on all cores, before their items run.
+
+        Under xdist each worker decides its own.
+        """
         laws = [job for job in questions if isinstance(job, LawJob)]
         jobs = [job for job in questions if isinstance(job, Job)]
         self._laws_at = Counter(job.place for job in laws)
@@ -209,7 +213,7 @@ class Run:
             self._runner.plan(jobs)
 
     def decide(self, job: Job) -> Decision:
-        """Decide a recipe at a ref."""
+        """Return the decision of a recipe at a ref, and remember its verdict."""
         decision = self._runner.decide(job)
         key = job.recipe.digest, job.ref
         self._verdicts[key] = decision.verdict.name
@@ -218,7 +222,7 @@ class Run:
         return decision
 
     def decide_law(self, job: LawJob) -> Decision:
-        """Decide a law at a ref. What a known bug does not explain comes first."""
+        """Return the decision of a law at a ref. Violations that no known bug explains come first."""
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":
@@ -228,7 +232,7 @@ class Run:
             elif excuse.hidden:
                 reason = f"broken by {', '.join(excuse.bugs)}; {excuse.hidden}"
                 decision = replace(decision, verdict=Verdict("inconclusive", reason, "law"))
-        # One search has decided all laws of the boundary: each has an equal share of its time.
+        # One search decides all laws of the boundary, so each gets an equal share of its time.
         share = (time.monotonic() - start) / max(self._laws_at[job.place], 1)
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
@@ -239,7 +243,7 @@ class Run:
         return self._excuses[job]
 
     def _explain_boundary(self, job: LawJob) -> dict[LawJob, Excuse]:
-        """Explain every broken law of a job's boundary, because one search serves them all."""
+        """Explain every broken law of a job's boundary, because one search decides them all."""
         from sentinel.search.discovery import is_about
         from sentinel.search.known import explain
 
@@ -250,14 +254,14 @@ class Run:
             return [recipe for recipe in recipes if self._verdict(recipe, job.ref) == "reproduced"]
 
         explained = explain(
-            {each: self._survey.findings(each) for each in self._survey.beside(job)},
+            {each: self._survey.findings(each) for each in self._survey.jobs_of_boundary(job)},
             about,
             lambda bugs: self._survey.search_others(job.place, {each.law: bugs[each] for each in bugs}),
         )
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def failed(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if there are bugs and the items of all of them fail in this run."""
+        """Return True if ``bugs`` is not empty and the items of all of them fail in this run."""
         recipes = self.questions.recipes.values()
         failures = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._failures}
         return bool(bugs) and failures.issuperset(bugs)
@@ -276,7 +280,7 @@ class Run:
     @cached_property
     def _survey(self) -> Survey:
         level = "quick" if self.settings.law_level == "off" else self.settings.law_level
-        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers are the parallelism
+        searchers = 1 if self.is_worker else os.cpu_count() or 1  # under xdist the workers run in parallel
         recipes_of, baseline = self.questions.recipes_of, self.settings.baseline
         return Survey(self.catalog, self._runner, level, 0, recipes_of, searchers, baseline)
 
@@ -295,7 +299,7 @@ class Run:
                 file = reporter.currentfspath
                 reporter.ensure_newline()
                 reporter.write_line(f"sentinel: {message}")
-                if isinstance(file, Path):  # else pytest would print the file's name again before its next item
+                if isinstance(file, Path):  # otherwise pytest prints the file's name again before its next item
                     reporter.currentfspath = file
 
     def command(self, nodeid: str) -> str:

@@ -1,1 +1,1 @@
-"""The search for scenarios that break a law. Hypothesis stays in the controller; boundaries run in a forked session."""
+"""Search scenarios that break a law. Hypothesis runs in this process; boundaries run in a forked session."""

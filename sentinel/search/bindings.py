@@ -1,4 +1,4 @@
-"""Looks for an adapter's boundaries in a target's history, in trees and syntax alone: nothing is checked out or run."""
+"""Find an adapter's boundaries in the trees of a repository by parsing; nothing is checked out, imported or run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from sentinel.targets import Binding, PackageRoot
 
 @dataclass(frozen=True)
 class Name:
-    """What a module or class has under one name.
+    """A name that a module or class defines.
 
     :ivar kind: ``function``, ``class``, ``import`` or ``value``.
-    :ivar span: the first line, with decorators, and the last one.
-    :ivar leads: dotted paths, as written: what is imported or assigned, or a class's bases.
+    :ivar span: the first line, including decorators, and the last line.
+    :ivar leads: dotted paths as written: the imported or assigned name, or the bases of a class.
+    :ivar names: the names in a class's body.
     """
 
     kind: str
@@ -34,16 +35,19 @@ class Name:
 def syntax_of(content: str | bytes) -> ast.Module:
     """Parse a source.
 
-    :raises SyntaxError: where it is no Python, or is nested deeper than the parser goes.
+    :raises SyntaxError: if it is not valid Python or is nested too deeply for the parser.
     """
     try:
         return ast.parse(content)
     except (ValueError, MemoryError, RecursionError) as error:
-        raise SyntaxError(f"{type(error).__name__} while it was parsed") from None
+        raise SyntaxError(f"{type(error).__name__} while parsing") from None
 
 
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
-    """Say what a body defines, whatever the condition; of two the last, but a definition before a value."""
+    """Return the names that a body defines, under any condition.
+
+    If a name is defined twice, the last definition counts, but a definition at this level replaces one in a block.
+    """
     names: dict[str, Name] = {}
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -82,15 +86,18 @@ def span_of(node: ast.stmt) -> tuple[int, int]:
     return min([node.lineno, *(one.lineno for one in decorators)]), node.end_lineno or node.lineno
 
 
-#: The share of the longer definition's lines that two must have in common to be one function under two names.
+#: The share of the longer definition's lines that two definitions must share to count as one renamed function.
 ALIKE = 0.5
-#: Imports and base classes that are followed from one name; two modules may import each other's.
+#: The most imports and base classes that are followed from a name; imports can be circular.
 _FAR = 8
 
 
 @dataclass(frozen=True)
 class Definition:
-    """:ivar path: the dotted path under which it was looked for."""
+    """A definition that was found in a tree.
+
+    :ivar path: the dotted path that was looked up.
+    """
 
     path: str
     file: str
@@ -99,17 +106,17 @@ class Definition:
 
     @property
     def place(self) -> tuple[str, tuple[int, int]]:
-        """The object name of its file, and its lines there."""
+        """The object name of its file, and its first and last line."""
         return self.blob, self.name.span
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """Where a binding is at one commit.
+    """A binding's state at one commit.
 
-    :ivar definition: its boundary, under one of its names.
-    :ivar lacks: the first thing of ``requires`` that this version has not.
-    :ivar needs: the first module of ``imports`` that is not there.
+    :ivar definition: the definition of its boundary, under one of the binding's names.
+    :ivar lacks: the first entry of ``requires`` that this version does not have.
+    :ivar needs: the first module of ``imports`` that this version does not have.
     """
 
     definition: Definition | None = None
@@ -122,7 +129,7 @@ class Sighting:
 
 
 class Trees(Protocol):
-    """Trees of files: :class:`~sentinel.sources.gittrees.GitTrees`, or what stands for one."""
+    """Trees of files, such as :class:`~sentinel.sources.gittrees.GitTrees`."""
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None: ...
     def folder(self, tree: str) -> Folder: ...
@@ -130,9 +137,9 @@ class Trees(Protocol):
 
 
 class Definitions:
-    """Finds dotted paths in the trees of one mirror. A file is read once, whichever trees have it.
+    """Resolves dotted paths in the trees of one mirror. Each blob is parsed once, even if several trees contain it.
 
-    :param module: what a blob defines, for a caller that has read it already.
+    :param module: returns the names that a blob defines, if the caller has parsed it already.
     """
 
     def __init__(
@@ -146,7 +153,7 @@ class Definitions:
         self._below = lru_cache(maxsize=None)(self._files_below)
 
     def has(self, tree: str, required: str) -> bool:
-        """Say whether a tree has what a binding requires: a module, an attribute, a field, ``function(parameter)``."""
+        """Return True if a tree has a required module, attribute, field or ``function(parameter)``."""
         path, _, parameter = required.removesuffix(")").partition("(")
         if self.file(tree, path) is not None:
             return True
@@ -154,7 +161,7 @@ class Definitions:
         return definition is not None and (not parameter or parameter in definition.name.parameters)
 
     def find(self, tree: str, path: str, far: int = _FAR) -> Definition | None:
-        """Give what a dotted path leads to, through imports and base classes; None where it leads nowhere."""
+        """Return the definition that a dotted path leads to, through imports and base classes, or None."""
         module, place = self.module_of(tree, path)
         if place is None:
             return None
@@ -163,7 +170,7 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Give the longest beginning of a dotted path that is a module, and its file; nothing where none is."""
+        """Return the longest prefix of a dotted path that is a module, with its file; else ``("", None)``."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -187,7 +194,7 @@ class Definitions:
         if name.kind == "import":
             imported = absolute(name.leads[0], module, place[0])
             if imported.partition(".")[0] not in self._roots:
-                return None if rest else here  # another package's, and none of the target's code
+                return None if rest else here  # from another package, so not the target's code
             if not rest and self.file(tree, imported) is not None:
                 return here
             return self.find(tree, ".".join((imported, *rest)), far - 1)
@@ -206,7 +213,7 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Give path and blob of a module's source."""
+        """Return path and blob of a module's source, or None."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
@@ -218,7 +225,7 @@ class Definitions:
         return None
 
     def sources(self, tree: str) -> Iterator[tuple[str, str]]:
-        """Give path and blob of every Python file of the package roots."""
+        """Yield path and blob of every Python file of the package roots."""
         for root in (root for several in self._roots.values() for root in several):
             entry = self._trees.at(tree, root)
             if entry is not None and entry[0] == TREE:
@@ -241,13 +248,13 @@ class Definitions:
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Say where a binding is in one tree, under its own names."""
+    """Return a binding's state in one tree, looked up under its own names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
-    return Sighting(definition, *_lacking(definitions, tree, binding))
+    return Sighting(definition, *_missing_names(definitions, tree, binding))
 
 
-def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Give what a tree has not: of what the adapter says that only some versions have, and of what a call imports."""
+def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
+    """Return the first missing entry of the binding's ``requires``, and of its ``imports``; or empty texts."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))
@@ -255,7 +262,7 @@ def _lacking(definitions: Definitions, tree: str, binding: Binding) -> tuple[str
 
 
 def absolute(path: str, module: str, file: str) -> str:
-    """Give the dotted path that an import means, written in a module."""
+    """Return the absolute dotted path of a path that an import statement in ``module`` names."""
     dots = len(path) - len(path.lstrip("."))
     if not dots:
         return path

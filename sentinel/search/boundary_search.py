@@ -1,8 +1,8 @@
-"""One search: scenarios for one boundary, drawn and shrunk by Hypothesis, on which all its laws look.
+"""Search one boundary: draw scenarios, check all its laws on each, and shrink violations with Hypothesis.
 
-The sequence of scenarios depends on the boundary and the seed alone. It comes in rounds of :data:`ROUND`, each a
-Hypothesis run with a seed of its own, so that a search for fewer examples is a prefix of one for more, and a law's
-violation can be met again at its place in the sequence, to be shrunk from there.
+The sequence of scenarios depends only on the boundary and the seed. It consists of rounds of :data:`ROUND` scenarios,
+each a Hypothesis run with its own seed. So a search for fewer examples is a prefix of one for more, and a violation can
+be drawn again at its place in the sequence and shrunk from there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs
-from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.deciding.outcomes import Kind
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
@@ -27,13 +27,13 @@ from sentinel.worker import protocol
 #: Scenarios of one Hypothesis run.
 ROUND = 100
 
-#: Calls that a session is asked for at once.
+#: The most calls that are sent to a session at once.
 _TOGETHER = 32
 
-#: Draws of shrinking for each call that it may take; most draws repeat a scenario that was tried.
+#: Draws per call while shrinking; most draws repeat a scenario that was tried.
 _ATTEMPTS = 2
 
-_ALONE = "there is nothing to compare the scenario with"
+_ALONE = "there is no other variant to compare the scenario with"
 
 #: Why a law does not judge a scenario.
 EXPLAINED = "known bugs explain every key that it compares"
@@ -41,9 +41,9 @@ EXPLAINED = "known bugs explain every key that it compares"
 
 @dataclass(frozen=True)
 class Drawn:
-    """One scenario, and what each law has to choose with when it makes its variants of it.
+    """One scenario, and the bytes with which each law chooses its variants.
 
-    All laws read the same choices: shrinking for one of them then has nothing to do with another one's choices.
+    All laws read the same bytes, so shrinking for one law is independent of the other laws' choices.
     """
 
     subject: Subject
@@ -51,7 +51,7 @@ class Drawn:
     choices: bytes
 
     def variants(self, law: Law) -> Mapping[str, Inputs] | str:
-        """Give the variants that a law compares; or why it has nothing to say about this scenario."""
+        """Return the variants that a law compares, or the reason why it does not apply to this scenario."""
         if law.vary is None:
             return {"": self.inputs}
         try:
@@ -61,9 +61,11 @@ class Drawn:
         contract, binding = self.subject.contract, self.subject.binding
         if law.twin and not binding.twins:
             variants = {name: inputs for name, inputs in variants.items() if name != law.twin}
-        if with_dialects(contract, binding, dict(self.inputs)) != self.inputs:  # a recipe's, which knows better
+        if (
+            with_dialects(contract, binding, dict(self.inputs)) != self.inputs
+        ):  # a recipe states other values than the dialects
             return variants if len(variants) > 1 else _ALONE
-        # A turned knob may lead into what a dialect speaks of. What is as it was stays the same object: the law session
+        # A changed knob may lead into a dialect's scope. Unchanged inputs stay the same object, so that the law session
         # calls the scenario itself once for all laws.
         stated = {name: with_dialects(contract, binding, dict(inputs)) for name, inputs in variants.items()}
         variants = {name: inputs if inputs == stated[name] else stated[name] for name, inputs in variants.items()}
@@ -72,17 +74,18 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Finding:
-    """A scenario that breaks a law: a suspect as it was drawn, a finding once it is shrunk and confirmed.
+    """A scenario that breaks a law: a suspect when it is drawn, a finding once it is confirmed.
 
-    :ivar trial: of a confirmed one, the trial in a fresh process.
-    :ivar violations: those that count; of a confirmed one, those of its symptom.
-    :ivar replayed: whether an earlier run reported it already.
-    :ivar examples: the recipes whose scenarios show it, that of the trial first; none where it was drawn. Of others,
-        those that say that their scenario breaks the law.
-    :ivar known_as: the recipes that explain it; None where they were not compared.
+    :ivar trial: its trial; after confirmation, the trial in a fresh process.
+    :ivar violations: the violations that no dialect, rounding or known symptom explains; after confirmation, those of
+        one symptom.
+    :ivar replayed: whether an earlier run reported it.
+    :ivar examples: the recipes whose scenarios show it, the trial's own first; empty if it was drawn. Further recipes
+        are listed only if they state that they break this law.
+    :ivar known_as: the recipes that explain it; None if it was not compared with recipes.
     :ivar hidden: why another bug could hide behind those recipes; empty if the law holds without their bugs.
     :ivar also: other boundaries that break the same law in the same way because they call this one.
-    :ivar laws: other laws that the boundary breaks for the same reason: one scenario shows both.
+    :ivar laws: other laws that the boundary breaks in the same scenario for the same reason.
     """
 
     subject: Subject
@@ -103,28 +106,28 @@ class Finding:
 
 @dataclass
 class LawOutcome:
-    """What a search knows about one law so far.
+    """The outcome of a search for one law so far.
 
-    :ivar answered: scenarios of which at least one call had an answer.
-    :ivar spoken: scenarios about which the law had something to say.
-    :ivar silent: why it had nothing to say about others, and how often.
-    :ivar refused: what calls raised, and how often.
-    :ivar kinds: of what kind each of those failures is.
-    :ivar unknown: how many of them for an input that the boundary has no parameter for, and that may be left out.
-    :ivar rounding: differences that vanished in float64.
-    :ivar unconfirmed: violations that a fresh process did not show again.
-    :ivar dialects: violations that a declared dialect means, by the dialect's place in the binding.
-    :ivar dialects_open: scenarios in which a declared dialect might have shown, and the law held, likewise.
-    :ivar sample: the first scenario that the law held for.
-    :ivar unbroken: the first in which nothing counted: it held, or broke as a dialect says.
+    :ivar answered: number of scenarios in which at least one call returned.
+    :ivar judged: number of scenarios that the law judged.
+    :ivar not_judged: reason why the law did not judge a scenario -> how often.
+    :ivar refused: exception of a call -> how often.
+    :ivar kinds: exception -> its kind of failure.
+    :ivar unknown: how many exceptions concern an optional input that the boundary has no parameter for.
+    :ivar rounding: number of scenarios whose violations vanish in float64.
+    :ivar unconfirmed: number of violations that did not repeat in a fresh process.
+    :ivar dialects: index of a declared dialect in the binding -> number of scenarios in which it showed.
+    :ivar dialects_open: the same -> number of scenarios in which it could show and the law held.
+    :ivar sample: the first trial that kept the law.
+    :ivar unbroken: the first trial without a violation that counts: the law held, or a dialect explains the violation.
     """
 
     answered: int = 0
-    spoken: int = 0
+    judged: int = 0
     rounding: int = 0
     unconfirmed: int = 0
     unknown: int = 0
-    silent: Counter[str] = field(default_factory=Counter)
+    not_judged: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     kinds: dict[str, Kind | Literal[""]] = field(default_factory=dict)
     dialects: Counter[int] = field(default_factory=Counter)
@@ -138,25 +141,28 @@ class LawOutcome:
         return {finding.symptom for finding in self.findings}
 
 
-#: How many choices of a law vary; enough for the longest permutation and what stands beside it.
+#: Bytes for a law's choices: enough for the longest permutation and the choices next to it.
 CHOICES = 16
 
-#: Choices with which one law is tried on a scenario that another one found.
+#: Choices with which a law is tried on a scenario that another law found.
 EXAMPLE_CHOICES = tuple(bytes((seed * place * 7 + seed) % 256 for place in range(CHOICES)) for seed in range(8))
 
 
-#: Scenarios of which laws get a glimpse; bytes that the choices of one take, at most.
+#: The least number of extra scenarios (:func:`glimpses`), and the most bytes for the choices of one scenario.
 GLIMPSES, _CHOICES = 12, 4096
 
 
-#: A scenario as each law varies it; or why the law has nothing to say about it.
+#: Law -> the variants of a scenario, or the reason why the law does not judge it.
 _Varied = Mapping[Law, Mapping[str, Inputs] | str]
 
 
 @dataclass(frozen=True)
 class Example:
-    """:ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
-    :ivar laws: the laws that are said to be broken there.
+    """The scenario of a recipe.
+
+    :ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
+    :ivar laws: names of the laws that the recipe states to be broken.
+    :ivar name: the bug id.
     """
 
     variants: Mapping[str, Inputs]
@@ -165,13 +171,16 @@ class Example:
 
 
 def example(subject: Subject, recipe: Recipe) -> Example:
-    """Give the scenario of a recipe of this boundary. What it states is tried as it says, in the place of what the
-    adapter says of the boundary; what it leaves open is what a search draws first."""
+    """Return a recipe's scenario for this boundary.
+
+    Inputs that the recipe states keep their values, even if the adapter fixes others. The rest get the value that a
+    search draws first.
+    """
     usual = {item.name: item.choices[0] for item in subject.contract.inputs if item.choices and not item.domain}
     granted = {name: usual[name] for name in recipe.defaulted if name in usual}
     fixed = subject.binding.fixed
     constants = {name: value for name, value in fixed.items() if not callable(value)}
-    # What a search derives from the rest of a scenario.
+    # values that the binding derives from the other inputs
     derived = {name: value for name, value in fixed.items() if callable(value) and name in recipe.defaulted}
     variants = {}
     for name, inputs in recipe.variants.items():
@@ -183,7 +192,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
-    """Give those of the recipes that are about this boundary."""
+    """Return the examples of those recipes that are about this boundary."""
     return [
         example(subject, recipe)
         for recipe in recipes
@@ -192,30 +201,33 @@ def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
 
 
 class _BrokenError(Exception):
-    """Tells Hypothesis that an example fails."""
+    """Raised to mark an example as failing for Hypothesis."""
 
 
 class _StopRound(BaseException):
-    """Ends a Hypothesis run from within; it must not look like a failing example."""
+    """Raised to end a Hypothesis run; a BaseException, so that Hypothesis does not take it for a failing example."""
 
 
 class BoundarySearch:
-    """The search at one boundary.
+    """The search of one boundary.
 
-    An input for which the boundary, at this revision, has no parameter is no longer drawn once that is known, where
-    leaving it out means the same: the scenarios before it are those of a shorter search.
+    When a call shows that this revision has no parameter for an optional input, the input is no longer drawn. The
+    scenarios before that are those of a shorter search.
 
-    :ivar subject: the boundary, its contract narrowed to what is known by now.
-    :ivar ended: why it ended after it had found something; None if it came to its end.
-    :param laws: the laws to look with; the others' variants are drawn all the same, so that the sequence stays.
-    :param shrinking: calls that shrinking may take; a number and no time, so that a search repeats exactly.
-    :param shrink_further: whether another symptom of a law that is known to be broken is shrunk, too. Otherwise it is
-        confirmed as it was drawn.
-    :param glimpse: whether :func:`glimpses` follow the first scenarios. What they show is confirmed, and not shrunk.
-    :param left_out: says why a law does not look at a drawn scenario, as it varies it; empty where it does.
-    :param excused: lists the observation keys that may be wrong in a scenario. A law judges it if it compares another.
-    :param most: scenarios that each law judges; None for all.
-    :param cheap: draw without Hypothesis, at a thirtieth of the cost. A violation is shrunk by leaving out parts of its
+    :ivar subject: the boundary, with its contract as narrowed so far.
+    :ivar ended: the error that ended the search after it had found something; None otherwise.
+    :param laws: the laws to check. Variants for the boundary's other laws are drawn too, which keeps the sequence the
+        same.
+    :param shrinking: the most calls for shrinking one finding. It is not a time, so that a search repeats exactly.
+    :param shrink_further: whether to shrink further symptoms of a law that is already broken. Otherwise they are
+        confirmed as drawn.
+    :param glimpse: whether to try :func:`glimpses` after the first scenarios. Their violations are confirmed, not
+        shrunk.
+    :param left_out: returns why a law skips a drawn scenario; empty if it does not.
+    :param excused: returns the observation keys that may be wrong in a scenario. A law judges the scenario only if it
+        compares another key.
+    :param most: the most scenarios that each law judges; None for no limit.
+    :param cheap: draw without Hypothesis, which costs a thirtieth. Violations are shrunk by removing parts of the
         scenario.
     """
 
@@ -251,9 +263,11 @@ class BoundarySearch:
     def run(
         self, examples: int, tick: Callable[[], None] = lambda: None, enough: Callable[[], bool] = lambda: False
     ) -> None:
-        """Go on for this many more scenarios; fewer where no more are to be had.
+        """Try ``examples`` more scenarios, or fewer if no more can be drawn.
 
-        :raises Undecidable: where the boundary cannot be called here at all.
+        :param tick: called after each scenario.
+        :param enough: returns True to end early.
+        :raises Undecidable: if the boundary cannot be called at this revision.
         """
         while examples > 0 and self._empty < 2:
             count = min(examples, ROUND - self._done)
@@ -270,23 +284,24 @@ class BoundarySearch:
                 elif not self._confirm([suspect]):
                     self.outcomes[law].unconfirmed += 1
             if tried and not self.tried and self._glimpse:
-                glances = glimpses(self._narrowed() or self.subject, self.seed, self._laws)
+                glances = glimpses(self._narrow() or self.subject, self.seed, self._laws)
                 self._look_at([(plan, None) for plan in glances])
             self.tried += tried
             self._done += tried
             examples = 0 if enough() else examples - tried
             self._empty = 0 if tried else self._empty + 1
-            narrower = self._narrowed()
+            narrower = self._narrow()
             if narrower is not None or tried < count or self._done == ROUND:
                 self._round, self._done = self._round + 1, 0
             self.subject = narrower or self.subject
 
     def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
-        """Look at scenarios that are known to show something, before any is drawn. They are small as they are: what
-        they show is confirmed, and not shrunk.
+        """Try scenarios that are known to break laws, before any is drawn.
 
-        :param recorded: what an earlier run found; looked at after the examples, which explain what they show.
-        :raises Undecidable: where the boundary cannot be called here at all.
+        Their violations are confirmed and not shrunk.
+
+        :param recorded: failing scenarios of an earlier run, tried after the examples.
+        :raises Undecidable: if the boundary cannot be called at this revision.
         """
         looks: list[tuple[Plan, Example | None]] = []
         for example in examples:
@@ -294,29 +309,31 @@ class BoundarySearch:
             if len(example.variants) > 1:
                 looks += [((law, example.variants), example) for law in claims if law.vary]
             for inputs in example.variants.values():
-                # Each law has a look; those that are said to be broken, under every choice of what to compare with.
+                # Each law is tried once; laws that the recipe states to be broken are tried with all choices of
+                # variants.
                 plans = self._plans(inputs, self._laws, EXAMPLE_CHOICES[:1]) + self._plans(
                     inputs, claims, EXAMPLE_CHOICES[1:]
                 )
                 looks += [(plan, example) for plan in plans]
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
-    def narrowed(self, subject: Subject) -> Subject | None:
-        """Give a subject without the inputs that examples have that were refused for them, where that makes a
-        difference."""
+    def without_rejected(self, subject: Subject) -> Subject | None:
+        """Return the subject without the optional inputs that calls of examples rejected, or None if there are none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """Begin with the scenarios of the recipes of this boundary; those that this version refuses for an
-        option that it has not are tried without it."""
+        """Try the scenarios of this boundary's recipes, and once more without options that this revision does not
+        have."""
         subject: Subject | None = self.subject
         while subject is not None:
             self.begin(examples(subject, recipes), recorded)
-            subject, recorded = self.narrowed(subject), ()
+            subject, recorded = self.without_rejected(subject), ()
 
     def replay(self, plans: Sequence[Plan]) -> bool:
-        """Try scenarios of an earlier run; whether any still breaks its law. What the adapter no longer says that the
-        boundary takes breaks none."""
+        """Try scenarios of an earlier run and return True if one still breaks its law.
+
+        Scenarios that the adapter no longer accepts are skipped.
+        """
         return self._look_at([(plan, None) for plan in plans if self._takes(plan)], replayed=True)
 
     def _takes(self, plan: Plan) -> bool:
@@ -324,7 +341,7 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """How the simulated ranks disagree about a collective; empty if they never do."""
+        """How the simulated ranks disagree about a collective; empty if they do not."""
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":
@@ -333,23 +350,27 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Why no law of the boundary was decided; empty where one was."""
+        """Why no law of the boundary was decided; empty if one was."""
         outcomes = self.outcomes.values()
-        if any(outcome.spoken or outcome.findings for outcome in outcomes):
+        if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
         if not self.tried:
             return "the search ended before its turn"
         refused: Counter[str] = sum((outcome.refused for outcome in outcomes), Counter())
-        silent: Counter[str] = sum((outcome.silent for outcome in outcomes), Counter())
-        for what, whys in (("every call was refused", refused), ("no law had anything to say", silent)):
+        not_judged: Counter[str] = sum((outcome.not_judged for outcome in outcomes), Counter())
+        for what, whys in (("every call raised", refused), ("no law judged a scenario", not_judged)):
             if whys:
                 return f"{what}: {whys.most_common(1)[0][0]}"
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
-        """Try plans, each with the example it is of, and confirm each symptom of each law by the first
-        that shows it; by a later one where that was not confirmed. Whether any was."""
-        trials = self._tried(self._law_session, [plan for plan, _ in looks])
+        """Try plans and confirm each symptom of each law by the first trial that shows it.
+
+        Return True if any was confirmed.
+
+        If a trial is not confirmed, later trials with the symptom are tried.
+        """
+        trials = self._try(self._law_session, [plan for plan, _ in looks])
         self._not_taken |= {trial.unknown_input for trial in trials}
         suspects_left = [
             Finding(self.subject, law, trial, examples=(example.name,) if example else ())
@@ -363,36 +384,36 @@ class BoundarySearch:
                 symptoms = claimed[item.law]
                 if any(violation.symptom in symptoms for violation in item.trial.violations):
                     later.append(item)
-                suspect = replace(item, violations=tuple(self._counting(item.law, item.trial, symptoms)))
+                suspect = replace(item, violations=tuple(self._new_violations(item.law, item.trial, symptoms)))
                 symptoms.update(violation.symptom for violation in suspect.violations)
                 suspects += [suspect] if suspect.violations else []
             confirmed |= self._confirm(suspects, replayed)
             suspects_left = later
         for outcome in self.outcomes.values():
-            outcome.findings = [self._credited(finding, looks, trials) for finding in outcome.findings]
+            outcome.findings = [self._credit(finding, looks, trials) for finding in outcome.findings]
         return confirmed
 
-    def _credited(
+    def _credit(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Give the finding with the recipes whose scenarios show it too: one is confirmed, that speaks for all."""
+        """Return the finding with all recipes whose scenarios show it; only one of them was confirmed."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
                 continue
-            if any(item.symptom == finding.symptom for item in self.genuine(law, trial)):
+            if any(item.symptom == finding.symptom for item in self.genuine_violations(law, trial)):
                 names.append(example.name)
         return replace(finding, examples=tuple(names))
 
-    def _tried(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
+    def _try(self, law_session: LawSession, plans: Sequence[Plan], describe: bool = False) -> list[Trial]:
         trials = law_session.try_(self.subject, plans, describe)
         if len(plans) > 1 and any(trial.refusal == "crash" for trial in trials):
-            # One call's end has taken the others' answers along.
+            # The crash of one call has lost the results of the others, so each is repeated alone.
             return [law_session.try_(self.subject, [plan], describe)[0] for plan in plans]
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """Give the variants that laws compare with a scenario, under one choice after the other."""
+        """Return the variants of a scenario that each law compares, under each of the choices, without duplicates."""
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
@@ -412,25 +433,28 @@ class BoundarySearch:
     def _look(
         self, skip: int, count: int, tick: Callable[[], None], enough: Callable[[], bool]
     ) -> tuple[int, dict[tuple[Law, str], tuple[int, Finding]]]:
-        """Try scenarios ``skip`` to ``skip + count`` of this round: how many, and where each symptom showed first."""
+        """Try scenarios ``skip`` to ``skip + count`` of this round.
+
+        :return: the number tried, and (law, symptom) -> (place, suspect) of the first violation.
+        """
         tried = 0
         first: dict[tuple[Law, str], tuple[int, Finding]] = {}
         make = cheap_scenarios if self._cheap else drawn_scenarios
         scenarios = make(self.subject, self.seed, self._round, skip + count)[skip:]
         for variants, trials in self._batches(scenarios):
-            if tried and (enough() or self._narrowed()):
+            if tried and (enough() or self._narrow()):
                 break
             tried += 1
-            for suspect in self._judged(variants, trials):
+            for suspect in self._judge(variants, trials):
                 first.setdefault((suspect.law, suspect.violations[0].symptom), (skip + tried, suspect))
             tick()
         return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Give each scenario as each law varies it, and a trial for each law that does.
+        """Yield the variants of each scenario by law, and a trial for each law that judges it.
 
-        Several go to the session at once: a busy machine takes longer over the way there than over the calls. The first
-        goes alone: it tells what the boundary does not take.
+        Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
+        alone: it shows which inputs the boundary does not accept.
         """
         queue, together = deque(scenarios), 1
         while queue:
@@ -438,19 +462,22 @@ class BoundarySearch:
             plans: list[list[Plan]] = []
             while queue and sum(map(len, plans)) < together:
                 scenario = queue.popleft()
-                batch.append({law: self._varied(scenario, law) for law in self._laws if self._looks(law)})
+                batch.append({law: self._vary(scenario, law) for law in self._laws if self._can_judge_more(law)})
                 plans.append([(law, each) for law, each in batch[-1].items() if not isinstance(each, str)])
             trials = self._law_session.try_(self.subject, [plan for several in plans for plan in several])
             together = 1 if any(trial.refusal == "crash" for trial in trials) else _TOGETHER
             for variants, several in zip(batch, plans):
-                if together == 1 < len(batch):  # one call's end has taken the others' answers along
+                if together == 1 < len(batch):  # the crash of one call has lost the results of the others
                     yield variants, self._law_session.try_(self.subject, several)
                 else:
                     yield variants, trials[: len(several)]
                     del trials[: len(several)]
 
-    def _varied(self, drawn: Drawn, law: Law) -> Mapping[str, Inputs] | str:
-        """Give a scenario as a law varies it, with other choices where what comes of it is left out."""
+    def _vary(self, drawn: Drawn, law: Law) -> Mapping[str, Inputs] | str:
+        """Return the variants of a scenario for a law, or the reason if there are none.
+
+        If ``left_out`` rejects the drawn choices, other choices are tried.
+        """
         why = ""
         for choices in (drawn.choices, *EXAMPLE_CHOICES):
             variants = replace(drawn, choices=choices).variants(law)
@@ -462,40 +489,44 @@ class BoundarySearch:
                 break
         return why
 
-    def _looks(self, law: Law) -> bool:
-        return self._most is None or self.outcomes[law].spoken < self._most
+    def _can_judge_more(self, law: Law) -> bool:
+        return self._most is None or self.outcomes[law].judged < self._most
 
-    def _narrowed(self) -> Subject | None:
-        """Give the subject without the inputs that it has been found not to take; None where there is no such."""
+    def _narrow(self) -> Subject | None:
+        """Return the subject without the inputs that the boundary rejected, or None if there are none."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Say whether a scenario that was shrunk for another law shows this one broken too: one bug breaks several
-        laws, and need not be shrunk for each."""
+        """Return True if a scenario that was shrunk for another law confirms this violation too.
+
+        One bug often breaks several laws and need not be shrunk for each.
+        """
         for other in self.outcomes.values():
             for finding in other.findings:
                 if finding.symptom != symptom or finding.law is law:
                     continue
                 inputs = next(iter(finding.trial.variants.values()))
                 plans = self._plans(inputs, [law])
-                for trial in self._tried(self._law_session, plans):
-                    same = tuple(item for item in self._counting(law, trial) if item.symptom == symptom)
+                for trial in self._try(self._law_session, plans):
+                    same = tuple(item for item in self._new_violations(law, trial) if item.symptom == symptom)
                     if same:
                         return self._confirm([Finding(self.subject, law, trial, same, examples=finding.examples[:1])])
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
-        """Look for the smallest part of a captured scenario that breaks a law in this way."""
+        """Search for the smallest part of a captured scenario that breaks a law with this symptom."""
         self._shrink(law, symptom, 0, inputs)
 
     def _shrink(self, law: Law, symptom: str, place: int, whole: Inputs | None = None) -> None:
-        """Draw this round's scenarios again up to the place where the law broke, and let Hypothesis go on from it.
+        """Shrink a violation with Hypothesis and confirm the smallest scenario.
 
-        :param whole: a scenario, of which parts are drawn instead; from any of them to go on.
+        The round is drawn again up to the place of the violation, and Hypothesis continues from there.
+
+        :param whole: draw parts of this scenario instead, and continue from any that breaks the law.
         """
         position = calls = attempts = 0
         best: tuple[int, Finding] | None = None
-        suspects: dict[bytes, Finding] = {}  # many a choice makes no difference to this law's variants
+        suspects: dict[bytes, Finding] = {}  # many choices lead to the same variants
 
         def body(drawn: Drawn) -> None:
             nonlocal position, calls, attempts, best
@@ -505,7 +536,7 @@ class BoundarySearch:
                     return
                 if position > place:
                     raise _StopRound
-            variants = self._varied(drawn, law)
+            variants = self._vary(drawn, law)
             attempts += 1
             if attempts > _ATTEMPTS * self.shrinking:
                 raise _StopRound
@@ -517,7 +548,7 @@ class BoundarySearch:
                 if calls > self.shrinking:
                     raise _StopRound
                 [trial] = self._law_session.try_(self.subject, [(law, variants)])
-                counting = [item for item in self._counting(law, trial) if item.symptom == symptom]
+                counting = [item for item in self._new_violations(law, trial) if item.symptom == symptom]
                 suspects[key] = Finding(self.subject, law, trial, tuple(counting))
             if suspects[key].violations:
                 size = _size(variants)
@@ -531,17 +562,17 @@ class BoundarySearch:
 
     # -- one scenario -------------------------------------------------------------------------------------------------
 
-    def _judged(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Give what every law says of a scenario; what counts, each symptom of each law by itself."""
+    def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
+        """Judge the trials of one scenario. Return a suspect for each law and symptom that counts."""
         for law, why in variants.items():
             if isinstance(why, str):
-                self.outcomes[law].silent[why] += 1
+                self.outcomes[law].not_judged[why] += 1
         suspects: list[Finding] = []
         for law, trial in zip((law for law, each in variants.items() if not isinstance(each, str)), trials):
             outcome = self.outcomes[law]
             outcome.answered += trial.answered
-            if trial.silent:
-                outcome.silent[trial.silent] += 1
+            if trial.inapplicable:
+                outcome.not_judged[trial.inapplicable] += 1
             elif trial.refused:
                 outcome.refused[trial.refused] += 1
                 outcome.kinds[trial.refused] = trial.refusal
@@ -549,13 +580,13 @@ class BoundarySearch:
                 unknown = self.subject.contract.input(trial.unknown_input)
                 outcome.unknown += unknown is not None and unknown.default is None
             elif not self._compares(law, trial):
-                outcome.silent[EXPLAINED] += 1
+                outcome.not_judged[EXPLAINED] += 1
             else:
-                outcome.spoken += 1
+                outcome.judged += 1
                 self._note_dialects(law, trial)
                 if not trial.violations and outcome.sample is None:
                     outcome.sample = trial
-                counting = self._counting(law, trial)
+                counting = self._new_violations(law, trial)
                 if not counting and outcome.unbroken is None:
                     outcome.unbroken = trial
                 for symptom in dict.fromkeys(item.symptom for item in counting):
@@ -564,7 +595,7 @@ class BoundarySearch:
         return suspects
 
     def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares a key that no known bug explains: if it applies without the others."""
+        """Return True if the law compares a key that no known bug explains."""
         excused, case = self._excused(law, trial.variants), trial.case
         if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
             return True
@@ -582,22 +613,25 @@ class BoundarySearch:
                 shows = any(dialect.symptom in ("", item.symptom) for item in trial.violations)
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
-    def _counting(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Give the violations that count: no dialect, no rounding, no symptom that was found before."""
+    def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
+        """Return the violations that count: without dialects, rounding and symptoms that were found before.
+
+        :param besides: further symptoms to leave out.
+        """
         symptoms = self.outcomes[law].symptoms.union(besides)
-        counting = [item for item in self.unmeant(law, trial) if item.symptom not in symptoms]
-        if self._rounded(law, trial, counting):
+        counting = [item for item in self.unintended(law, trial) if item.symptom not in symptoms]
+        if self._is_rounding(law, trial, counting):
             self.outcomes[law].rounding += 1
             return []
         return counting
 
-    def genuine(self, law: Law, trial: Trial) -> list[Violation]:
-        """Give the violations that are no dialect and no rounding."""
-        unmeant = self.unmeant(law, trial)
-        return [] if self._rounded(law, trial, unmeant) else unmeant
+    def genuine_violations(self, law: Law, trial: Trial) -> list[Violation]:
+        """Return the violations that neither a dialect nor rounding explains."""
+        unintended = self.unintended(law, trial)
+        return [] if self._is_rounding(law, trial, unintended) else unintended
 
-    def unmeant(self, law: Law, trial: Trial) -> list[Violation]:
-        """Give the violations that no declared dialect means."""
+    def unintended(self, law: Law, trial: Trial) -> list[Violation]:
+        """Return the violations that no declared dialect explains."""
         if not trial.violations:
             return []
         scenario = next(iter(trial.variants.values()))
@@ -610,24 +644,27 @@ class BoundarySearch:
             and _plain_key(item) not in excused
         ]
 
-    def _rounded(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
-        """Say whether these vanish where the same values are float64: then they were rounding. An overflow is none."""
+    def _is_rounding(self, law: Law, trial: Trial, violations: Sequence[Violation]) -> bool:
+        """Return True if the violations vanish in float64. A violation by overflow is not rounding."""
         if not violations or any(item.symptom != "value" for item in violations):
             return False
-        wide = widened(self.subject.contract, trial.variants)
+        wide = widen(self.subject.contract, trial.variants)
         if wide is None:
             return False
         [again] = self._law_session.try_(self.subject, [(law, wide[0])], coarsest=wide[1])
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
-        """Measure violations once more, in a fresh process; those of one symptom that show there too are a finding."""
+        """Repeat the suspects in a fresh process, and return True if one is confirmed.
+
+        Each symptom that shows again is recorded as a finding.
+        """
         if not suspects:
             return False
         confirmed = False
         law_session = self._law_session.fresh()
         try:
-            trials = self._tried(law_session, [(item.law, item.trial.variants) for item in suspects], describe=True)
+            trials = self._try(law_session, [(item.law, item.trial.variants) for item in suspects], describe=True)
         finally:
             law_session.close()
         for item, trial in zip(suspects, trials):
@@ -640,16 +677,18 @@ class BoundarySearch:
         return confirmed
 
 
-#: What was drawn already, by boundary, seed and round: of which subject, and how many were asked for.
+#: (boundary, seed, round) -> (subject, number requested, scenarios) of earlier draws.
 _DRAWN: dict[tuple[str, int, int], tuple[Subject, int, list[Drawn]]] = {}
 
-#: Rounds of it that are kept, 100 kB each at most: more than all targets have boundaries.
+#: The most rounds that are kept, at most 100 kB each; more than all targets have boundaries.
 _REMEMBERED = 600
 
 
 def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Draw the first scenarios of a round; fewer where no more are to be had. Whoever asks for the same again (the
-    other side of a comparison, the next pull request) has them at once."""
+    """Draw the first scenarios of a round; fewer if no more can be drawn.
+
+    Results are kept, because the other side of a comparison and the next pull request need the same.
+    """
     key = subject.name, seed, round_
     memo = _DRAWN.get(key)
     if memo is not None and memo[1] >= count and memo[0] == subject:
@@ -669,7 +708,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Draw the first scenarios of a round, each from a hash of its place."""
+    """Return the first scenarios of a round, each drawn from a hash of its place instead of by Hypothesis."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -682,9 +721,11 @@ def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
-    """Draw more scenarios, for the laws that look at one call, at a tenth of what it costs to let all look: one for
-    each choice of each input (a few that are drawn leave most out, and a branch that nobody enters keeps every law),
-    and at least :data:`GLIMPSES`."""
+    """Return plans of extra scenarios for the laws that need one call only, at a tenth of the cost of trying all laws.
+
+    There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
+    options, and a branch that never runs cannot break a law.
+    """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
     plans: list[Plan] = []
@@ -696,14 +737,17 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law]) -> list[Plan]:
             data = hashlib.shake_256(f"{seed} {subject.name} {place} {attempt}".encode()).digest(_CHOICES)
             with contextlib.suppress(DoesNotApply):
                 inputs = draw(replace(contract, inputs=varied_inputs), subject.binding, Choices(data))
-            if inputs and _telling(contract, inputs):
+            if inputs and _can_show(contract, inputs):
                 break
         plans += [(law, {"": inputs}) for law in alone if inputs]
     return plans
 
 
-def _telling(contract: Contract, inputs: Inputs) -> bool:
-    """Say whether a scenario may show what a choice does: one row, or one of which nothing counts, may not."""
+def _can_show(contract: Contract, inputs: Inputs) -> bool:
+    """Return False if the scenario may not show the effect of a choice.
+
+    That is so if it has one row, or a row whose mask is all zeros.
+    """
     mask = inputs.get(contract.mask)
     rows = [value.shape[0] for value in inputs.values() if isinstance(value, Tensor) and value.shape]
     return max(rows, default=2) > 1 and not (isinstance(mask, Tensor) and (mask.array() == 0).all(axis=-1).any())
@@ -728,12 +772,12 @@ def _hypothesis(
 
 def _without(subject: Subject, names: Collection[str]) -> Subject | None:
     contract = subject.contract
-    inputs = tuple(_undrawn(item) if item.name in names else item for item in contract.inputs)
+    inputs = tuple(_left_out_input(item) if item.name in names else item for item in contract.inputs)
     return None if inputs == contract.inputs else replace(subject, contract=replace(contract, inputs=inputs))
 
 
-def _undrawn(item: Input) -> Input:
-    """Give an input that is left out; as it was where its contract does not say what leaving it out means."""
+def _left_out_input(item: Input) -> Input:
+    """Return the input set to be left out of calls, if its contract allows that (``default`` is None)."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
@@ -743,7 +787,7 @@ def _plain_key(violation: Violation) -> str:
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """Say how big a scenario is to read: the bytes of all its tensors."""
+    """Return the size of a scenario to a reader: the bytes of all its tensors, and 1 for each other input."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

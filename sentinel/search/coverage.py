@@ -1,4 +1,4 @@
-"""Reports for each function that carries training signal whether it is bound, and which of its lines run under laws."""
+"""Report whether each function that carries training signal is bound, and which of its lines run under laws."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
 @dataclass(frozen=True)
 class Coverage:
-    """:ivar functions: the whole inventory by file and line, before any exclusion.
-    :ivar outside: bound functions in which the rule sees no signal.
+    """The signal functions of one tree and their states.
+
+    :ivar functions: all functions of the inventory, before any exclusion, sorted by file and line.
+    :ivar outside: dotted paths of bound functions that the inventory's rule does not count as signal functions.
     :ivar unread: file -> why it could not be read; its functions are not counted.
     """
 
@@ -34,17 +36,17 @@ class Coverage:
 
     @property
     def totals(self) -> dict[State, int]:
-        return counted(self.functions)
+        return count_states(self.functions)
 
     @property
     def modules(self) -> dict[str, dict[State, int]]:
         by_module: dict[str, list[Function]] = defaultdict(list)
         for function in self.functions:
             by_module[function.module].append(function)
-        return {module: counted(by_module[module]) for module in sorted(by_module)}
+        return {module: count_states(by_module[module]) for module in sorted(by_module)}
 
 
-def counted(functions: Sequence[Function]) -> dict[State, int]:
+def count_states(functions: Sequence[Function]) -> dict[State, int]:
     counts = Counter(function.state for function in functions)
     return {state: counts[state] for state in STATES}
 
@@ -123,13 +125,13 @@ def lines(
     The result has each bound function and each other function of the inventory that ran. Lines that raise are not
     counted.
     """
-    from sentinel.search.boundary_search import BoundarySearch  # Hypothesis takes its time
+    from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
     from sentinel.search.survey import LEVELS
 
     try:
         import coverage as library
     except ImportError:
-        raise SentinelError(f"coverage.py counts lines, and is not installed here: {INSTALL.format('lines')}") from None
+        raise SentinelError(f"coverage.py counts lines, but it is not installed: {INSTALL.format('lines')}") from None
     examples, shrinking = LEVELS[level]
     watched = LineSession(session)
     try:
@@ -141,23 +143,25 @@ def lines(
     finally:
         watched.close()
     sources = {each.file for each in whole.functions}
-    jumps = {  # the worker may know the checkout by another name
+    jumps = {  # the worker may see the checkout under another path
         str(folder / file): several
         for path, several in watched.jumps.items()
         for file in sources
         if path.endswith(f"/{file}")
     }
     measured = library.Coverage(data_file=None, branch=True, config_file=False)
-    measured.exclude(r"^\s*raise\b")  # a call that is refused has no answer, of which a law would say anything
+    measured.exclude(r"^\s*raise\b")  # laws do not compare calls that raise, so these lines are not counted
     measured.get_data().add_arcs(jumps)
     there: dict[str, tuple[set[int], set[int], dict[int, tuple[int, int]]]] = {}
     for path in jumps:
-        with suppress(library.CoverageException, ValueError, MemoryError, RecursionError):  # it does not parse
+        with suppress(library.CoverageException, ValueError, MemoryError, RecursionError):  # the file does not parse
             _, statements, _, idle, _ = measured.analysis2(path)
             there[path] = set(statements).difference(idle), set(idle), measured.branch_stats(path)
     per_function = []
     for each in whole.functions:
-        inside = range(each.line + 1, each.end_line + 1)  # to define a function is not to run it
+        inside = range(
+            each.line + 1, each.end_line + 1
+        )  # the `def` line runs when the function is defined, so it is excluded
         lines_run, never, ways = there.get(str(folder / each.file), (set(), set(), {}))
         ran = tuple(sorted(lines_run.intersection(inside)))
         if ran:
@@ -170,7 +174,10 @@ def lines(
 
 
 class CheckoutTrees:
-    """The files of a checkout as a tree, for what reads trees; there is one, and its name does not matter."""
+    """The files of a checkout as a :class:`~sentinel.search.bindings.Trees`.
+
+    It has one tree, so ``tree`` is ignored.
+    """
 
     def __init__(self, checkout: Checkout) -> None:
         self._base = checkout.path
@@ -196,5 +203,5 @@ class CheckoutTrees:
         return self.content(self._files[name])
 
     def content(self, file: str) -> bytes:
-        # One byte more: what is longer than a source may be is not read as a part of it.
+        # One byte more than the limit, so that the caller can see that a source is too large.
         return read_source(str(self._base / file), LARGEST_SOURCE + 1)

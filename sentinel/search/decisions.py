@@ -1,4 +1,4 @@
-"""What a search knows about a law, as a decision: verdict, evidence and all."""
+"""Turn the outcome of a search into decisions about laws."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ def of_outcome(
     seed: int,
     answered: bool = True,
 ) -> Decision:
-    """Decide one law at one boundary after a search.
+    """Return the decision about one law at one boundary after a search.
 
-    :param answered: whether any call of the boundary was answered, whichever law asked for it.
+    :param tried: the number of scenarios of the search.
+    :param answered: whether at least one call of the boundary returned, for any law.
     """
-    searched = f"{tried} scenarios of seed {seed}, {outcome.spoken} of them about this law"
+    searched = f"{tried} scenarios of seed {seed}, {outcome.judged} of them judged by this law"
     trial, violations = outcome.sample, tuple[Violation, ...]()
     if outcome.findings:
         first, *others = outcome.findings
@@ -48,51 +49,51 @@ def of_outcome(
         more = "".join(f"; also {other.symptom}: {other.violations[0].detail}" for other in others)
         verdict = Verdict("reproduced", f"the law is broken ({law.statement}): {violations[0].detail}{more}")
     elif failed := [why for why, kind in outcome.kinds.items() if kind == "adapter"]:
-        trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # one call is enough
+        trial, verdict = None, Verdict("inconclusive", failed[0], "adapter")  # one failing call of the adapter decides
     elif stale := stale_dialects(subject, law, outcome):
         reason = f"a declared dialect no longer shows in {searched}: {stale[0].reason} ({stale[0].link})"
         verdict = Verdict("changed", reason)
     elif deadlocks := {why: count for why, count in outcome.refused.items() if outcome.kinds[why] == "deadlock"}:
         trial, count = None, sum(deadlocks.values())
         verdict = Verdict("inconclusive", f"in {count} of {searched}: {next(iter(deadlocks))}", "deadlock")
-    elif outcome.spoken or outcome.dialects:
+    elif outcome.judged or outcome.dialects:
         trial = outcome.sample or outcome.unbroken
         dialects = [subject.binding.dialects[place] for place in outcome.dialects]
         reasons = "; ".join(f"{dialect.reason} ({dialect.link})" for dialect in dialects)
-        but = f" but for a declared dialect, in {searched}: {reasons}"
+        but = f" except for a declared dialect, in {searched}: {reasons}"
         verdict = Verdict("fixed", f"the law holds{but if dialects else f' in {searched}: {law.statement}'}")
     else:
-        trial, verdict = None, _without_a_word(outcome, searched, answered)
+        trial, verdict = None, _not_judged(outcome, searched, answered)
     return _decision(open_target, subject, law, verdict, trial, violations)
 
 
-def _without_a_word(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
-    """Give the verdict of a law that had nothing to say."""
+def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
+    """Return the verdict of a law that judged no scenario."""
     kinds: Counter[Kind | Literal[""]] = Counter()
     for why, count in outcome.refused.items():
         kinds[outcome.kinds[why]] += count
-    if outcome.silent:
+    if outcome.not_judged:
         kinds["drift"] -= outcome.unknown
     kinds = +kinds
     if not kinds:
-        why = outcome.silent.most_common(1)[0][0] if outcome.silent else "no scenario could be drawn"
-        return Verdict("unavailable", f"the law had nothing to say in {searched}: {why}", "law")
+        why = outcome.not_judged.most_common(1)[0][0] if outcome.not_judged else "no scenario could be drawn"
+        return Verdict("unavailable", f"the law judged none of {searched}: {why}", "law")
     kind = kinds.most_common(1)[0][0]
     why = next(why for why, _ in outcome.refused.most_common() if outcome.kinds[why] == kind)
     if kind == "raised" and not answered:
-        reason = f"the adapter supports this revision, and every call of the boundary was refused: {why}"
+        reason = f"the adapter supports this revision, but every call of the boundary raised: {why}"
         return Verdict("inconclusive", reason, "adapter")
-    # An exception of the boundary's own is loud: it does not compute what the law would look at.
+    # The boundary's own exception is visible to a user, and there is no result that the law could judge.
     name: VerdictName = "unavailable" if kind in ("raised", *UNAVAILABLE) else "inconclusive"
-    return Verdict(name, f"every call was refused: {why}", kind)
+    return Verdict(name, f"every call raised: {why}", kind)
 
 
 def of_undecidable(
     open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable, lack: Absence | None
 ) -> Decision:
-    """Give the decision where the boundary cannot be called at this ref.
+    """Return the decision if the boundary cannot be called at this ref.
 
-    :param lack: what the text of the checkout lacks.
+    :param lack: the name that the checkout's text lacks, if any.
     """
     binding = subject.binding
     try:
@@ -100,28 +101,28 @@ def of_undecidable(
     except NotProvenError as unproven:
         failure = Failure("drift", str(unproven))
     if lack is not None:
-        failure = Failure("not-in-this-version", lack.told(error.failure.reason))
+        failure = Failure("not-in-this-version", lack.describe(error.failure.reason))
     return replace(_decision(open_target, subject, law, of_failure(failure), None), failure=failure)
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """Give the decision where the ref itself cannot be had."""
+    """Return the decision if the ref is not available."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
     )
 
 
-#: Scenarios in which a declared dialect might show before it is called stale; some need a rare one.
+#: Scenarios in which a declared dialect could show before it is reported as stale; some dialects need rare values.
 CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Give the declared dialects that had their chances to show, and did not."""
+    """Return the declared dialects that could show in at least ``chances`` scenarios and never did."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)
-        if not subject.binding.like  # what another boundary means need not show here
+        if not subject.binding.like  # a dialect of the binding that this one reuses need not show here
         and dialect.name == law.name
         and outcome.dialects_open[place] >= chances
         and not outcome.dialects[place]

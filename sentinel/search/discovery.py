@@ -1,4 +1,4 @@
-"""A discovery: a long search over many boundaries, in turns, that remembers what it found for the next one."""
+"""Search many boundaries in turns, and store failing scenarios for the next run."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from sentinel.targets import Dialect, Target
 from sentinel.values.literals import Tensor, plain
 from sentinel.worker import protocol
 
-#: Scenarios of one boundary before it is the next one's turn.
+#: Scenarios of one boundary before the next boundary's turn.
 TURN = 20
 
-#: Calls that shrinking one finding may take.
+#: The largest number of calls for shrinking one finding.
 SHRINKING = 1000
 
 
 class Memory:
-    """Failing scenarios of earlier runs, in a Hypothesis database below ``SENTINEL_HOME``."""
+    """Failing scenarios of earlier runs, stored in a Hypothesis database below ``SENTINEL_HOME``."""
 
     def __init__(self, folder: Path) -> None:
         from hypothesis.database import DirectoryBasedExampleDatabase
@@ -66,11 +66,14 @@ def _key(target: str, subject: Subject, law: Law) -> bytes:
 
 
 class Discovery:
-    """A search of some boundaries; what it says is complete whenever it is stopped.
+    """A search of several boundaries. Its findings are complete whenever it is stopped.
 
-    :ivar tried: scenarios so far; ``--examples`` of a run that repeats this one.
-    :param on_finding: called with each finding as it comes.
-    :param memory: earlier runs' failing scenarios, tried first; None to go by the seed alone.
+    :ivar tried: the number of scenarios so far. A run with ``--examples`` of this number repeats this search.
+    :ivar not_searched: boundaries that could not be called, with the reason.
+    :param laws: selects the laws to check.
+    :param memory: failing scenarios of earlier runs, which are tried first. None: the search depends on the seed alone.
+    :param on_finding: called with each new finding.
+    :param report_progress: called with a line about the progress, at most once per ``interval`` seconds.
     """
 
     def __init__(
@@ -81,11 +84,16 @@ class Discovery:
         seed: int,
         memory: Memory | None = None,
         on_finding: Callable[[Finding], None] = lambda finding: None,
-        tell: Callable[[str], None] = lambda line: None,
+        report_progress: Callable[[str], None] = lambda line: None,
         interval: float = 0.2,
     ) -> None:
         self._reported, self._interval = 0.0, interval
-        self._open_target, self._memory, self._on_finding, self._tell = open_target, memory, on_finding, tell
+        self._open_target, self._memory, self._on_finding, self._report_progress = (
+            open_target,
+            memory,
+            on_finding,
+            report_progress,
+        )
         self.tried, self.stopped = 0, False
         self.findings: list[Finding] = []
         self.not_searched: list[Omission] = []
@@ -96,7 +104,7 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Declared dialects that had their chance to show, and did not."""
+        """Declared dialects that applied in some scenarios and never showed."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -105,7 +113,7 @@ class Discovery:
         ]
 
     def run(self, examples: int | None = None, seconds: float | None = None) -> None:
-        """Search until so many scenarios were tried, or the time is up, or it is interrupted."""
+        """Search until ``examples`` scenarios were tried, ``seconds`` have passed or the user interrupts."""
         began = time.monotonic()
 
         def over() -> bool:
@@ -123,16 +131,16 @@ class Discovery:
                         going.remove(search)
         except KeyboardInterrupt:
             self.stopped = True
-            self._collect()  # what the boundary under search has shown so far
+            self._collect()  # findings of the boundary that was being searched
         for search in [each for each in self.searches if each.undecided]:
-            self._leave(search, search.undecided)
+            self._drop(search, search.undecided)
 
-    def _leave(self, search: BoundarySearch, reason: str) -> None:
+    def _drop(self, search: BoundarySearch, reason: str) -> None:
         self.searches.remove(search)
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """Search one boundary for a turn; say whether it is worth another."""
+        """Search one boundary for at most ``count`` scenarios. Return False if the search has ended."""
         before = search.tried
 
         def tick() -> None:
@@ -141,15 +149,15 @@ class Discovery:
             if now - self._reported >= self._interval:
                 self._reported = now
                 rate = self.tried / max(now - began, 1e-9)
-                self._tell(
+                self._report_progress(
                     f"{self.tried} tried, {rate:.0f} a second, {len(self.findings)} found; at {search.subject.boundary}"
                 )
 
         try:
             search.run(count, tick=tick, enough=over)
         except Undecidable as error:
-            self._collect()  # what it has shown until then
-            self._leave(search, str(error))
+            self._collect()  # findings from before the error
+            self._drop(search, str(error))
             return False
         self._collect()
         return search.tried > before
@@ -164,7 +172,7 @@ class Discovery:
                         if not search.replay([(law, variants)]):
                             self._memory.forget(self._open_target.target, search.subject, law, variants)
                     except Undecidable:
-                        break  # its turn will say so
+                        break  # its turn will raise the same error and record it
         self._collect()
 
     def _collect(self) -> None:
@@ -180,20 +188,20 @@ class Discovery:
 
 
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
-    """Join the findings of one root cause.
+    """Join the findings that have one root cause.
 
-    A boundary that breaks a law because it calls another one that breaks it in the same way is named beside that one.
-    A law that is broken by the very scenario that breaks another law at the same boundary, in the same way, is named
-    beside that other law.
+    A finding is joined to another in two cases. Its boundary calls the other's boundary, which breaks the same law with
+    the same symptom: the caller is then listed in ``also``. Or the same scenario breaks two laws at one boundary with
+    the same symptom: the second law is then listed in ``laws``.
 
-    :param law_session: where scenarios are tried; None: laws are not grouped.
+    :param law_session: used to try one law's scenario under another law. None: laws are not joined.
     """
     roots: list[Finding] = []
     also: dict[int, dict[str, None]] = defaultdict(dict)
     laws: dict[int, dict[str, None]] = defaultdict(dict)
     for finding in findings:
         root = next((item for item in findings if _explains(item, finding)), None)
-        # Two that call each other explain each other; the first of them stands.
+        # Two boundaries that call each other explain each other; the first finding stays.
         if root is None or (_explains(finding, root) and findings.index(finding) < findings.index(root)):
             roots.append(finding)
         else:
@@ -214,11 +222,11 @@ def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
     same = [(item.subject.boundary, item.subject.contract.name, item.symptom) for item in (one, other)]
     if same[0] != same[1]:
         return False
-    return _shows(law_session, one.law, other) or _shows(law_session, other.law, one)
+    return _also_breaks(law_session, one.law, other) or _also_breaks(law_session, other.law, one)
 
 
-def _shows(law_session: LawSession, law: Law, finding: Finding) -> bool:
-    """Say whether the scenario of a finding breaks another law too, in the same way."""
+def _also_breaks(law_session: LawSession, law: Law, finding: Finding) -> bool:
+    """Return True if the finding's scenario also breaks ``law``, with the same symptom."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
     for choices in EXAMPLE_CHOICES:
         variants = Drawn(subject, inputs, choices).variants(law)
@@ -240,7 +248,7 @@ def _explains(one: Finding, other: Finding) -> bool:
     return one.subject.boundary != other.subject.boundary and any(path in ran for path in one.subject.binding.paths)
 
 
-def recognised(
+def match_known_bugs(
     runner: Runner,
     target: Target,
     open_target: OpenTarget,
@@ -248,11 +256,13 @@ def recognised(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Give the findings, one after the other, with the recipes that explain them: same law, the boundary is the
-    recipe's or calls it, the bug is reproduced at this ref, the scenario triggers it, and the law holds on scenarios
-    that do not. What breaks a law on one that does not follows them, as a finding of its own.
+    """Yield each finding with the recipes that explain it, then the unexplained findings that this turns up.
 
-    :param subjects: where boundaries that call another one are searched for what its bug does not explain.
+    A recipe explains a finding if it is about the same law, its boundary is the finding's or is called by it, its bug
+    is reproduced at this ref, the scenario triggers the bug, and the law holds on scenarios that do not trigger it. A
+    violation in a scenario that does not trigger the bug is yielded as a finding of its own.
+
+    :param subjects: callers (``Finding.also``) that are searched for violations that the known bug does not explain.
     """
     decided: dict[str, str] = {}
 
@@ -283,18 +293,21 @@ def recognised(
                     excused, _ = explained[finding.law]
                     known_as, hidden = () if excused.doubt else excused.bugs, excused.hidden
         yield replace(finding, known_as=known_as, hidden=hidden)
-    told = {(item.subject.name, item.law.name, item.symptom) for item in findings if item.known_as == ()}
+    reported = {(item.subject.name, item.law.name, item.symptom) for item in findings if item.known_as == ()}
     for finding in unknown:
         place = finding.subject.name, finding.law.name, finding.symptom
-        if place not in told:
-            told.add(place)
+        if place not in reported:
+            reported.add(place)
             yield replace(finding, known_as=())
 
 
 def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
-    """Say whether a finding is the recipe's scenario, or the recipe is of the finding's law, and of its boundary, of
-    the twin that it was compared with, or of a function that ran when the law broke, whatever it was called then. A bug
-    whose wrong values are all NaN or infinite explains a wrong number only where its scenario shows it.
+    """Return True if a recipe may describe the bug behind a finding.
+
+    This is so if the finding came from the recipe's scenario. Otherwise the recipe must name one of the finding's laws,
+    and its boundary (under any of its names) must be the finding's, the second implementation that it was compared
+    with, or a function that ran when the law broke. If all wrong values of the recipe are NaN or infinite, it explains
+    a wrong finite number only in its own scenario.
     """
     if recipe.target != target.name:
         return False
@@ -314,20 +327,20 @@ def is_about(recipe: Recipe, finding: Finding, target: Target) -> bool:
 
 
 def _wrong_keys(recipe: Recipe) -> set[str]:
-    """Give the keys of which a recipe says that they come out wrong."""
+    """Return the observation keys whose value with the bug differs from the right value."""
     right = {key: plain(expected.value) for key, expected in recipe.expected_fixed.items()}
     wrong = {key: plain(expected.value) for key, expected in recipe.expected_unpatched.items()}
     return {key.rpartition(".")[2] for key, value in wrong.items() if value != right.get(key)}
 
 
 def _makes_no_wrong_number(recipe: Recipe) -> bool:
-    """Say whether all that a recipe says to come out wrong is NaN or infinite."""
+    """Return True if all wrong values that a recipe expects are NaN or infinite."""
     wrong = []
     for key, expected in recipe.expected_unpatched.items():
         right = recipe.expected_fixed.get(key)
         try:
             actual, fixed = (_array(side.value) for side in (expected, right or expected))
-        except (TypeError, ValueError):  # text, nothing, or rows of several lengths
+        except (TypeError, ValueError):  # text, None or a ragged list
             return False
         if right is None or actual.shape != fixed.shape:
             return False

@@ -1,6 +1,6 @@
-"""Draws over Hypothesis: what laws and contracts choose with, recorded, repeated and shrunk.
+"""Run Hypothesis as a source of scenarios and of the choices that laws make.
 
-Imported where something is drawn: Hypothesis takes a third of a second.
+Import this module only to draw: importing Hypothesis takes a third of a second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Run Hypothesis once: ``body`` gets what ``make`` makes, each time with as many bytes for laws to choose
-    with.
+    """Call ``body`` with up to ``examples`` values of ``make``, each with ``size`` random bytes for the laws' choices.
 
-    :param make: what it refuses by :class:`DoesNotApply` is drawn again.
-    :param shrink: whether what raises is drawn smaller.
-    :param ends: what ``body`` raises to end the run, or where an example fails.
+    :param make: builds a value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
+    :param shrink: whether to shrink a value for which ``body`` raises.
+    :param ends: exceptions that ``body`` raises to end the run or to mark an example as failing.
     """
 
     @st.composite
@@ -59,7 +58,7 @@ def run(
         report_multiple_bugs=False,
         print_blob=False,
     )(test)
-    # Unsatisfiable: nothing could be drawn. Flaky: shrinking met a crash that did not come again.
+    # Unsatisfiable: every draw was rejected. Flaky: a crash did not repeat while shrinking.
     with _own_folder(), contextlib.suppress(*ends, hypothesis.errors.Unsatisfiable, hypothesis.errors.Flaky):
         test()
 
@@ -71,9 +70,9 @@ _others_folder: Any = None
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[None]:
-    """Let Hypothesis keep its tables below ``SENTINEL_HOME`` while Sentinel draws, in any thread.
+    """Make Hypothesis keep its files below ``SENTINEL_HOME`` while Sentinel draws, in any thread.
 
-    By default they are in ``.hypothesis`` in the working directory, and that may be the checkout that is judged.
+    By default they are in ``.hypothesis`` in the working directory, which may be the checkout that is judged.
     """
     global _runs, _others_folder
     with _LOCK:
@@ -105,7 +104,7 @@ class Draws:
     def integers(self, count: int, low: int, high: int) -> list[int]:
         if not count:
             return []
-        # One draw of bytes is several times faster than a draw for each number, and shrinks as well.
+        # One draw of bytes is several times faster than one draw per number, and shrinks as well.
         span = high - low + 1
         assert span <= 256
         return [low + byte % span for byte in self._draw(_bytes(count))]
@@ -114,7 +113,7 @@ class Draws:
         return list(self._draw(_permutation(count)))
 
 
-# A strategy costs more to make than to draw from.
+# Building a strategy takes longer than drawing from it.
 @lru_cache(maxsize=1024)
 def _integer(low: int, high: int) -> st.SearchStrategy[int]:
     return st.integers(low, high)
@@ -125,8 +124,8 @@ def _bytes(count: int) -> st.SearchStrategy[bytes]:
     return st.text(_LETTERS, min_size=count, max_size=count).map(_as_bytes)
 
 
-# Hypothesis also draws constants that it finds in whatever local modules are imported, bytes as readily as any: what is
-# drawn would depend on how Sentinel was installed, and on who else is there. Texts in private letters are nobody's.
+# Hypothesis also draws constants, bytes among them, that it finds in imported local modules, so draws would depend on
+# the installation. Texts of private-use characters are not among those constants.
 _FIRST_LETTER = 0xF0000
 _LETTERS = st.characters(min_codepoint=_FIRST_LETTER, max_codepoint=_FIRST_LETTER + 255)
 

@@ -1,8 +1,8 @@
-"""Decides from its syntax whether a function carries training signal: which names it handles, and where they stand.
+"""Decide from its syntax whether a function carries training signal: by the names it uses and where they occur.
 
-The rule is the tables of words below and their weights; docs/coverage.md says what they mean and how they were chosen.
-It knows words of the field and no framework. Nothing is imported or run: foreign source is parsed, in processes that
-are bounded in time and memory.
+The rule consists of the word tables below and their weights; docs/coverage.md explains them and how they were chosen.
+It has words of reinforcement learning and no framework's names. Sources are parsed in processes with limits on time and
+memory; nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sentinel.errors import SentinelError
 from sentinel.search.bindings import Name, names_of, span_of, syntax_of
 from sentinel.worker.codes import LARGEST_SOURCE
 
-#: Subject -> (words that are of training signal wherever they stand, words that are so beside others). Each is a
-#: regular expression for whole words of an identifier in lower case, joined by ``_``.
+#: Subject -> (words that indicate the subject alone, words that indicate it with less weight). Each is a regular
+#: expression for whole words of an identifier in lower case, joined by ``_``.
 WORDS: Mapping[str, tuple[str, str]] = {
     "mask": (r"masks?|masked|unmasked|ignore_index", ""),
     "log-probability": (r"log_?probs?|logps?|logits?|log_?ratio|kl|kld|kl_\w+|entropy|entropies", ""),
@@ -62,8 +62,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "metric": (r"metrics?|logs", r"statistics"),
 }
 
-#: Words of what surrounds the training signal, or of what is computed from weights: in a function's name, class or
-#: module they speak against it.
+#: Words of infrastructure and model code. In the name of a function, class or module they count against it.
 ASIDE = (
     r"init|initialize|getstate|setstate|repr|str|configs?|cfg|args|arguments|argparse|cli|api|service|servers?|client"
     r"|https?|url|ports?|addr\w*|launch\w*|install|profil\w*|wandb|tensorboard|swanlab|placement|slurm|socket|nccl"
@@ -73,15 +72,15 @@ ASIDE = (
     r"|benchmarks?|flops\w*|visuali[sz]e\w*|health|tracking|logging"
 )
 
-#: Where a word stands -> what it counts, of itself and beside others. A class stands for the parameter ``self``.
+#: Place of a word -> (weight of a strong word, weight of a weak word). A class counts like the parameter ``self``.
 SITES: Mapping[str, tuple[int, int]] = {
     "parameter": (4, 2), "name": (4, 2), "class": (6, 3), "module": (2, 1), "body": (1, 0)
 }  # fmt: skip
 
-#: What the words of a function must count together, and what one that speaks against it takes away.
+#: The score that a function needs, and the penalty of a word of :data:`ASIDE`.
 ENOUGH, AGAINST = 6, 2
 
-#: Calls that compute or rearrange values.
+#: Calls that compute or rearrange tensors.
 OPERATIONS = (
     r"sum|mean|std|var|cumsum|cumprod|masked_fill|masked_select|where|gather|scatter(_add)?_?|clamp|exp|flip|roll|cat"
     r"|(log_)?softmax|logsumexp|concat(enate)?|stack|chunk|unbind|pad_sequence|repeat(_interleave)?|expand|unsqueeze"
@@ -102,7 +101,7 @@ _KEY = re.compile(r"[\w/.-]{1,40}")
 
 _PYTHON = ".".join(map(str, sys.version_info[:2]))
 
-#: Bounds of a process that parses: a framework takes it one to three seconds and 100 MB.
+#: Limits of a parsing process: CPU seconds and bytes. Parsing a framework takes one to three seconds and 100 MB.
 _SECONDS, _MEMORY = 60, 2 << 30
 
 
@@ -112,10 +111,10 @@ STATES: tuple[State, ...] = get_args(State)
 
 @dataclass(frozen=True)
 class Function:
-    """A function or method that carries training signal by the rule.
+    """A function or method that carries training signal according to the rule.
 
-    :ivar name: the name within the module, with its classes.
-    :ivar file: the file, empty until the tree is known.
+    :ivar name: the qualified name within the module.
+    :ivar file: the path of the file; empty until the tree is known.
     :ivar state: whether a binding exists; ``no signal`` if the adapter's globs exclude it.
     :ivar contracts: the contracts that it is bound to.
     """
@@ -140,7 +139,10 @@ class Function:
 
 @dataclass(frozen=True)
 class Source:
-    """What a file defines."""
+    """The names and signal functions of a source file.
+
+    :ivar unread: why the file could not be read.
+    """
 
     names: Mapping[str, Name] = field(default_factory=dict)
     functions: tuple[Function, ...] = ()
@@ -148,28 +150,29 @@ class Source:
 
 
 def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
-    """Read source files.
+    """Parse source files in separate processes.
 
-    :raises SentinelError: where one takes longer, or more memory, than any file of a framework should.
+    :param sources: file -> (module, content).
+    :raises SentinelError: if a file exceeds the limit of CPU time or memory.
     """
-    spawn = get_context("spawn")  # a fork would have what the caller's threads hold
+    spawn = get_context("spawn")  # a fork could inherit locks that threads of the caller hold
     work = list(sources.values())
     try:
-        with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, _bound) as pool:
-            results = list(pool.map(_read, work, chunksize=max(1, min(32, len(work) // 16))))
+        with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, _limit_resources) as pool:
+            results = list(pool.map(_parse, work, chunksize=max(1, min(32, len(work) // 16))))
     except BrokenProcessPool:
         raise SentinelError(f"a file takes more than {_SECONDS} seconds or {_MEMORY >> 30} GiB to parse") from None
     return dict(zip(sources, results))
 
 
-def _bound() -> None:
+def _limit_resources() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    warnings.simplefilter("ignore")  # what the compiler says of its style is for whoever wrote it
+    warnings.simplefilter("ignore")  # warnings about the framework's syntax are for its authors
 
 
-def _read(work: tuple[str, bytes]) -> Source:
+def _parse(work: tuple[str, bytes]) -> Source:
     module, content = work
     if len(content) > LARGEST_SOURCE:
         return Source(unread=f"it has more than {LARGEST_SOURCE >> 20} MiB")
@@ -192,12 +195,12 @@ _KERNELS = (
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """Give the functions and methods of a module's body that carry training signal. Of two of one name, the last."""
+    """Return the functions and methods in a module's body that carry training signal; if a name repeats, the last."""
     parts = module.split(".")[1:]
     if any(part in ("test", "tests") or part.startswith("test_") for part in parts):
         return []
     functions = dict(_functions(body))
-    judged = ((name, node, *_judged(node, parts, name.split("."))) for name, node in functions.items())
+    judged = ((name, node, *_score(node, parts, name.split("."))) for name, node in functions.items())
     return [
         Function(module, name, "", *span_of(node), subjects)
         for name, node, score, subjects in judged
@@ -206,7 +209,7 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
 
 
 def _is_kernel(node: _Def) -> bool:
-    """Return True if a function is compiled for a GPU: the function that launches it carries the signal."""
+    """Return True if the function is compiled for a GPU. Its launcher carries the signal, not the kernel."""
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return any(f".{ast.unparse(each)}".endswith(_KERNELS) for each in decorators)
 
@@ -217,22 +220,22 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
             yield f"{owner}{node.name}", node
         elif isinstance(node, ast.ClassDef):
             yield from _functions(node.body, f"{owner}{node.name}.")
-        else:  # what stands under a condition may be there or not
+        else:  # code under a condition counts as defined
             for part in ("body", "orelse", "finalbody"):
                 yield from _functions(getattr(node, part, ()), owner)
             for handler in getattr(node, "handlers", ()):
                 yield from _functions(handler.body, owner)
 
 
-def _judged(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Give the score of a function and the subjects of its words; 0 where its body does nothing."""
+def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    """Return a function's score and the subjects of its words; score 0 if its body only raises or forwards a call."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
     own = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
     if all(isinstance(each, (ast.Pass, ast.Raise)) for each in own):
         return 0, ()
-    if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):  # it hands on
+    if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):  # it only forwards a call or an attribute
         return 0, ()
     arguments = node.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
@@ -248,11 +251,11 @@ def _judged(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[in
     score, weight_of = sum(acts), defaultdict[str, int](int)
     for site, weights in SITES.items():
         levels: dict[str, int] = {}
-        for level, subject in (spoken for word in words[site] for spoken in _spoken(word)):
+        for level, subject in (spoken for word in words[site] for spoken in _subjects_in(word)):
             levels[subject] = min(level, levels.get(subject, level))
         for subject, level in levels.items():
             weight_of[subject] += weights[level]
-    against = sum(bool(_AGAINST.search(_spelled(name))) for name in (*module, *names))
+    against = sum(bool(_AGAINST.search(_snake_case(name))) for name in (*module, *names))
     against += any(parameter.arg == "hidden_states" for parameter in parameters)
     return score + sum(weight_of.values()) - AGAINST * against, tuple(sorted(filter(weight_of.__getitem__, weight_of)))
 
@@ -262,7 +265,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Give names, attributes, keywords and keys that are plain text."""
+    """Yield identifiers: names, attributes, keywords, and string constants that look like keys."""
     for node in nodes:
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -275,11 +278,11 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1 << 16)
-def _spoken(name: str) -> tuple[tuple[int, str], ...]:
-    """Give the subjects that an identifier speaks of, and how: of itself (0) or beside others (1)."""
-    spelled = _spelled(name)
+def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
+    """Return (level, subject) for each subject that an identifier indicates; level 0 is a strong word, 1 a weak one."""
+    spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 
 
-def _spelled(name: str) -> str:
+def _snake_case(name: str) -> str:
     return f"_{re.sub(r'(?<=[a-z0-9])(?=[A-Z])', '_', name[:200]).lower().strip('_')}_"

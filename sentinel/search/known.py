@@ -1,8 +1,8 @@
-"""Which known bugs explain a broken law. They do if the law holds on scenarios that trigger none of them.
+"""Decide which known bugs explain a broken law: they do if the law holds on scenarios that trigger none of them.
 
-A bug that breaks a law hides every other one that breaks it, too. So a law whose violation is to be excused is searched
-once more, on scenarios that no ``when:`` of those bugs is met by (:mod:`sentinel.recipes.triggers`). What breaks it
-there is another bug.
+A known bug can hide another bug that breaks the same law. So before a violation is excused, the law is searched again,
+on scenarios that meet no ``when:`` of the known bugs (:mod:`sentinel.recipes.triggers`). A violation there is another
+bug.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from sentinel.values.literals import Tensor
 
 Key = TypeVar("Key")
 
-#: Scenarios on which a law must hold before known bugs excuse that it is broken on others.
+#: Scenarios without the known bugs that a law must hold on before these bugs excuse its violations.
 ENOUGH = 30
 
-#: Scenarios that are drawn to find so many.
+#: The most scenarios that are drawn to find :data:`ENOUGH`.
 _MOST = 2000
 
-#: Scenarios after which a law is said to compare none that does not trigger a bug, if it has not.
+#: Scenarios after which the search ends if every scenario that the law can compare triggers a bug.
 _PATIENCE = 100
 
-#: How many of so many scenarios must not trigger a bug before a law is said to compare only those that do.
+#: At least 5 of 100 drawn scenarios must not trigger a bug before the law is reported to compare only those that do.
 _PLAIN = (5, 100)
 
-#: Why a law does not look at a scenario. Nobody trains in float64, where a 1e-8 in a divisor is a difference.
+#: Why a scenario is left out. Training does not use float64, where an epsilon of 1e-8 in a divisor is visible.
 TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 
 @dataclass(frozen=True)
 class Excuse:
-    """Whether known bugs explain a broken law.
+    """Whether known bugs explain a broken law. Exactly one of the last four fields is set.
 
-    :ivar bugs: their ids.
-    :ivar holds: on how many scenarios without the bugs the law holds; empty if that is not known.
-    :ivar hidden: why the law compares nothing without the bugs, so that another bug could hide; empty if it does.
-    :ivar doubt: why too few scenarios without the bugs were found; empty if there were enough.
-    :ivar unknown: a violation that they do not explain.
+    :ivar bugs: ids of the known bugs.
+    :ivar holds: on how many scenarios without the bugs the law holds.
+    :ivar hidden: why the law can compare nothing without the bugs, so that another bug could hide.
+    :ivar doubt: why too few scenarios without the bugs were found.
+    :ivar unknown: a violation that the bugs do not explain.
     """
 
     bugs: tuple[str, ...]
@@ -57,9 +57,9 @@ class Excuse:
 
 @dataclass(frozen=True)
 class Others:
-    """What a law says of scenarios that trigger none of the bugs.
+    """A law's outcome on scenarios that trigger none of the known bugs.
 
-    :ivar plain: how many of the first scenarios that are drawn trigger none, before the law varies them.
+    :ivar plain: how many of the first :data:`_PLAIN` drawn scenarios trigger none, before the law varies them.
     """
 
     outcome: LawOutcome
@@ -67,36 +67,38 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Why the law compares nothing without the bugs, although drawn scenarios do not trigger them; else empty."""
-        if self.outcome.spoken or self.plain < _PLAIN[0]:
+        """Why the law can compare nothing without the bugs, although drawn scenarios do not trigger them; or ""."""
+        if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
-        if self.outcome.silent[EXPLAINED]:
+        if self.outcome.not_judged[EXPLAINED]:
             return "it explains every key that the law compares"
-        return "it is triggered in every scenario that the law compares" if self.outcome.silent[TRIGGERS] else ""
+        return "it is triggered in every scenario that the law compares" if self.outcome.not_judged[TRIGGERS] else ""
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Say whether the scenario of a finding is a recipe's own, or triggers bugs that explain all that is wrong."""
+    """Return True if a finding's scenario is a recipe's own, or triggers bugs that explain all its violations."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
-    explained = _explained(recipes, finding.law, finding.subject.contract, finding.trial.variants)
+    explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
     return explained.whole or all(item.key.rpartition(".")[2] in explained.keys for item in finding.violations)
 
 
-def _explained(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: Mapping[str, Inputs]) -> Explained:
-    every = [recipe.trigger(law.name).explained(contract, list(variants.values())) for recipe in recipes]
+def _explain(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: Mapping[str, Inputs]) -> Explained:
+    every = [recipe.trigger(law.name).explain(contract, list(variants.values())) for recipe in recipes]
     return Explained(any(each.whole for each in every), frozenset().union(*(each.keys for each in every)))
 
 
 def search_others(
     law_session: LawSession, subject: Subject, seed: int, bugs: Mapping[Law, Sequence[Recipe]], shrinking: int
 ) -> dict[Law, Others]:
-    """Search scenarios that trigger none of the bugs that are known to break a law, until :data:`ENOUGH` are judged.
+    """Search scenarios that trigger none of the known bugs, until each law has judged :data:`ENOUGH`.
 
-    :raises Undecidable: where the boundary cannot be called here at all.
+    :param bugs: law -> recipes of the bugs that are known to break it.
+    :param shrinking: the most calls for shrinking one finding.
+    :raises Undecidable: if the boundary cannot be called at this revision.
     """
 
-    # Most boundaries take any precision; of some, the rewards say, every number is float64.
+    # Scenarios in float64 are left out only if the boundary also takes float32.
     coarser = not subject.binding.dtypes or "float32" in subject.binding.dtypes
     coarser = coarser and all(item.dtype != "float64" for item in subject.contract.inputs)
 
@@ -104,10 +106,10 @@ def search_others(
         scenario = next(iter(variants.values()))
         if coarser and any(isinstance(value, Tensor) and value.dtype == "float64" for value in scenario.values()):
             return TOO_FINE
-        return TRIGGERS if _explained(bugs[law], law, subject.contract, variants).whole else ""
+        return TRIGGERS if _explain(bugs[law], law, subject.contract, variants).whole else ""
 
     def excused(law: Law, variants: Mapping[str, Inputs]) -> Collection[str]:
-        return _explained(bugs[law], law, subject.contract, variants).keys
+        return _explain(bugs[law], law, subject.contract, variants).keys
 
     search = BoundarySearch(
         law_session,
@@ -130,8 +132,8 @@ def search_others(
 
     def over() -> bool:
         return all(
-            item.spoken >= ENOUGH
-            or (drawn >= _PATIENCE and not item.spoken and (item.silent[TRIGGERS] or item.silent[EXPLAINED]))
+            item.judged >= ENOUGH
+            or (drawn >= _PATIENCE and not item.judged and (item.not_judged[TRIGGERS] or item.not_judged[EXPLAINED]))
             for item in search.outcomes.values()
         )
 
@@ -144,10 +146,10 @@ def search_others(
 
 
 def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Others | None) -> Excuse:
-    """Say whether recipes explain what broke a law.
+    """Return whether the recipes explain the violations of a law.
 
-    :param recipes: those about the findings, whose bugs are reproduced at this revision.
-    :param others: what :func:`search_others` found.
+    :param recipes: recipes about the findings, whose bugs are reproduced at this revision.
+    :param others: the result of :func:`search_others`, None if the search failed.
     """
     bugs = tuple(recipe.bug_id for recipe in recipes)
     unknown = next((item for item in findings if not covers(recipes, item)), None)
@@ -157,12 +159,12 @@ def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Other
         return Excuse(bugs, unknown=unknown)
     if others is None:
         return Excuse(bugs, doubt="other scenarios could not be searched")
-    spoken = others.outcome.spoken
-    if spoken >= ENOUGH:
-        return Excuse(bugs, holds=f"the law holds on {spoken} scenarios that do not trigger it")
+    judged = others.outcome.judged
+    if judged >= ENOUGH:
+        return Excuse(bugs, holds=f"the law holds on {judged} scenarios that do not trigger it")
     if others.none:
         return Excuse(bugs, hidden=f"{others.none}, where another bug could hide")
-    few = f"only {spoken} of the scenarios that the law judges do not trigger it; it takes {ENOUGH}"
+    few = f"only {judged} of the scenarios that the law judges do not trigger it; {ENOUGH} are needed"
     return Excuse(bugs, doubt=few)
 
 
@@ -171,16 +173,16 @@ def explain(
     about: Callable[[Finding], Sequence[Recipe]],
     search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
-    """Return whether known bugs explain each broken law, and what else breaks it where they do not apply.
+    """Return for each broken law whether known bugs explain it, and the findings that they do not explain.
 
-    If a search without the scenarios of some bugs shows a bug of another recipe, it is repeated without that recipe's
-    scenarios, too.
+    If the search without the scenarios of some bugs shows a bug of another recipe, it is repeated without that recipe's
+    scenarios too.
 
-    :param findings: what broke each law.
+    :param findings: law -> its findings.
     :param about: returns the recipes about a finding whose bugs are reproduced at this revision.
     :param search: searches scenarios that trigger none of the bugs that are known to break each law.
     """
-    known = {key: _united(about(finding) for finding in items) for key, items in findings.items()}
+    known = {key: _unite(about(finding) for finding in items) for key, items in findings.items()}
     explained: dict[Key, tuple[Excuse, list[Finding]]] = {}
     while known:
         others = search({key: recipes for key, recipes in known.items() if recipes})
@@ -190,12 +192,12 @@ def explain(
             unknown = others[key].outcome.findings if key in others else []
             explained[key] = excused, unknown
             for finding in {id(each): each for each in (excused.unknown, *unknown) if each is not None}.values():
-                more = _united([recipes, about(finding)])
+                more = _unite([recipes, about(finding)])
                 if recipes and len(more) > len(recipes) and covers(more, finding):
-                    again[key] = _united([again.get(key, []), more])
+                    again[key] = _unite([again.get(key, []), more])
         known = again
     return explained
 
 
-def _united(recipes: Iterable[Sequence[Recipe]]) -> list[Recipe]:
+def _unite(recipes: Iterable[Sequence[Recipe]]) -> list[Recipe]:
     return [*{recipe.bug_id: recipe for each in recipes for recipe in each}.values()]

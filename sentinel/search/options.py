@@ -1,4 +1,4 @@
-"""Find the options that a function's text decides by."""
+"""Find the options that a function's text tests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from typing import Any
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Find what code reads of anything by a name and decides by, with values of it that may decide otherwise: those
-    of a flag, what it is compared with, and the next to that, and small numbers where the code counts as far."""
+    """Return the options that the source reads by name and tests, each with values that may take another branch.
+
+    For a flag these are True and False; for a comparison, the constants and each number plus 1; for ``range``, 2, 3 and
+    1.
+
+    :param source: Python source of functions.
+    """
     values_of: dict[str, list[Any]] = defaultdict(list)
     tree = ast.Module([], [])
-    with suppress(SyntaxError):  # a method with a text that begins further left
+    with suppress(SyntaxError):  # text that cannot be dedented has no options
         tree = ast.parse(textwrap.dedent(source))
     for node in ast.walk(tree):
         values: list[Any] = [True, False]
@@ -26,22 +31,25 @@ def options(source: str) -> dict[str, list[Any]]:
             values += [value + 1 for value in values if type(value) in (int, float)]
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
             sides, values = node.args, [2, 3, 1]
-        for name in filter(None, map(_read, sides)):
+        for name in filter(None, map(_option_name, sides)):
             values_of[name] += [value for value in values if value not in values_of[name]]
     return values_of
 
 
-def _read(node: ast.expr) -> str:
-    """Give the name by which an expression is read of something; empty where it is not."""
+def _option_name(node: ast.expr) -> str:
+    """Return the name under which an expression reads an option, or "".
+
+    It is an attribute, a key, or the name in a ``getattr``.
+    """
     if isinstance(node, ast.Attribute):
         return node.attr
     if isinstance(node, ast.Call):
-        return _text(node.args[:1] if _called(node) == "get" else node.args[1:2])
+        return _text(node.args[:1] if _method_name(node) == "get" else node.args[1:2])
     return _text([node.slice]) if isinstance(node, ast.Subscript) else ""
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Give what is asked whether it is true."""
+    """Return the expressions whose truth value a node tests."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -49,7 +57,7 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
     return node.values if isinstance(node, ast.BoolOp) else []
 
 
-def _called(node: ast.Call) -> str:
+def _method_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else ""
 
 

@@ -1,8 +1,8 @@
-"""A finding as a finished recipe: the shrunk scenario, the pin, and what decides: the reference's values, or the law.
+"""Write a finding as a recipe: the shrunk scenario, the pin, and the oracle's values or the law that decides it.
 
-A law that compares outputs knows that they disagree, and not which of them is wrong. Where the contract's reference
-answers too, it says; where it does not, the law itself is what the recipe is decided by. Either way the recipe has
-called broken what is broken, and mended what a mended boundary answers, before it is written.
+A law that compares outputs shows only that they disagree. If the contract has an oracle, the recipe expects its values;
+otherwise the law decides. Before a recipe is written, it is tried: it must be ``reproduced`` on the current code and
+must pass on simulated right outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Write a finding, or a scenario for which a law held, as plain data in the recipe language, decided by its law."""
+    """Return a finding, or a scenario that keeps a law, as a recipe document that the law decides."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -54,26 +54,26 @@ def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str
 
 
 def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
-    """Give the inputs that differ from the base, or from what the contract takes for granted where there is none."""
+    """Return the inputs that differ from ``base``, or from the contract's defaults if there is no base."""
     scenario = {}
     for item in subject.contract.inputs:
         value = inputs[item.name]
         if base is not None and value == base[item.name]:
             continue
-        # What a boundary fixes is narrowed into its defaults, and no reader of the recipe knows it from there.
+        # Values that the binding fixes are defaults of the narrowed contract only, so the recipe must state them.
         granted = not callable(item.default) and value == item.default and item.name not in subject.binding.fixed
         if base is None and granted:
             continue
-        scenario[item.name] = written(value, item)
+        scenario[item.name] = as_written(value, item)
     return scenario
 
 
-def written(value: Any, item: Input | None = None) -> Any:
-    """Give a literal in the recipe language."""
+def as_written(value: Any, item: Input | None = None) -> Any:
+    """Return a literal as it is written in a recipe."""
     if isinstance(value, Mapping):
-        return {name: written(inner) for name, inner in value.items()}
+        return {name: as_written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [written(inner) for inner in value]
+        return [as_written(inner) for inner in value]
     if not isinstance(value, Tensor):
         return plain(value) if not isinstance(value, float) else value
     if item is not None and value.dtype == item.dtype and value.shape and 0 not in value.shape and value.contiguous:
@@ -87,15 +87,15 @@ def written(value: Any, item: Input | None = None) -> Any:
 
 
 def save(folder: Path, document: Mapping[str, Any], command: str = "sentinel discover") -> Path:
-    """Write ``<folder>/<BUG-ID>.yaml``; a file that is there already is another's, and keeps its place.
+    """Write ``<folder>/<BUG-ID>.yaml`` and return its path. A number is added to the name if the file exists.
 
-    :raises SentinelError: where the folder cannot be written.
+    :raises SentinelError: if the folder cannot be written.
     """
     import yaml
 
     place = folder / f"{document['bug_id']}.yaml"
     number = 2
-    while os.path.lexists(place):  # a link that leads nowhere too
+    while os.path.lexists(place):  # also true for a broken symbolic link
         place = folder / f"{document['bug_id']}-{number}.yaml"
         number += 1
     final = {**document, "bug_id": place.stem}
@@ -108,7 +108,7 @@ def _dumper() -> Any:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """Block text for what has several lines, and no anchors."""
+        """Writes multi-line text in block style, without anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
@@ -120,27 +120,28 @@ def _dumper() -> Any:
     return Dumper
 
 
-class Untried(Exception):
-    """Nothing that could be written of a finding tells a broken boundary from a mended one."""
+class CannotDistinguish(Exception):
+    """Raised if no recipe could be written that distinguishes the broken boundary from a right one."""
 
 
-def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Write the recipe of a finding, decided by the reference's values where it has them, tried against a broken twin
-    (the code at hand) and mended ones.
+def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
+    """Return the recipe document of a finding after trying it on the current code and on simulated right outputs.
 
-    :raises Untried: where it cannot tell them apart.
+    The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.
+
+    :raises CannotDistinguish: if no document distinguishes broken from right outputs.
     """
     document = recipe_document(finding, open_target.target, open_target.checkout)
     case = finding.trial.case
-    assert case is not None  # or no law could have been broken
-    oracle = _consulted(finding, open_target)
-    twins = list(_mended(finding, oracle))
-    failed = "no answer that a mended boundary might give keeps the law"
-    for values in (_values(finding, oracle, twins[0]), {}) if oracle else ({},):
+    assert case is not None  # a violation needs a case
+    oracle = _oracle_values(finding, open_target)
+    twins = list(_right_outputs(finding, oracle))
+    failed = "no simulated right output keeps the law"
+    for values in (_expected_values(finding, oracle, twins[0]), {}) if oracle else ({},):
         if values is None:
             continue
-        recipe = _loaded({**document, **values}, catalog)
-        keeps = [_keeps(finding.law, recipe, twin, oracle, catalog) for twin in twins]
+        recipe = _load({**document, **values}, catalog)
+        keeps = [_keeps_law(finding.law, recipe, twin, oracle, catalog) for twin in twins]
         if values:
             verdicts_of_twins = [verdicts.by_expectation(recipe, twin)[0].name == "fixed" for twin in twins[:2]]
             mended = all(verdicts_of_twins) and all(keeps[:2])
@@ -151,17 +152,17 @@ def tried_document(finding: Finding, open_target: OpenTarget, runner: Runner, ca
         verdict = runner.decide(Job(recipe, open_target.ref)).verdict
         if verdict.name == "reproduced":
             return {**document, **values}
-        failed = f"the recipe says {verdict.name} of the code that shows it: {verdict.reason}"
-    raise Untried(failed)
+        failed = f"on the code with the bug, the recipe is {verdict.name} and not reproduced: {verdict.reason}"
+    raise CannotDistinguish(failed)
 
 
-def _loaded(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
+def _load(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         return load_recipe(save(Path(folder), document), catalog)
 
 
-def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
-    """Give what the contract's reference answers to each variant; empty where it has none."""
+def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
+    """Return the oracle's values for each variant; empty if there is no oracle."""
     if finding.subject.contract.oracle is None:
         return {}
     try:
@@ -170,10 +171,12 @@ def _consulted(finding: Finding, open_target: OpenTarget) -> Answers:
         return {}
 
 
-def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
-    """Give what a mended boundary may answer: the reference's numbers where they count, and they everywhere (what
-    stands on a masked token is nobody's business). Where there is no reference: nothing but zeros, which hardly a
-    law forbids."""
+def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
+    """Yield simulated outputs of a right implementation.
+
+    With an oracle: its values where the mask counts them, then its values everywhere, because values under the mask are
+    undefined. Without an oracle: zeros, which few laws reject.
+    """
     case, contract = finding.trial.case, finding.subject.contract
     assert case is not None
 
@@ -200,9 +203,11 @@ def _mended(finding: Finding, oracle: Answers) -> Iterator[Answers]:
     yield answers(everywhere=True)
 
 
-def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Give what a recipe expects, by the reference; None where it does not tell which outputs are wrong: it agrees
-    with all of them, or with none, and then it may mean something else."""
+def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
+    """Return the recipe's expected values with and without the bug, from the oracle.
+
+    Return None if the oracle agrees with all outputs, or with none: then it may define something else.
+    """
     case = finding.trial.case
     assert case is not None
     variants = list(case.observation)
@@ -211,21 +216,21 @@ def _values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any
     for key in dict.fromkeys(item.key.removeprefix(f"{name}.") for item in finding.violations for name in variants):
         if not all(key in answers for answers in (*case.observation.values(), *oracle.values())):
             continue
-        right = {name: _plainly(mended[name][key]) for name in variants}
+        right = {name: _without_dtype(mended[name][key]) for name in variants}
         wrong = [name for name in variants if mismatch(case.observation[name][key], right[name])]
         if len(wrong) == len(variants) > 1:
             return None
-        unpatched |= {address(name, key): _plainly(case.observation[name][key]) for name in wrong}
+        unpatched |= {address(name, key): _without_dtype(case.observation[name][key]) for name in wrong}
         fixed |= {address(name, key): right[name] for name in wrong}
     return {"expected_unpatched": unpatched, "expected_fixed": fixed} if fixed else None
 
 
-def _plainly(value: Any) -> Any:
-    """Give a value without its dtype: the reference's is float64, and mending a boundary need not change its own."""
+def _without_dtype(value: Any) -> Any:
+    """Return a value without its dtype: the oracle computes in float64, and a fix need not change the dtype."""
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 
-def _keeps(law: Law, recipe: Recipe, answers: Answers, oracle: Answers, catalog: Catalog) -> bool:
+def _keeps_law(law: Law, recipe: Recipe, answers: Answers, oracle: Answers, catalog: Catalog) -> bool:
     untouched = {name: {"mutated": [], "globals": [], "again": answer} for name, answer in answers.items()}
     contract = catalog.contracts[recipe.contract]
     try:

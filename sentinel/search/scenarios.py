@@ -1,4 +1,4 @@
-"""Scenarios: from a contract's declared inputs and what a boundary accepts to concrete canonical inputs."""
+"""Draw scenarios: canonical inputs, from a contract's declarations and the values that a boundary accepts."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from sentinel.contracts.contract import REQUIRED, Choose, Contract, DoesNotApply
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
-#: Styles of mask, the plainest first. ``right`` and ``left`` are padding on that side; ``gaps`` is anything.
+#: Mask styles, the simplest first. ``right`` and ``left`` are the side of the padding; ``gaps`` is any mask.
 MASK_STYLES = ("full", "right", "left", "gaps")
 
-#: What float tensors are made of; single precision is what these functions meet most, so it comes up most.
+#: Dtypes of float tensors. float32 is drawn most often because most calls in training use it.
 PRECISIONS = ("float32", "float32", "float32", "float64", "float32", "bfloat16", "float32", "float16")
 
-#: Rows and tokens of a scenario: every bug in the collection shows in fewer.
+#: The largest numbers of rows and tokens. Every known bug shows in smaller scenarios.
 MOST_ROWS, MOST_TOKENS = 5, 5
 
 _LABELS = ("p", "q", "r")
 
-#: What is drawn for a tensor of a domain: what a training step meets every day (the plainest first, as everything
-#: shrinks towards that; the differences are so small that no honest float32 sum loses them), and what it meets once a
-#: month, and still must get right: extremes, ties that floats cannot represent, log-ratios beyond ±89.
+#: Domain -> (common values, rare values). The simplest common value comes first, because shrinking moves towards it.
+#: Common values differ by amounts that a float32 sum keeps. Rare values are valid but extreme: large numbers, decimals
+#: that floats cannot represent, and log-ratios beyond ±89, where float32's ``exp`` overflows.
 DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
-    # log-prob of a token, and difference of two, in nats
+    # of a token; log_ratio is the difference of two; in nats
     "log_prob": (
         (-1.0, -0.5, -2.0, -0.75, -1.25, -0.25, -1.5, -0.125, -3.0, -0.625), (-1e-6, -20.0, -45.0, -100.0, -120.0)
     ),
@@ -37,9 +37,9 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
         (0.0, 0.25, -0.25, 0.5, -0.5, 0.125, 1.0, -1.0, 1.5, -1.5),
         (10.0, -10.0, 25.0, -25.0, 90.0, -90.0, 110.0, -110.0),
     ),
-    # of a response
+    # one per response
     "reward": ((0.0, 1.0, -1.0, 0.5, 2.0, 3.0, -0.5, 0.25), (0.1, 0.3, 0.7, 10.0, -10.0, 1000.0)),
-    # of a token
+    # one per token
     "advantage": ((1.0, -1.0, 0.5, -0.5, 0.25, -0.25, 2.0, -2.0, 0.0, 1.5), (1e-6, 10.0, -10.0, 100.0)),
     "value": ((0.0, 1.0, -1.0, 0.5, -0.5, 2.0, 0.25, -2.0, 1.5, 0.75), (10.0, -10.0, 1000.0)),
     "loss": ((1.0, 2.0, 0.5, -1.0, 3.0, 0.25, -0.5, 4.0, 0.0, 5.0), (100.0, -100.0, 1e4)),
@@ -48,23 +48,23 @@ DOMAINS: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "token_id": ((1, 2, 3, 4, 5, 6, 7, 0), ()),
 }  # fmt: skip
 
-#: Decimals of a captured number, of which all are kept.
+#: Rounding captured numbers to this many decimals means: do not round.
 _EXACT = 4
 
 
-#: The places that are there in one dimension.
+#: The indices that are kept in one dimension.
 Places = tuple[int, ...]
 Sizes = dict[str, Places]
 
 
 class NotSearchable(Exception):
-    """Nothing says how to draw an input of the contract for this boundary."""
+    """Raised if an input has neither a domain, choices nor a default to draw from."""
 
 
-def narrowed(contract: Contract, binding: Binding) -> Contract:
-    """Narrow the contract to this boundary: choices it accepts, inputs it fixes.
+def narrow(contract: Contract, binding: Binding) -> Contract:
+    """Return the contract with the inputs that this binding fixes and the choices that it accepts.
 
-    :raises NotSearchable: where a required input has nothing to be drawn from.
+    :raises NotSearchable: if a required input has nothing to draw from.
     """
     inputs = []
     for item in contract.inputs:
@@ -79,20 +79,22 @@ def narrowed(contract: Contract, binding: Binding) -> Contract:
             if not item.domain:
                 item = replace(item, choices=accepted, knob=item.knob and len(accepted) > 1)
         if item.default is REQUIRED and not (item.domain or item.choices or item.kind == "labels"):
-            raise NotSearchable(f"nothing says what to draw for {item.name!r}")
+            raise NotSearchable(f"{item.name!r} has no domain, choices or default to draw from")
         inputs.append(item)
     return replace(contract, inputs=tuple(inputs))
 
 
 def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:
-    """Draw one scenario: a literal for every input of the (narrowed) contract.
+    """Draw one scenario: a literal for each input of the narrowed contract.
 
-    :raises DoesNotApply: from the contract's ``arrange``, where what was drawn makes no sense.
+    Float tensors of one scenario share a dtype. A quarter of the scenarios also use the rare values of :data:`DOMAINS`.
+
+    :raises DoesNotApply: if the contract's ``arrange`` rejects the drawn inputs.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
     layout = contract.input("group_layout")
     if layout is not None and layout.default == "equal" and choose.integer(0, 1):
-        sizes["batch"] = tuple(range(4))  # hardly another number of rows makes several groups of several
+        sizes["batch"] = tuple(range(4))  # other numbers of rows rarely give several groups with several rows
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}
@@ -104,7 +106,7 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
 
 
 def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
-    """Say how long each dimension of a scenario is."""
+    """Return the length of each dimension of a scenario (``batch``, ``tokens``, ...)."""
     return {
         dimension: size
         for item in contract.inputs
@@ -116,7 +118,7 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 def cut_to(
     contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """Cut a scenario to these places of its dimensions, its numbers rounded to so many decimals."""
+    """Return the scenario with only the given indices of each dimension, its floats rounded to ``decimals`` places."""
     cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]
@@ -133,10 +135,12 @@ def cut_to(
 
 
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
-    """Choose some rows (whole groups, or as many rows of each) and tokens of a captured scenario, and how exact its
-    numbers are. It shrinks towards none, and whole numbers.
+    """Draw a part of a captured scenario: some rows, some tokens, and the number of decimals.
 
-    :raises DoesNotApply: where nothing is left.
+    Groups are kept whole, or each is cut to the same number of rows. Shrinking moves towards few rows and whole
+    numbers.
+
+    :raises DoesNotApply: if no row or no token is left.
     """
     sizes, labels = sizes_of(contract, inputs), inputs.get(contract.group)
     places: dict[str, list[int]] = {
@@ -152,14 +156,16 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
             row for row, label in enumerate(labels) if label in choice and labels[:row].count(label) < most
         ]
     if not all(places.values()):
-        raise DoesNotApply("nothing is left of the scenario")
+        raise DoesNotApply("no row or no token is left of the scenario")
     decimals = choose.integer(0, _EXACT)
     return cut_to(contract, inputs, places, None if decimals == _EXACT else decimals)
 
 
 def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Say whether a boundary, as its adapter has it today, takes a scenario that was drawn for it once, perhaps by
-    another Sentinel: these inputs, with the values that are fixed, in the choices and styles of mask that are accepted.
+    """Return True if a stored scenario is still valid for this boundary.
+
+    It must have exactly the contract's inputs, the values that the adapter fixes, and only accepted choices, mask
+    styles and dtypes. The adapter or Sentinel may have changed since the scenario was stored.
     """
     first = next(iter(variants.values()), {})
     if not first or any(set(inputs) != {item.name for item in contract.inputs} for inputs in variants.values()):
@@ -169,7 +175,7 @@ def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[s
 
 
 def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
-    """Say whether a boundary takes a scenario's value of one input."""
+    """Return True if the binding accepts the scenario's value of one input."""
     value = inputs[item.name]
     if item.name in binding.fixed:
         fixed = binding.fixed[item.name]
@@ -182,7 +188,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
     accepted = binding.accepts.get(item.name)
     if accepted is None or value in accepted:
         return True
-    # A count that the contract makes agree with the rest of the scenario, whichever was drawn.
+    # A count may have been set by the contract's `arrange` to match the rest of the scenario.
     arrangements = (
         [contract.arrange({**inputs, item.name: choice}, Choices(b"")) for choice in accepted]
         if contract.arrange
@@ -192,7 +198,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
 
 
 def _styles(mask: Tensor) -> set[str]:
-    """Give the styles that a mask is of; a row of zeros is of any."""
+    """Return the styles that a mask has. Rows of zeros fit every style."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
@@ -201,7 +207,7 @@ def _styles(mask: Tensor) -> set[str]:
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Give the scenario with the dialect inputs that the adapter states for it."""
+    """Set the inputs whose values the binding's dialects state, and return the scenario."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -223,8 +229,11 @@ def _input(item: Input, inputs: Mapping[str, Any], sizes: Sizes, precision: str,
 
 
 def _places(most: int, choose: Choose) -> Places:
-    """Say which of so many rows (or tokens) there are. All are drawn, and those that are not there cut away: an
-    example that loses one keeps the numbers of the others, so that shrinking can take them out one by one."""
+    """Draw which of ``most`` indices are kept; at least one.
+
+    All values are drawn and the others are cut away afterwards. So a scenario that loses a row keeps the numbers of the
+    other rows, and shrinking can remove rows one by one.
+    """
     there = [place for place, bit in enumerate(choose.integers(most, 0, 1)) if bit]
     return tuple(there) or (0,)
 
@@ -237,7 +246,7 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Give numbers below ``count``, at these places of each dimension."""
+    """Return integers in ``[0, count)`` of the given shape, drawn for the full grid and then cut to it."""
     whole = tuple(MOST_ROWS if axis == 0 else MOST_TOKENS for axis in range(len(shape)))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
     return numbers[np.ix_(*shape)] if shape else numbers
@@ -256,7 +265,7 @@ def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:
         missing = _grid(shape[:1], MOST_TOKENS + 1, choose).clip(max=tokens)[:, None]
         at = np.arange(tokens)[None, :]
         mask = at < tokens - missing if style == "right" else at >= missing
-    if choose.integer(0, 2) == 2:  # a fully rejected row is rare among random masks, and much goes wrong with it
+    if choose.integer(0, 2) == 2:  # random masks rarely have a row of zeros, and many bugs need one
         mask = mask * (np.arange(rows) != choose.integer(0, rows - 1))[:, None]
     return tensor(mask.astype(int).tolist(), item.dtype)
 

@@ -1,4 +1,4 @@
-"""A survey: the laws of many boundaries. Several searchers set out as soon as it is known what will be asked."""
+"""Decide the laws of many boundaries, searching several boundaries at the same time."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from sentinel.search.known import Others
     from sentinel.targets.checkout import Checkout
 
-#: Scenarios for each boundary, and calls that shrinking one finding may take.
+#: Level -> (scenarios for each boundary, most calls for shrinking one finding).
 LEVELS: Mapping[str, tuple[int, int]] = {"quick": (6, 12), "deep": (400, 600)}
 
-#: How much longer a search goes on for a declared dialect that has not shown yet, before it is called stale.
+#: Further scenarios for a declared dialect that has not shown yet, before it is reported as stale.
 _PATIENCE = 300
 
 
@@ -55,18 +55,19 @@ class LawJob:
         return self.target, self.boundary, self.ref
 
 
-#: What is searched at once: a boundary of a target at a ref.
+#: The unit of a search: (target, boundary, ref).
 Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Answers law jobs. Everything about one boundary at one ref is searched at once.
+    """Decides law jobs. One search of a boundary at a ref decides all its laws.
 
-    :param recipes_of: a target's recipes, whose scenarios are looked at first: what they show needs no luck and no
-        shrinking.
-    :param baseline: a folder of evidence, whose scenarios are looked at next: what a short search shows is a matter of
-        luck, and of the release of the library that draws; whether it is still there must not be.
-    :param searchers: boundaries that are searched at the same time. What a search finds does not depend on it.
+    :param level: a key of :data:`LEVELS`.
+    :param recipes_of: returns a target's recipes. Their scenarios are tried first and need no shrinking.
+    :param baseline: a folder of evidence, whose failing scenarios are tried next. Whether a short search finds a
+        violation depends on chance and on the release of Hypothesis; whether a recorded violation is still there must
+        not.
+    :param searchers: the number of boundaries that are searched at the same time; the results do not depend on it.
     """
 
     def __init__(
@@ -98,9 +99,9 @@ class Survey:
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Say which laws will be asked about, so that one search of a boundary serves them all.
+        """Register the jobs to come, so that one search of a boundary decides all of them.
 
-        Several searchers set out at once; one alone waits until it is asked.
+        With several searchers the searches start now; with one, each starts when it is needed.
         """
         jobs = list(jobs)
         for job in jobs:
@@ -109,27 +110,32 @@ class Survey:
             for place in dict.fromkeys(job.place for job in jobs):
                 if place not in self._searches:
                     self._ahead[place] = self._drawer.submit(self._draw, place)
-                self._searched(place)
+                self._start_search(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Decide a job."""
+        """Return the decision of a job; search its boundary if that has not been done."""
         if job not in self._decided:
             self.plan([job])
-            self._searched(job.place).result()
-            if job not in self._decided:  # a law that was not planned when the boundary was searched
+            self._start_search(job.place).result()
+            if job not in self._decided:  # the law was not planned when the boundary was searched
                 self._search(job.place)
         return self._decided[job]
 
     def findings(self, job: LawJob) -> list[Finding]:
-        """Give what broke the law, after :meth:`decide`."""
+        """Return the findings that break the law. Call :meth:`decide` first."""
         return self._outcomes[job].findings if job in self._outcomes else []
 
-    def beside(self, job: LawJob) -> list[LawJob]:
-        """List the jobs of the boundary of one, itself among them."""
+    def jobs_of_boundary(self, job: LawJob) -> list[LawJob]:
+        """Return all planned jobs of a job's boundary, including the job."""
         return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
     def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
-        """Search scenarios that trigger none of the bugs that are known to break a law; none where that fails."""
+        """Search scenarios that trigger none of the bugs that are known to break each law.
+
+        The result is empty if the boundary cannot be called.
+
+        :param bugs: law -> recipes of the bugs.
+        """
         from sentinel.search.known import search_others
 
         target, boundary, ref = place
@@ -147,7 +153,7 @@ class Survey:
         return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
 
     def decide_by(self, job: LawJob, finding: Finding) -> Decision:
-        """Decide a law that is broken by what it shows first, whatever else breaks it."""
+        """Return the decision of a broken law with ``finding`` as its first finding."""
         from sentinel.search.decisions import of_outcome
 
         others = [item for item in self.findings(job) if item is not finding]
@@ -156,25 +162,28 @@ class Survey:
         return of_outcome(open_target, finding.subject, finding.law, outcome, self._tried[job.place], self._seed)
 
     def close(self) -> None:
-        """Forget what nobody has asked for yet, and wait for searches under way: after the runner was closed, or they
-        take their time."""
+        """Cancel planned searches and wait for running ones. Close the runner first, so that these end soon."""
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _draw(self, place: Place) -> None:
-        """Draw the scenarios of a search to come: while the target is imported there is nothing to try them on."""
-        from sentinel.search.boundary_search import drawn_scenarios  # Hypothesis takes its time
+        """Draw the scenarios of a later search, while the target is still being imported."""
+        from sentinel.search.boundary_search import drawn_scenarios  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
         drawn_scenarios(self._subjects_of(target, ref)[boundary], self._seed, 0, self._examples)
 
-    def _searched(self, place: Place) -> Future[None]:
+    def _start_search(self, place: Place) -> Future[None]:
         if place not in self._searches:
             self._searches[place] = self._pool.submit(self._search, place)
         return self._searches[place]
 
     def _search(self, place: Place) -> None:
-        from sentinel.search.decisions import of_absence, of_outcome, of_undecidable  # Hypothesis takes its time
+        from sentinel.search.decisions import (
+            of_absence,
+            of_outcome,
+            of_undecidable,
+        )  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
         planned = set(self._wanted[place])
@@ -196,10 +205,10 @@ class Survey:
         lack: Absence | None = None
         while True:
             try:
-                search = self._searched_whole(open_target, subject, laws, jobs)
+                search = self._search_boundary(open_target, subject, laws, jobs)
                 break
             except Undecidable as error:
-                again, lack = lack is None, self._absence(open_target, subject, error)
+                again, lack = lack is None, self._find_absence(open_target, subject, error)
                 if again and lack is not None and lack.moved:
                     self._runner.follow(target, ref, lack.moved, subject.contract.name)
                     continue
@@ -217,44 +226,46 @@ class Survey:
                 open_target, subject, law, outcome, search.tried, self._seed, answered=answered
             )
 
-    def _searched_whole(
+    def _search_boundary(
         self, open_target: OpenTarget, subject: Subject, laws: Sequence[Law], jobs: Mapping[Law, LawJob]
     ) -> BoundarySearch:
-        """Search a boundary, in a session of its own: what another boundary's calls leave behind cannot matter."""
+        """Search a boundary in a session of its own, so that calls of other boundaries cannot influence it."""
         from sentinel.search.boundary_search import BoundarySearch
 
         law_session = open_target.law_session.fresh()
-        # Evidence shows one scenario of a law, that of its first symptom: nobody reads a second one.
+        # Evidence holds one scenario per law, that of the first symptom, so only that is shrunk.
         search = BoundarySearch(
             law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
         )
         try:
-            search.try_recipes(self._recipes_of(open_target.target), list(self._recorded(subject, jobs)))
+            search.try_recipes(self._recipes_of(open_target.target), list(self._baseline_scenarios(subject, jobs)))
             search.run(self._examples)
             self._wait_for_dialects(law_session, search)
         except Undecidable as error:
             if not any(outcome.findings for outcome in search.outcomes.values()):
                 raise
-            search.ended = error  # what was found until then stays found
+            search.ended = error  # keep the findings from before the error
         finally:
             law_session.close()
         return search
 
-    def _absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
-        """Return what a checkout lacks, where the boundary or what it requires was not found in it."""
+    def _find_absence(self, open_target: OpenTarget, subject: Subject, error: Undecidable) -> Absence | None:
+        """Return what the checkout lacks, if the error is that the boundary or a required name was not found."""
         cause, binding = error.failure, subject.binding
         if cause.kind not in ("drift", "not-in-this-version") or cause.provenance is not None:
             return None
         recipes = (recipe for recipe in self._recipes_of(open_target.target) if recipe.boundary in binding.paths)
-        older = self._runner.known(open_target.target, recipes)
+        older = self._runner.checkouts_of_pins(open_target.target, recipes)
         return self._runner.absence(open_target.target, binding, open_target.checkout, older)
 
-    def _recorded(self, subject: Subject, jobs: Mapping[Law, LawJob]) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
-        """Give the scenarios that broke laws at this ref when the baseline was recorded."""
+    def _baseline_scenarios(
+        self, subject: Subject, jobs: Mapping[Law, LawJob]
+    ) -> Iterator[tuple[Law, Mapping[str, Inputs]]]:
+        """Yield the scenarios that broke laws at this ref according to the baseline."""
         if self._baseline is None:
             return
         for law, job in jobs.items():
-            with suppress(SentinelError):  # the comparison with the baseline reports what is wrong with it
+            with suppress(SentinelError):  # the comparison with the baseline reports invalid files
                 folder = law_folder(job.target, subject.name, law.name)
                 for document in recorded(self._baseline, Recipes(self._catalog), folder).values():
                     if document["verdict"] == "reproduced" and document["ref"] == ref_text(job.ref):
@@ -262,7 +273,7 @@ class Survey:
                         break
 
     def _subjects_of(self, target: str, ref: Ref) -> Mapping[str, Subject]:
-        """Give the boundaries of a target at a ref, by name."""
+        """Return the boundaries of a target at a ref, by name."""
         key = (target, ref)
         if key not in self._subjects:
             here, _ = subjects(
@@ -281,7 +292,10 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Search longer where a declared dialect has not shown: few scenarios prove nothing of it."""
+        """Search longer for laws with a declared dialect that has not shown.
+
+        Few scenarios do not prove that it is stale.
+        """
         from sentinel.search.boundary_search import BoundarySearch
         from sentinel.search.decisions import stale_dialects
 
@@ -296,19 +310,22 @@ class Survey:
 
 
 def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Give the code in which something may be registered; None where the target has no registry, or no such ref."""
+    """Return the checkout, to be searched for registered functions.
+
+    None if the target has no registry or no such ref.
+    """
     if not catalog.adapters[target].target.registries:
         return None
     try:
         return runner.checkout(target, ref)
-    except Unavailable:  # every law of it will say so
+    except Unavailable:  # each law item reports this
         return None
 
 
 def law_jobs(
     catalog: Catalog, target: str, refs: Iterable[Ref], checkout: Callable[[Ref], Checkout | None] = lambda ref: None
 ) -> list[LawJob]:
-    """Give every law of every boundary of a target at these refs."""
+    """Return a job for each law of each boundary of a target at the given refs."""
     return [
         LawJob(target, subject.name, law.name, ref)
         for ref in refs

@@ -16,7 +16,7 @@ from sentinel.errors import SentinelError, nearest
 from sentinel.targets.refs import Ref
 from sentinel.values.files import WRITTEN
 
-#: Converts the written text (once or several times) to a setting's value; receives the names of known targets too.
+#: Converts the texts of an option to the setting's value; also receives the names of known targets.
 Reader = Callable[[list[Any], Sequence[str]], Any]
 
 
@@ -58,7 +58,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """Parse ``[TARGET=]VALUE`` as (target or None for all, value)."""
+    """Return a reader of ``[TARGET=]VALUE`` as (target or None for all, value)."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -107,7 +107,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """Expand ``~``. ``~user`` of an unknown user stays, and is reported as a missing file later."""
+    """Expand ``~``. ``~user`` of an unknown user is kept, and reported as a missing file later."""
     return Path(os.path.expanduser(text))
 
 
@@ -130,9 +130,9 @@ def _interpreter(path: str) -> str:
 
 
 def _url(text: str) -> str:
-    from sentinel.sources.urls import checked_url
+    from sentinel.sources.urls import check_url
 
-    return checked_url(text)
+    return check_url(text)
 
 
 def _device(text: str) -> str:
@@ -324,7 +324,7 @@ def read_file(folder: Path) -> tuple[dict[str, Any], Path | None]:
     for file, table in ((own, ()), (project, ("tool", "sentinel"))):
         if not file.is_file():
             continue
-        from sentinel.values.documents import read_data  # only here: it imports PyYAML
+        from sentinel.values.documents import read_data  # imported here because it imports PyYAML
 
         try:
             values: Any = read_data(file, WRITTEN)
@@ -355,15 +355,19 @@ def _check(file: str, key: str, value: Any) -> None:
     texts = value if option.many and isinstance(value, list) else [value]
     kinds = (str, int, float) if option.number else (str,)
     if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
-        raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # a table may be deep
+        raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # may be nested deeply
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge command-line values (None: not given) over a file's values, whose paths are relative to ``base``, and check
-    them."""
+    """Merge the command line over a settings file, and check the result.
+
+    :param options: option -> value; None if not given.
+    :param file: option -> value in the file; its paths are relative to ``base``.
+    :raises SentinelError: for invalid values.
+    """
     if _texts(options.get("ref")) or _texts(options.get("repo")):
         file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both select the code
-    environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # of published runners
+    environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # published runners use it
     values = {}
     for place, option in OPTIONS.items():
         texts = _texts(options.get(option.name)) or [

@@ -1,4 +1,4 @@
-"""Where a target's code comes from: git mirror, PyPI release, working tree, installed copy; all become a checkout."""
+"""Open the source code of a target (git mirror, PyPI release, working tree, installed package) as a checkout."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def open_checkout(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
-    """Give the checkout of a target at a ref, made now or found where an earlier run made it.
+    """Return the checkout of a target at a ref, from the store if an earlier run made it.
 
-    Nothing is cloned here: without a mirror a git ref is unavailable, and the reason says how to get one.
+    This never clones. If a git ref has no mirror, the error contains the command that makes one.
 
-    :param store: the mirrors, and with them the ``SENTINEL_HOME`` that is used; None: the user's own.
-    :param pull: the pull request that a pin comes from, for a sha that the mirror does not have.
-    :param python: the interpreter whose copy ``installed`` means.
-    :param url: the repository of a fork, whose git history is used instead of upstream's.
-    :param progress: called with a line where something takes long.
-    :raises Unavailable: where the revision cannot be had.
-    :raises SentinelError: where ``SENTINEL_HOME`` cannot be written or its disk is full.
+    :param store: the mirrors and their ``SENTINEL_HOME``; None for the user's own.
+    :param pull: the pull request of a pin, which is fetched if the mirror lacks the commit.
+    :param python: the interpreter whose environment ``installed`` refers to; None for the running one.
+    :param url: the repository of a fork, whose history is used instead of upstream's.
+    :param progress: called with one line of text at each slow step.
+    :raises Unavailable: if the revision cannot be read here.
+    :raises SentinelError: if ``SENTINEL_HOME`` is not writable or its disk is full.
     """
     store = store or MirrorStore()
     if ref.kind == "pypi":

@@ -1,6 +1,7 @@
-"""Taking a git directory, or a tar of one, into the store: its files, never a reference to it (unless asked for).
+"""Copy the objects of a git directory, or of a tar of one, into the store.
 
-Cloning is no way in: ``git clone`` refuses a directory that lacks its largest blobs, and takes branches and tags only.
+``git clone`` cannot be used: it rejects a partial clone whose largest blobs are missing, and it fetches only branches
+and tags.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ _PACK = re.compile(r"pack-[0-9a-f]{40,64}\.pack")
 _FANOUT = re.compile(r"[0-9a-f]{2}")
 _LOOSE = re.compile(r"[0-9a-f]{38}")
 _PIECE = 1 << 20
-#: What a disk or its owner refuses with; any other complaint is about the tar.
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+#: Errors of the disk or of its permissions. Every other OSError is about the tar.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 _MAX_TAR_FILES = 200_000
 _MAX_TAR_BYTES = 20 << 30
 
 
-#: Where ``HEAD``, ``objects`` and the refs lie; and the object directories: its own, and those it borrows from.
+#: The git directory (``HEAD`` and refs), and the object directories: its own and its alternates.
 Origin = tuple[Path, tuple[Path, ...]]
 
 
 def open_directory(path: Path) -> Origin:
-    """Find the git directory of a bare repository, a clone with a work tree, or a linked work tree."""
+    """Locate the git directory of a bare repository, a clone or a linked work tree."""
     git_dir = _git_dir(path)
     if git_dir is None:
         raise SentinelError(
@@ -43,21 +44,25 @@ def open_directory(path: Path) -> Origin:
             "give a clone, a bare repository, or a tar of one"
         )
     if "objectformat" in (small_text(git_dir / "config") or "").lower().replace(" ", ""):
-        raise SentinelError(f"{path} is not a sha1 repository; only those are supported")
+        raise SentinelError(f"{path} uses another hash than SHA-1, which is not supported")
     return git_dir, tuple(_object_directories(git_dir / "objects"))
 
 
 def open_tar(path: Path, scratch: Path) -> Origin:
-    """Unpack a tar, which is not trusted, into a scratch folder, and find the git directory in it.
+    """Unpack an untrusted tar into a scratch folder and locate the git directory in it.
 
-    Its pack indexes are made anew, and its loose objects looked into: else one object could have another's name."""
+    The pack indexes are rebuilt and the loose objects hashed; otherwise an object could carry the name of another
+    object.
+    """
     _extract(path, scratch)
-    git_dir = next((folder for folder in _folders(scratch, 3) if _git_dir(folder) == folder), None)
+    below = (folder for depth in (1, 2, 3) for folder in sorted(scratch.glob("/".join("*" * depth))))
+    folders = [scratch, *(folder for folder in below if folder.is_dir())]
+    git_dir = next((folder for folder in folders if _git_dir(folder) == folder), None)
     if git_dir is None:
-        raise SentinelError(f"{path} holds no git directory (a folder with HEAD and objects)")
+        raise SentinelError(f"{path} does not contain a git directory (a folder with HEAD and objects)")
     if (git_dir / "objects" / "info" / "alternates").exists():
         raise SentinelError(
-            f"the git directory in {path} borrows objects from another place; run `git repack -a -d` in it first"
+            f"the git directory in {path} borrows objects (objects/info/alternates); run `git repack -a -d` in it first"
         )
     for pack in sorted((git_dir / "objects" / "pack").glob("*.pack")):
         for suffix in (".idx", ".rev", ".bitmap"):
@@ -65,10 +70,10 @@ def open_tar(path: Path, scratch: Path) -> Origin:
         try:
             run_checked(git_dir, "index-pack", str(pack))
         except GitError as error:
-            raise SentinelError(f"{path}: {pack.name} is damaged or cut off: {error}") from error
+            raise SentinelError(f"{path}: {pack.name} is damaged or truncated: {error}") from error
     for loose in _loose(git_dir / "objects"):
-        if not _is_what_its_name_says(loose):
-            raise SentinelError(f"{path}: object {loose.parent.name}{loose.name} is damaged: its name is another one's")
+        if not _has_its_hash(loose):
+            raise SentinelError(f"{path}: object {loose.parent.name}{loose.name} is damaged: its hash is wrong")
     return git_dir, (git_dir / "objects",)
 
 
@@ -78,37 +83,29 @@ def _git_dir(path: Path) -> Path | None:
         path = common_dir(git_dir_of(path))
     try:
         return path if (path / "HEAD").is_file() and (path / "objects").is_dir() else None
-    except OSError:  # a name longer than any file's
+    except OSError:  # for example a name that is too long
         return None
 
 
 def _object_directories(objects: Path) -> list[Path]:
-    """List an object directory and those that it borrows from, each once."""
+    """List an object directory and its alternates, each once."""
     directories = [objects]
-    for borrower in directories:  # which grows meanwhile
+    for borrower in directories:  # the loop appends to it
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
         for line in lines:
             other = Path(os.path.normpath(borrower / line))
             if not line or line.startswith("#") or other in directories:
                 continue
             if not other.is_dir():
-                raise SentinelError(f"{borrower.parent} borrows objects from {other}, which is not there")
+                raise SentinelError(f"{borrower.parent} borrows objects from {other}, which does not exist")
             directories.append(other)
     return directories
 
 
-def _folders(path: Path, depth: int) -> Iterator[Path]:
-    yield path
-    if depth:
-        for child in sorted(path.iterdir()):
-            if child.is_dir():
-                yield from _folders(child, depth - 1)
-
-
 def _extract(path: Path, scratch: Path) -> None:
-    """Write the regular files and folders of a tar; anything else in it, or a name that leads out, is an error.
+    """Write the regular files and folders of a tar, and reject every other member and every path that leads out.
 
-    Written by hand and not by ``extractall``: the ``data`` filter is not in every Python 3.10, and it allows links.
+    ``extractall`` cannot be used: some Python 3.10 releases lack the ``data`` filter, and the filter allows links.
     """
     total = 0
     try:
@@ -124,11 +121,13 @@ def _extract(path: Path, scratch: Path) -> None:
                     or {"..", "\0"} & {*name.parts, *member.name}
                     or ("\\" in member.name or ":" in name.parts[0])
                 ):
-                    raise SentinelError(f"{path}: {member.name!r} leads out of the tar; it is not taken")
+                    raise SentinelError(f"{path}: {member.name!r} leads out of the folder; the tar is rejected")
                 if not member.isreg() and not member.isdir():
-                    raise SentinelError(f"{path}: {member.name!r} is a link or a device; a git directory needs none")
+                    raise SentinelError(f"{path}: {member.name!r} is a link or a device; the tar is rejected")
                 if number >= _MAX_TAR_FILES or total > _MAX_TAR_BYTES:
-                    raise SentinelError(f"{path} holds too many files or bytes to be a mirror")
+                    raise SentinelError(
+                        f"{path} contains more than {_MAX_TAR_FILES} files or {_MAX_TAR_BYTES} bytes; it is rejected"
+                    )
                 place = scratch.joinpath(*name.parts)
                 if member.isdir():
                     place.mkdir(parents=True, exist_ok=True)
@@ -138,24 +137,21 @@ def _extract(path: Path, scratch: Path) -> None:
                 assert content is not None
                 with content, place.open("xb") as file:
                     shutil.copyfileobj(content, file)
-    except OSError as error:
-        if error.errno in _OF_THE_DISK:
+    except (OSError, tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             raise
-        raise SentinelError(f"{path} is not a whole tar: {error}") from error
-    except (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError) as error:
-        raise SentinelError(f"{path} is not a whole tar: {error}") from error
+        raise SentinelError(f"{path} is not a complete tar: {error}") from error
 
 
 def _loose(objects: Path) -> Iterator[Path]:
-    """List the loose objects of an object directory."""
+    """Yield the loose objects of an object directory."""
     for folder in sorted(objects.iterdir()):
         if _FANOUT.fullmatch(folder.name) and folder.is_dir():
             yield from (file for file in sorted(folder.iterdir()) if _LOOSE.fullmatch(file.name) and file.is_file())
 
 
-def _is_what_its_name_says(loose: Path) -> bool:
-    """Whether a loose object has its own name: git checks packs alone, and reads whatever is in the file of a loose
-    one."""
+def _has_its_hash(loose: Path) -> bool:
+    """Return True if the hash of a loose object is its name. Git verifies packs only."""
     digest, unpacked = hashlib.sha1(usedforsecurity=False), zlib.decompressobj()
     with loose.open("rb") as file:
         while not unpacked.eof and (piece := unpacked.unconsumed_tail or file.read(_PIECE)):
@@ -167,10 +163,11 @@ def _is_what_its_name_says(loose: Path) -> bool:
 
 
 def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
-    """Copy packs and loose objects into an object directory of ours.
+    """Copy packs and loose objects into an object directory of the store.
 
-    Every pack is marked as a promisor's: then git takes a blob that was left out for absent, not for lost, when it
-    checks what a later fetch brings."""
+    Each pack is marked as a promisor pack. Git then treats a missing blob as left out, not as lost, when it checks the
+    objects of a later fetch.
+    """
     (into / "pack").mkdir(parents=True, exist_ok=True)
     for objects in sources:
         for pack in sorted((objects / "pack").glob("*.pack")):
@@ -179,7 +176,7 @@ def copy_objects(sources: tuple[Path, ...], into: Path) -> None:
                 promisor = into / "pack" / pack.with_suffix(".promisor").name
                 if not promisor.exists():
                     promisor.touch()
-                # The index last, as git does: a pack without one is not there yet.
+                # Copy the index last, as git does: git ignores a pack without an index.
                 for suffix in (".pack", ".rev", ".idx"):
                     if pack.with_suffix(suffix).is_file():
                         _copy(pack.with_suffix(suffix), into / "pack" / pack.with_suffix(suffix).name)
@@ -194,14 +191,13 @@ def _check_whole(pack: Path) -> None:
             data.seek(-20, os.SEEK_END)
             index.seek(-40, os.SEEK_END)
         except OSError as error:
-            raise SentinelError(f"{pack} is cut off; fetch or copy its repository again") from error
+            raise SentinelError(f"{pack} is truncated; fetch or copy its repository again") from error
         if data.read(20) != index.read(20):
-            raise SentinelError(f"{pack} is cut off or does not fit its index; fetch or copy its repository again")
+            raise SentinelError(f"{pack} is truncated or does not match its index; fetch or copy its repository again")
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file. Never hard-link it: a link would let whoever writes to the origin change the mirror, and a change of
-    mode in the mirror reach the origin."""
+    """Copy a file. With a hard link, a change of the origin would change the mirror, and vice versa."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

@@ -1,9 +1,10 @@
-"""Checkouts: the files of package roots on disk, named by what is in them, read-only, made whole or not at all.
+"""Store checkouts: the files of the package roots, named by their content, read-only, and written completely or not at
+all.
 
-checkouts/<target>/<tree hash>/tree/          the package roots at their repository paths
-checkouts/<target>/<tree hash>/checkout.json  roots and what was left out, beside the tree
-checkouts/<target>/<tree hash>/files.json     every file with its mode, git blob id and size
-checkouts/<target>/refs/<key>.json            which tree an immutable ref has: a warm checkout reads only these
+    checkouts/<target>/<tree hash>/tree/          the package roots at their repository paths
+    checkouts/<target>/<tree hash>/checkout.json  the roots and the files that were left out
+    checkouts/<target>/<tree hash>/files.json     every file with its mode, git blob id and size
+    checkouts/<target>/refs/<key>.json            the tree hash of an immutable ref
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from typing import Any
 from sentinel.errors import Unavailable
 from sentinel.sources import locks
 from sentinel.sources.home import Home, read_json, remove_tree, safe_name, write_atomically, writing
-from sentinel.sources.trees import FILE, LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present, tree_hash
+from sentinel.sources.trees import FILE, LINK, MOST_BYTES, MOST_FILES, Entry, blob_id, present_roots, tree_hash
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 
-#: Gives the content of each of some entries (of a link: where it points).
+#: Yields the content of each of the given entries; for a link, its target path.
 Contents = Callable[[Sequence[Entry]], Iterable[tuple[Entry, bytes]]]
 
-#: What is known of a ref beside its tree: ``commit``, ``version``, ``digest``, ``dirty``.
+#: Facts about a ref in addition to its tree: ``commit``, ``version``, ``digest``, ``dirty``.
 Facts = dict[str, Any]
 
 
 def index_key(target: Target, ref: str) -> str:
-    """Name the note of an immutable ref's tree; the name changes with the target's package roots."""
+    """Return the file name of an immutable ref's record. It depends on the target's package roots."""
     roots = json.dumps([root.path for root in target.roots])
     return f"{ref}-{hashlib.sha256(roots.encode()).hexdigest()[:8]}"
 
 
-def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
-    """Give the checkout of a ref that was made before, or None. Looks at its files and runs nothing."""
+def find(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
+    """Return the stored checkout of a ref, or None. This reads files and starts no process."""
     record = read_json(home.checkouts / safe_name(target.name) / "refs" / f"{key}.json")
     if record is None or not re.fullmatch("[0-9a-f]{64}", str(record.get("tree"))):
         return None
@@ -49,7 +50,7 @@ def cached(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
 
 
 def remember(home: Home, target: Target, key: str, tree: str, facts: Facts) -> None:
-    """Note which tree an immutable ref has."""
+    """Record the tree hash of an immutable ref."""
     path = home.checkouts / safe_name(target.name) / "refs" / f"{key}.json"
     with writing(home.path):
         write_atomically(path, json.dumps({**facts, "tree": tree}, sort_keys=True))
@@ -64,13 +65,14 @@ def materialise(
     left_out: Sequence[LeftOut] = (),
     **facts: Any,
 ) -> Checkout:
-    """Give the checkout of some files, written only where the same files are not there yet.
+    """Return the checkout of some files. They are written only if the store does not have the same files yet.
 
-    :param entries: every file of the package roots, those left out too: they count for the tree's hash.
-    :param contents: gives what is to be written; asked only for what is not left out.
+    :param entries: every file of the package roots, including files that are left out; they count for the tree hash.
+    :param contents: yields the files to write; it is called only for files that are not left out.
     :param facts: ``commit``, ``version``, ``digest``, ``dirty``.
+    :raises Unavailable: if the revision has no package root, is too large, or changed while it was read.
     """
-    roots = present(target.roots, entries)
+    roots = present_roots(target.roots, entries)
     _check_amount(target.name, ref, entries, {gone.path for gone in left_out})
     if not roots:
         names = ", ".join(root.path for root in target.roots)
@@ -82,44 +84,47 @@ def materialise(
     with writing(home.path):
         folder = home.checkouts / safe_name(target.name)
         folder.mkdir(parents=True, exist_ok=True)
-        with locks.taking(home.checkouts):
+        with locks.no_pruning(home.checkouts):
             part = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
-            locks.take(home.checkouts, part)
+            locks.mark_used(home.checkouts, part)
         try:
             _fill(part, target.name, tree, entries, contents, left_out, roots)
             os.chmod(part, 0o755)
-            # A run that looks at a damaged checkout must not remove the whole one that another has just put there.
-            with locks.alone(home.checkouts):
+            # Lock, so that a run that found a damaged checkout does not remove the new one of another run.
+            with locks.exclusive(home.checkouts):
                 record = read_json(folder / tree / "checkout.json")
-                if record is None or _whole(folder / tree, record) is None:  # else another process was first
+                if record is None or _whole(folder / tree, record) is None:  # otherwise another process was faster
                     remove_tree(folder / tree)
                     part.rename(folder / tree)
-                locks.take(home.checkouts, folder / tree)
+                locks.mark_used(home.checkouts, folder / tree)
         finally:
             if part.exists():
                 remove_tree(part)
     checkout = _existing(home, target, ref, tree, facts)
     if checkout is None:
-        raise Unavailable(f"{target.name}: the checkout of {ref} vanished while it was made; run again")
+        raise Unavailable(f"{target.name}: the new checkout of {ref} was removed by another process; run again")
     return checkout
 
 
 def files(checkout: Checkout) -> dict[str, str]:
-    """Give the git blob id of every file of a checkout, by repository path."""
+    """Return the git blob id of every file of a checkout, by repository path.
+
+    :raises Unavailable: if the checkout was removed or changed meanwhile.
+    """
     entries = _entries(checkout.path.parent, checkout.tree)
     if entries is None:
-        raise Unavailable(
-            f"the checkout {checkout.path.parent.name} was removed or changed while it was used; run again"
-        )
+        raise Unavailable(f"the checkout {checkout.path.parent.name} was removed or changed during the run; run again")
     return {entry.path: entry.blob for entry in entries}
 
 
-def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
-    """Give the checkout of a revision some of whose files are changed: repository path -> content, in its package
-    roots."""
+def edit(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mapping[str, bytes]) -> Checkout:
+    """Return the checkout of a revision with some files replaced.
+
+    :param changes: repository path -> new content; paths outside the package roots are ignored.
+    """
     files = _entries(base.path.parent, base.tree)
     if files is None:
-        raise Unavailable(f"the checkout of {base.ref} was removed or changed while it was used; run again")
+        raise Unavailable(f"the checkout of {base.ref} was removed or changed during the run; run again")
     inside = {name: text for name, text in changes.items() if any(name.startswith(f"{root}/") for root in base.roots)}
     entries = [entry for entry in files if entry.path not in inside]
     entries += [Entry(name, FILE, blob_id(content), len(content)) for name, content in inside.items()]
@@ -135,25 +140,28 @@ def edited(home: Home, target: Target, ref: Ref, base: Checkout, changes: Mappin
 
 def _check_amount(target: str, ref: Ref, entries: Sequence[Entry], left_out: set[str]) -> None:
     if len(entries) > MOST_FILES:
-        raise Unavailable(f"{target}: {ref} has more than {MOST_FILES} files; it is not used")
+        raise Unavailable(f"{target}: {ref} has more than {MOST_FILES} files; it is rejected")
     if sum(entry.size or 0 for entry in entries if entry.path not in left_out) > MOST_BYTES:
-        raise Unavailable(f"{target}: the files of {ref} have more than {MOST_BYTES} bytes; it is not used")
+        raise Unavailable(f"{target}: the files of {ref} have more than {MOST_BYTES} bytes; it is rejected")
 
 
 def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> Checkout | None:
     folder = home.checkouts / safe_name(target.name) / safe_name(tree)
     record = folder / "checkout.json"
-    with locks.taking(home.checkouts):
+    with locks.no_pruning(home.checkouts):
         content = read_json(record)
         entries = _whole(folder, content) if content is not None and content.get("tree") == tree else None
-        left_out = None if content is None or entries is None else _left_out(content)
-        if entries is None or left_out is None:
+        if content is None or entries is None:
             return None
-        locks.take(home.checkouts, folder)
-    with suppress(OSError):  # A cache that is shared read-only is as good to read.
-        os.utime(record)  # When it was last used: `sentinel cache prune` goes by this.
+        try:
+            left_out = tuple(LeftOut(*row) for row in content["left_out"])
+        except (KeyError, TypeError):
+            return None
+        locks.mark_used(home.checkouts, folder)
+    with suppress(OSError):  # the store may be read-only
+        os.utime(record)  # `sentinel cache prune` goes by this time
     path = folder / "tree"
-    here = present(target.roots, entries)
+    here = present_roots(target.roots, entries)
     return Checkout(
         target=target.name,
         ref=ref,
@@ -169,18 +177,12 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
     )
 
 
-def _left_out(record: Mapping[str, Any]) -> tuple[LeftOut, ...] | None:
-    """Return what a checkout leaves out, as it was noted; None if the note is damaged."""
-    with suppress(KeyError, TypeError):
-        return tuple(LeftOut(*several) for several in record["left_out"])
-    return None
-
-
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """List the files of a revision, where its tree holds each of them as it was and nothing else; else None.
+    """Return the files of a stored tree if it contains exactly these files, unchanged; otherwise None.
 
-    Code that was measured may have deleted, written or added something. Contents are read again only where the kernel
-    says that something was touched since they were written or last read: that is ten times faster."""
+    Measured code may have deleted, changed or added files. Contents are hashed again only if :func:`stamp` differs,
+    which is ten times faster.
+    """
     entries, top = _entries(folder, str(record.get("tree"))), folder / "tree"
     if entries is None:
         return None
@@ -189,14 +191,14 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
         if now == record.get("stamp"):
             return entries
         if _holds(top, entries, {path for path, _, _ in record["left_out"]}):
-            with suppress(OSError):  # a cache that is shared read-only is read again each time
+            with suppress(OSError):  # a read-only store is hashed again each time
                 write_atomically(folder / "checkout.json", json.dumps({**record, "stamp": now}, indent=1))
             return entries
     return None
 
 
 def _entries(folder: Path, tree: str) -> list[Entry] | None:
-    """Read the files of a revision, noted beside its tree; None where they have another hash."""
+    """Read the recorded files of a revision; None if the record does not have the given tree hash."""
     content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
         entries = [Entry(*each) for each in content["files"]] if content else []
@@ -205,8 +207,10 @@ def _entries(folder: Path, tree: str) -> list[Entry] | None:
 
 
 def stamp(top: Path) -> str:
-    """Digest all names below a folder, and what changes with whatever is behind them: inode, mode, size, time of
-    change. Unlike a time of modification, nobody can set that last one."""
+    """Return a digest of all names below a folder, with inode, mode, size and ctime.
+
+    Unlike the mtime, no process can set the ctime.
+    """
     lines, folders = [], [str(top)]
     while folders:
         with os.scandir(folders.pop()) as items:
@@ -219,9 +223,9 @@ def stamp(top: Path) -> str:
 
 
 def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
-    """Whether a folder holds these files with these contents, and nothing but them and the folders that they lie in."""
+    """Return True if a folder contains exactly these files with these contents, and no other file or folder."""
     expectation = {entry.path: entry for entry in entries if entry.path not in absent}
-    # A link that was refused may have left its folder.
+    # A rejected link may have left its parent folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
     for folder, folders, names in os.walk(top):
         for name in (*folders, *names):
@@ -269,11 +273,11 @@ def _fill(
                 folders.add(path.parent)
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
         except (FileExistsError, NotADirectoryError, IsADirectoryError, UnicodeEncodeError) as error:
-            # Twice the same name, or names that are one to this file system; no tool that writes trees writes such.
-            raise Unavailable(f"{target}: {entry.path!r} is in the way of another file of the revision") from error
+            # A duplicate name, or two names that this file system does not distinguish. Git never writes such trees.
+            raise Unavailable(f"{target}: {entry.path!r} conflicts with another file of the revision") from error
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            os.chmod(path, 0o444)  # whatever the user's umask is: contained processes are another user's
+            os.chmod(path, 0o444)  # independent of the umask: contained processes run as another user
     top.mkdir(exist_ok=True)
     refused = make_links(top, links)
     out = [*left_out, *(LeftOut(path, None, "a symbolic link that leads out of the checkout") for path in refused)]
@@ -287,8 +291,10 @@ def _fill(
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
-    """Make the links that end inside the checkout, and give the others; after all files: none is written through a
-    link."""
+    """Create the symbolic links that end inside the checkout, and return the others.
+
+    Call it after all files are written, so that no file is written through a link.
+    """
     inner: dict[str, Path] = {}
     outer: list[str] = []
     inside = os.path.realpath(top)
@@ -297,20 +303,20 @@ def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
         aim = os.path.normpath(os.path.join(os.path.dirname(path), points))
         try:
             if os.path.isabs(points) or "\0" in points or os.path.commonpath([aim, top]) != str(top):
-                raise OSError("it leads out")
+                raise OSError("the link leads out of the checkout")
             path.parent.mkdir(parents=True, exist_ok=True)
             os.symlink(points, path)
             inner[name] = path
         except OSError:
             outer.append(name)
-    torn = True
-    while torn:  # A link may lead through another one, so that refusing one can refuse the next.
-        torn = False
+    broken = True
+    while broken:  # A link may lead through another link, so that removing the second breaks the first.
+        broken = False
         for name, path in list(inner.items()):
             real = os.path.realpath(path)
             if not os.path.exists(real) or os.path.commonpath([real, inside]) != inside:
                 path.unlink()
                 del inner[name]
                 outer.append(name)
-                torn = True
+                broken = True
     return outer

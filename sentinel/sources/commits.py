@@ -1,22 +1,21 @@
-"""The commits of a branch, and the tags that stand for releases, as a mirror has them."""
+"""List a branch's commits and the release tags of a mirror."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
 from pathlib import Path
 
 from sentinel.errors import SentinelError
 from sentinel.sources.gitbinary import run, run_checked
-from sentinel.sources.gitrefs import read_shallow
 
 _FORMAT = "%H%x00%T%x00%P%x00%at%x00%s%x00"
 _RELEASE = re.compile(r"(?:[A-Za-z]+[-_/])?v?\d+(\.\d+)+([._-]?(a|b|rc|alpha|beta|post)?[._-]?\d*)*")
 _PULL = re.compile(r"\(#(\d{1,9})\)\s*$|^Merge pull request #(\d{1,9}) ", re.ASCII)
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
-#: Seconds that one question about the history of a file may take.
+#: Time limit in seconds for searching the history of a file.
 _PATIENCE = 20
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
@@ -24,8 +23,8 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 @dataclass(frozen=True)
 class Commit:
     """:ivar tree: the object name of its tree.
-    :ivar date: the author's, in UTC, as ISO 8601; commits need not be in the order of their dates.
-    :ivar pull: the number of the pull request that its subject names.
+    :ivar date: the author date in UTC, ISO 8601. Dates along a branch need not be in order.
+    :ivar pull: the number of the pull request that the subject names.
     """
 
     sha: str
@@ -42,18 +41,18 @@ class Commit:
 
 @dataclass(frozen=True)
 class Tag:
-    """A tag that reads as a version."""
+    """A tag whose name is a version."""
 
     name: str
     commit: Commit
 
 
 def history(mirror: Path, head: str, since: str | None = None, until: str | None = None) -> list[Commit]:
-    """Give the commits of a branch, along first parents, the oldest first.
+    """Return the commits of a branch along first parents, oldest first.
 
-    :param since: a full sha, which is then the first commit, or a day: the commits before the first one that is not
-        older are left out, whatever the clocks of the later ones said.
-    :param until: a day: the commits after the last one that is not younger are left out.
+    :param since: a full sha, which becomes the first commit; or a day, and the list begins with the first commit of
+        that day or later.
+    :param until: a day; the list ends with the last commit of that day or earlier.
     """
     span = [head, f"^{since}"] if since and not _DAY.fullmatch(since) else [head]
     commits = _read(mirror, "--topo-order", "--reverse", "--first-parent", *span)
@@ -67,21 +66,22 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 
 
 class Lineage:
-    """Says at which commits a verdict of another commit may be used.
+    """Decides at which commits a verdict of another commit may be reused.
 
-    A probe reports from inside the process that ran a commit's code, so that code could report what it likes. Commits
-    of upstream's own branch vouch for every commit; others, such as the head of a pull request, for their descendants.
+    A probe reports from inside the process that ran the commit's code, so that code could forge the report. Verdicts of
+    upstream's own branch are valid for every commit; verdicts of other commits, such as the head of a pull request,
+    only for their descendants outside that branch.
     """
 
     def __init__(self, mirror: Path, head: str | None) -> None:
-        """:param head: the head of upstream's own branch; None where the mirror does not have it."""
+        """:param head: the head of upstream's own branch; None if the mirror lacks it."""
         self._mirror = mirror
         self._outside = (f"^{head}",) if head else ()
         self._own = self._listed(head) if head else frozenset()
         self._apart: dict[str, frozenset[str]] = {}
 
     def vouches(self, source: str, commit: str) -> bool:
-        """Say whether a verdict that was measured at ``source`` may be used at ``commit``."""
+        """Return True if a verdict that was measured at ``source`` may be used at ``commit``."""
         if source == commit or source in self._own:
             return True
         if commit in self._own:
@@ -95,26 +95,26 @@ class Lineage:
 
 
 def is_day(text: str) -> bool:
-    """Say whether a text is a day, ``2026-08-21``.
+    """Return True if a text is a day such as ``2026-08-21``.
 
-    :raises SentinelError: where it looks like one and is none.
+    :raises SentinelError: if it has that form but is not a valid date.
     """
     if not _DAY.fullmatch(text):
         return False
     try:
         date.fromisoformat(text)
     except ValueError:
-        raise SentinelError(f"not a day: {text!r}; write one as 2026-08-21") from None
+        raise SentinelError(f"not a valid day: {text!r}; write it as 2026-08-21") from None
     return True
 
 
 def commit(mirror: Path, sha: str) -> Commit:
-    """Give one commit by its full sha."""
+    """Return the commit with a full sha."""
     return _read(mirror, "--no-walk", sha)[0]
 
 
 def releases(mirror: Path) -> list[Tag]:
-    """Give the tags that read as versions, by the date of their commits; development builds are no releases."""
+    """Return the tags that are versions, sorted by commit date. Development builds are excluded."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     sha_of: dict[str, str] = {}
@@ -133,33 +133,25 @@ def releases(mirror: Path) -> list[Tag]:
     return sorted(tags, key=lambda tag: (tag.commit.date, tag.name))
 
 
-def torn_at(mirror: Path, commits: Iterable[Commit]) -> list[str]:
-    """Give the commits whose parents the mirror does not have, because it is shallow."""
-    shallow = read_shallow(mirror)
-    return [commit.sha for commit in commits if commit.sha in shallow]
-
-
 def _read(mirror: Path, *arguments: str) -> list[Commit]:
     out = run_checked(mirror, "log", f"--format=tformat:{_FORMAT}", *arguments, "--")
     fields = out.decode("utf-8", "replace").split("\0")
-    return [_commit(fields[n : n + 5]) for n in range(0, len(fields) - 5, 5)]
-
-
-def _commit(fields: Sequence[str]) -> Commit:
-    sha, tree, parents, seconds, subject = fields
-    return Commit(sha.strip(), tree, tuple(parents.split()), _utc(seconds), subject)
+    commits = []
+    for sha, tree, parents, seconds, subject in (fields[n : n + 5] for n in range(0, len(fields) - 5, 5)):
+        commits.append(Commit(sha.strip(), tree, tuple(parents.split()), _utc(seconds), subject))
+    return commits
 
 
 def _utc(seconds: str) -> str:
     try:
         text = datetime.fromtimestamp(int(seconds), timezone.utc).strftime(_MOMENT)
-    except (ValueError, OverflowError, OSError):  # git takes any number for a date
+    except (ValueError, OverflowError, OSError):  # git accepts any number as a date
         text = ""
     return text if is_moment(text) else datetime.fromtimestamp(0, timezone.utc).strftime(_MOMENT)
 
 
 def is_moment(text: str) -> bool:
-    """Say whether a text is a commit's date as :class:`Commit` has it, in a year in which there can be commits."""
+    """Return True if a text has the format of :attr:`Commit.date` and a year from 1970 to 2199."""
     try:
         moment = datetime.strptime(text, _MOMENT)
     except ValueError:
@@ -168,10 +160,10 @@ def is_moment(text: str) -> bool:
 
 
 def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> bool | None:
-    """Return whether an earlier commit touched one of these paths; with a name, whether one of them bound it there.
+    """Return True if an earlier commit changed one of these paths; with ``name``, if one of these files bound it.
 
-    :param name: of a function, a class, an import or a variable.
-    :return: None if git cannot tell, for one because the mirror lacks the commit.
+    :param name: the name of a function, class, import or variable.
+    :returns: None if git fails or exceeds the time limit, for example because the mirror lacks the commit.
     """
     bound = f"(def|class) +{name}[^a-zA-Z0-9_]|import.*[^a-zA-Z0-9_]{name}|^ *{name} *[:=]"
     pickaxe = ["--pickaxe-regex", "-S", bound] if name else []
@@ -180,6 +172,6 @@ def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> 
 
 
 def merge_base(mirror: Path, one: str, other: str) -> str | None:
-    """Give the commit where two parted; None where no history joins them in this mirror."""
+    """Return the merge base of two commits, or None if they have no common history in this mirror."""
     finished = run(mirror, "merge-base", one, other)
     return finished.out.decode().split()[0] if finished.status == 0 else None

@@ -1,8 +1,7 @@
-"""Running git: one place that fixes its environment, so that nothing of the user's or of upstream's configuration
-runs a command, prompts, or reads the network when it was not asked to.
-
-A mirror's own ``config`` never names a remote. That is what makes a lazy fetch impossible: ``GIT_NO_LAZY_FETCH`` is
-known to git 2.45 and newer only, while a repository without a promisor remote has nothing to fetch from in any version.
+"""Run git in a fixed environment, so that no configuration of the user or of upstream runs a command, prompts, or uses
+the network.
+A mirror's ``config`` never names a remote, which makes a lazy fetch impossible. ``GIT_NO_LAZY_FETCH`` alone is not
+enough: only git 2.45 and newer know it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from typing import IO, Any
 import sentinel
 from sentinel.errors import SentinelError
 from sentinel.sources.home import MORE_ROOM, Progress, small_text
-from sentinel.sources.urls import redacted
+from sentinel.sources.urls import redact
 
 _SETTINGS = {
     "core.hooksPath": os.devnull,
@@ -39,17 +38,17 @@ _ENVIRONMENT = {
     "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_NO_LAZY_FETCH": "1",
-    # None, whatever a repository's own configuration allows: a working tree of a stranger's may name a remote, and a
-    # program to be run for it. What fetches names the one protocol that its URL has.
+    # No protocol at all: an untrusted working tree may configure a remote and a program to run for it. A fetch allows
+    # exactly the protocol of its URL.
     "GIT_ALLOW_PROTOCOL": "",
-    # refs/replace of an origin could put other content in place of a commit's.
+    # Otherwise refs/replace of an origin could substitute the content of a commit.
     "GIT_NO_REPLACE_OBJECTS": "1",
     "GIT_LITERAL_PATHSPECS": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_HTTP_LOW_SPEED_LIMIT": "1000",
     "GIT_HTTP_LOW_SPEED_TIME": "60",
 }
-#: Set by a git hook that runs the tests, these would point our git somewhere else. GitPython can set but not unset.
+#: If a git hook runs the tests, these variables would redirect git. GitPython can set variables but not unset them.
 _NEUTRAL = {
     "GIT_CONFIG_COUNT": "0",
     "GIT_CONFIG_PARAMETERS": "",
@@ -62,24 +61,24 @@ _NEUTRAL = {
 }
 _PROGRESS_LINE = re.compile(rb"[\r\n]")
 
-#: Bytes of an object that are read at once if its content is not wanted.
+#: Bytes per read while unwanted content is skipped.
 _PIECE = 1 << 20
 
 
 class GitMissingError(SentinelError):
-    """There is no git on this machine."""
+    """Git is not installed."""
 
 
 class GitError(SentinelError):
-    """A git command said no. ``str()`` gives git's own reason in one line."""
+    """A git command failed. ``str()`` returns git's own reason in one line."""
 
 
 class MissingObjectError(GitError):
-    """The mirror does not have an object: it is shallow, was made without large files, or is damaged."""
+    """The mirror lacks an object: it is shallow, was made without large files, or is damaged."""
 
 
 class LargeObjectError(MissingObjectError):
-    """An object is larger than the reader's limit. It counts as absent."""
+    """An object exceeds the reader's size limit. It counts as missing."""
 
     def __init__(self, name: str, size: int, most: int) -> None:
         super().__init__(f"object {name} is larger than {most} bytes")
@@ -100,16 +99,16 @@ class Finished:
 
 
 def reason(text: str) -> str:
-    """Give the line of git's complaint that says why, without its ``fatal:`` and without a password."""
+    """Return the decisive line of git's error output, without ``fatal:`` and without passwords."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
-    telling = full or [line for line in lines if _TELLING.match(line)] or lines[-1:]
-    message = re.sub(r"^(fatal|error|remote): ", "", telling[0]) if telling else "git gave no reason"
-    return redacted(f"{message}; {MORE_ROOM}" if full else message)
+    decisive = full or [line for line in lines if _ERROR_LINE.match(line)] or lines[-1:]
+    message = re.sub(r"^(fatal|error|remote): ", "", decisive[0]) if decisive else "git gave no reason"
+    return redact(f"{message}; {MORE_ROOM}" if full else message)
 
 
-_TELLING = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
-#: How git says that a disk is full; other lines only tell what did not work without it.
+_ERROR_LINE = re.compile(r"(fatal|error|remote: (fatal|error)|ERROR)[: ]")
+#: Messages of a full disk; the other lines of the output are only consequences.
 _FULL = re.compile(r"No space left on device|Out of diskspace|Disk quota exceeded")
 
 
@@ -118,12 +117,12 @@ def _git() -> Any:
         import git
     except ModuleNotFoundError as error:
         raise GitMissingError("GitPython is not installed; run `pip install gitpython`") from error
-    except ImportError as error:  # GitPython looks for the binary while it is imported.
+    except ImportError as error:  # GitPython looks for git when it is imported
         raise GitMissingError(_MISSING) from error
     return git
 
 
-_MISSING = "git is not installed (or not on PATH); install git 2.30 or newer, or use refs that need none, such as pypi:"
+_MISSING = "git is not installed (or not on PATH); install git 2.30 or newer, or use a ref without git, such as pypi:"
 
 
 def _command(arguments: Sequence[str], settings: Mapping[str, str] | None = None) -> list[str]:
@@ -134,7 +133,7 @@ def _command(arguments: Sequence[str], settings: Mapping[str, str] | None = None
 def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
     environment = {**_ENVIRONMENT, **{key: value for key, value in _NEUTRAL.items() if key in os.environ}}
     environment["GIT_DIR"] = str(git_dir)
-    # A relative or foreign value of these would be taken from the caller's environment otherwise.
+    # Otherwise git would use the caller's values of these variables.
     environment["GIT_COMMON_DIR"] = str(common_dir(git_dir))
     environment["GIT_OBJECT_DIRECTORY"] = str(common_dir(git_dir) / "objects")
     if "GIT_SHALLOW_FILE" in os.environ:
@@ -145,7 +144,7 @@ def _environment(git_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 
 def git_dir_of(top: Path) -> Path:
-    """Say where a work tree has its git directory: at ``.git``, or where a file of that name says."""
+    """Return the git directory of a work tree: ``.git``, or the folder that a ``.git`` file names."""
     dot = top / ".git"
     if dot.is_dir():
         return dot
@@ -154,7 +153,7 @@ def git_dir_of(top: Path) -> Path:
 
 
 def own_commit() -> str:
-    """Return the commit of Sentinel's source tree, or its version if it is not in a git repository."""
+    """Return the commit of Sentinel's source tree, or Sentinel's version if it is not in a git repository."""
     top = Path(__file__).resolve().parents[2]
     if (top / ".git").exists():
         with suppress(SentinelError):
@@ -163,7 +162,7 @@ def own_commit() -> str:
 
 
 def common_dir(git_dir: Path) -> Path:
-    """Say where a git directory has its objects and refs: elsewhere, where it is a further work tree's."""
+    """Return the folder of objects and refs; for a linked work tree, that of the main git directory."""
     path = small_text(git_dir / "commondir")
     return git_dir if path is None else Path(os.path.normpath(git_dir / path.strip()))
 
@@ -175,21 +174,21 @@ def _execute(
     environment: Mapping[str, str] | None = None,
     **options: Any,
 ) -> Any:
-    """Execute git by GitPython."""
+    """Run git through GitPython."""
     git = _git()
-    command, settled = _command(arguments, settings), _environment(git_dir, environment or {})
+    command, variables = _command(arguments, settings), _environment(git_dir, environment or {})
     try:
         try:
-            return git.Git().execute(command, env=settled, **options)
-        except KeyError:  # GitPython copies os.environ, where pytest's thread adds and removes the current test
-            return git.Git().execute(command, env=settled, **options)
+            return git.Git().execute(command, env=variables, **options)
+        except KeyError:  # GitPython copies os.environ while pytest's thread changes it
+            return git.Git().execute(command, env=variables, **options)
     except git.exc.GitCommandNotFound as error:
         raise GitMissingError(_MISSING) from error
 
 
 @contextmanager
 def _process(git_dir: Path, arguments: Sequence[str], **options: Any) -> Iterator[Any]:
-    """Run git for as long as the block lasts."""
+    """Run git while the block lasts."""
     process = _execute(git_dir, arguments, as_process=True, **options)
     try:
         yield process
@@ -221,10 +220,9 @@ def run(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> Finished:
-    """Run git on a git directory and wait for it; a status that is not zero is the caller's to judge.
+    """Run git on a git directory and wait for it. The caller checks the status.
 
-    :param seconds: end it after that long, for a directory that nobody vouches for: a pipe in the place of a file
-        would keep it for ever.
+    :param seconds: kill git after this time; set it for untrusted folders, where git could block on a named pipe.
     """
     with _input(data) as stdin:
         status, out, err = _execute(
@@ -235,15 +233,21 @@ def run(
 
 
 def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> bytes:
-    """Like :func:`run`, for commands that succeed unless something is broken: GitError."""
+    """Run git as :func:`run` does, and return its output.
+
+    :raises GitError: if the status is not 0.
+    """
     process = run(git_dir, *arguments, data=data)
     if process.status:
         raise GitError(process.reason)
     return process.out
 
 
-def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
-    """Like :func:`run_checked`, for what a stranger decides the length of: GitError beyond ``most`` bytes."""
+def run_bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
+    """Run git as :func:`run_checked` does, for output of untrusted length.
+
+    :raises GitError: if it exceeds ``most`` bytes.
+    """
     with _process(git_dir, arguments) as process:
         alarm = threading.Timer(seconds or 0, process.proc.kill)
         if seconds is not None:
@@ -251,7 +255,7 @@ def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = N
         try:
             out: bytes = process.stdout.read(most + 1)
             if len(out) > most:
-                raise GitError(f"git {arguments[0]} lists more than any revision that Sentinel knows has")
+                raise GitError(f"git {arguments[0]} printed more than {most} bytes; the repository is rejected")
             message = process.stderr.read().decode("utf-8", "replace")
             if process.proc.wait():
                 raise GitError(reason(message))
@@ -261,11 +265,11 @@ def bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = N
 
 
 class Objects:
-    """Reads objects of a git directory by their names, through one ``git cat-file`` that GitPython keeps running.
+    """Reads objects by name through one ``git cat-file`` process that GitPython keeps running.
 
-    GitPython's ``Repo`` is not used. It reads the repository's configuration and every file that this includes, and it
-    follows ``GIT_DIR`` of the caller's environment. Its references reread ``packed-refs`` for each name: 3 s instead
-    of 0.03 s for the 5,360 refs of a mirror. Its trees and blobs put no limit on what a stranger's commit contains.
+    GitPython's ``Repo`` is not used: it reads the repository's configuration with every file that this includes, and
+    follows the caller's ``GIT_DIR``. Its references reread ``packed-refs`` for each name: 3 s instead of 0.03 s for the
+    5,360 refs of a mirror. Its trees and blobs have no size limit.
     """
 
     def __init__(self, git_dir: Path) -> None:
@@ -277,29 +281,29 @@ class Objects:
     def read(self, name: str, kind: str = "blob", most: int | None = None) -> bytes:
         """Return the content of an object.
 
-        :raises MissingObjectError: if there is no object of this name and kind.
+        :raises MissingObjectError: if it has no object of this name and kind.
         :raises LargeObjectError: if it has more than ``most`` bytes.
         """
         try:
             try:
                 _, found, size, stream = self._git.stream_object_data(name)
-            except KeyError:  # GitPython copies os.environ, which pytest's main thread changes meanwhile
+            except KeyError:  # as in _execute
                 _, found, size, stream = self._git.stream_object_data(name)
         except OSError as error:
-            raise GitError(f"git ended while {self._git_dir.name} was read: {error}") from error
+            raise GitError(f"git exited while it read {self._git_dir.name}: {error}") from error
         except ValueError as error:
             if "missing" in str(error):
-                raise MissingObjectError(f"object {name} is absent from {self._git_dir.name}") from error
-            raise GitError(f"git ended while {self._git_dir.name} was read; it may be damaged") from error
+                raise MissingObjectError(f"object {name} is missing in {self._git_dir.name}") from error
+            raise GitError(f"git exited while it read {self._git_dir.name}; the repository may be damaged") from error
         if most is not None and size > most:
             while stream.read(_PIECE):
                 pass
             raise LargeObjectError(name, size, most)
         content: bytes = stream.read()
         if found != kind.encode():
-            raise MissingObjectError(f"object {name} of {self._git_dir.name} is no {kind}")
+            raise MissingObjectError(f"object {name} of {self._git_dir.name} is not a {kind}")
         if len(content) != size:
-            raise GitError(f"git ended while {self._git_dir.name} was read; it may be damaged")
+            raise GitError(f"git exited while it read {self._git_dir.name}; the repository may be damaged")
         return content
 
     def close(self) -> None:
@@ -315,7 +319,7 @@ def run_with_progress(
     progress: Progress | None,
     settings: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a transfer, and hand each line of its progress on."""
+    """Run a transfer, and pass each line of its progress to ``progress``."""
     messages: list[str] = []
     rest = b""
     how = {"settings": settings, "environment": environment, "with_stdout": False}
@@ -323,7 +327,7 @@ def run_with_progress(
         while chunk := process.stderr.read1(65536):
             *lines, rest = _PROGRESS_LINE.split(rest + chunk)
             for line in lines:
-                text = redacted(line.decode("utf-8", "replace").strip())
+                text = redact(line.decode("utf-8", "replace").strip())
                 if text and progress:
                     progress(text)
                 if text and "%" not in text:

@@ -1,4 +1,4 @@
-"""The refs of a git directory, read and written as files, so that looking a name up needs no process."""
+"""Read and write the refs of a git directory as files, so that a lookup starts no process."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from sentinel.sources.home import small_text, write_atomically
 
 _SHA = re.compile(r"[0-9a-f]{40}")
 _PACKED = re.compile(r"([0-9a-f]{40}) (refs/\S+)")
-#: What git-check-ref-format forbids: a name from elsewhere must not lead out of the directory or confuse git.
+#: Names that git-check-ref-format forbids: a foreign ref must not lead out of the directory or confuse git.
 _BAD_NAME = re.compile(r"\.\.|//|@\{|[\x00-\x20\x7f~^:?*\[\\]|/\.|^\.|\.$|/$|\.lock(/|$)|[\ud800-\udfff]")
-#: Refs that are about one work tree, or that would change what other names mean.
-_NOT_TAKEN = ("refs/replace/", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/stash")
+#: Refs that belong to one work tree, or that change the meaning of other names.
+_EXCLUDED = ("refs/replace/", "refs/bisect/", "refs/worktree/", "refs/rewritten/", "refs/stash")
 
 
 def is_sha(text: str) -> bool:
@@ -25,9 +25,9 @@ def is_sha(text: str) -> bool:
 
 
 def read_refs(git_dir: Path) -> dict[str, str]:
-    """Read every ref and the object it names; a loose ref wins over a packed one, as in git."""
+    """Return every ref with its object name. As in git, a loose ref takes precedence over a packed one."""
     if (git_dir / "reftable").is_dir():
-        raise SentinelError(f"{git_dir} keeps its refs as a reftable; run `git refs migrate --ref-format=files` there")
+        raise SentinelError(f"{git_dir} stores its refs as a reftable; run `git refs migrate --ref-format=files` there")
     refs = _packed(git_dir / "packed-refs")
     symbolic: dict[str, str] = {}
     for folder, _, files in os.walk(git_dir / "refs"):
@@ -41,9 +41,9 @@ def read_refs(git_dir: Path) -> dict[str, str]:
                 refs[name] = text
             elif text.startswith("ref: "):
                 symbolic[name] = text[5:].strip()
-    for name, aim in symbolic.items():
-        if aim in refs:
-            refs[name] = refs[aim]
+    for name, target in symbolic.items():
+        if target in refs:
+            refs[name] = refs[target]
     return {name: sha for name, sha in refs.items() if _usable(name)}
 
 
@@ -57,13 +57,13 @@ def _packed(path: Path) -> dict[str, str]:
     return dict(_read_packed(path, status.st_ino, status.st_mtime_ns, status.st_size))
 
 
-# A repository has a ref for each of its pull requests, and a run looks a hundred names up. Whoever changes the file
-# puts another in its place, git too.
+# Cached because a mirror has thousands of refs and a run looks up hundreds. Every writer, git included, replaces the
+# file.
 @lru_cache(maxsize=16)
 def _read_packed(path: Path, *_: int) -> Mapping[str, str]:
-    """:param _: what tells this file from the one that was there before."""
+    """:param _: inode, time and size, so that the cache misses when the file is replaced."""
     refs = {}
-    # At line feeds only, as git does: behind another end of a line a name could go on as a line of its own.
+    # Split at line feeds only, as git does: otherwise a name with another line separator could forge a line.
     for line in path.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
         match = _PACKED.fullmatch(line)
         if match and _usable(match.group(2)):
@@ -72,11 +72,11 @@ def _read_packed(path: Path, *_: int) -> Mapping[str, str]:
 
 
 def _usable(name: str) -> bool:
-    return not _BAD_NAME.search(name) and not name.startswith(_NOT_TAKEN)
+    return not _BAD_NAME.search(name) and not name.startswith(_EXCLUDED)
 
 
-def merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
-    """Both sets of refs; where they differ the newer holds, also where one's name is the other's folder."""
+def merge(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
+    """Return both sets of refs. The newer set wins, also if one ref's name is a folder of another's."""
     folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
     rest = {
         name: sha
@@ -87,19 +87,19 @@ def merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
 
 
 def write_refs(git_dir: Path, refs: dict[str, str]) -> None:
-    """Make these the refs of a directory of ours, in one step."""
+    """Replace all refs of a git directory of the store atomically."""
     lines = [f"{refs[name]} {name}\n" for name in sorted(refs, key=lambda name: name.encode("utf-8", "replace"))]
     write_atomically(git_dir / "packed-refs", "# pack-refs with: sorted \n" + "".join(lines))
 
 
 def head_branch(git_dir: Path) -> str | None:
-    """Give the branch that ``HEAD`` names."""
+    """Return the full name of the branch that ``HEAD`` points to, or None."""
     text = (small_text(git_dir / "HEAD") or "").strip()
     return text[5:].strip() if text.startswith("ref: refs/heads/") and not _BAD_NAME.search(text[5:].strip()) else None
 
 
 def read_shallow(git_dir: Path) -> set[str]:
-    """Give the commits whose parents the directory does not have."""
+    """Return the commits whose parents were not fetched."""
     path = git_dir / "shallow"
     try:
         return {line for line in path.read_text(encoding="ascii").split() if is_sha(line)} if path.is_file() else set()

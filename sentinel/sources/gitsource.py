@@ -1,4 +1,4 @@
-"""``git:…``: the package roots of a commit, out of a mirror."""
+"""Open ``git:`` refs: the package roots of a commit, read from a mirror."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sentinel.sources.gitrefs import is_sha
 from sentinel.sources.home import Progress
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.sources.trees import Entry, is_source, too_large
-from sentinel.sources.urls import redacted
+from sentinel.sources.urls import redact
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
@@ -22,14 +22,14 @@ from sentinel.targets.refs import Ref
 def open_git(
     target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
 ) -> Checkout:
-    """Give the checkout of a commit. One that was made before costs no git process where the ref is a full sha."""
+    """Return the checkout of a commit. A stored checkout of a full sha costs no git process."""
     home = store.home
     if is_sha(ref.name):
-        checkout = checkouts.cached(home, target, ref, _key(target, ref.name))
+        checkout = checkouts.find(home, target, ref, _key(target, ref.name))
         if checkout is not None:
             return checkout
     commit = ref.name if ref.clone else store.resolve(target, ref.name, pull=pull, progress=progress)
-    checkout = checkouts.cached(home, target, ref, _key(target, commit))
+    checkout = checkouts.find(home, target, ref, _key(target, commit))
     if checkout is not None:
         return checkout
     if progress:
@@ -64,7 +64,7 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
     left_out = [LeftOut(path, None, "a submodule") for path in submodules]
     for entry in entries:
         if entry.size is None:
-            left_out.append(LeftOut(entry.path, None, "absent from the mirror"))
+            left_out.append(LeftOut(entry.path, None, "missing in the mirror"))
         elif (reason := too_large(entry.path, entry.size)) is not None:
             left_out.append(LeftOut(entry.path, entry.size, reason))
 
@@ -84,15 +84,14 @@ def _fetch_sizes(
 ) -> dict[str, int | None]:
     blobs = sorted({entry.blob for entry in absent})
     files = f"{absent[0].path}{f' and {len(absent) - 1} more' if len(absent) > 1 else ''}"
-    where = redacted(store.url(target.name))
+    where = redact(store.url(target.name))
     try:
         store.fetch_blobs(target.name, blobs, progress)
     except SentinelError as error:
         raise Unavailable(
-            f"{target.name}: {ref} needs {files}, which the mirror was made without, and fetching it from {where} "
-            f"failed: {error}"
+            f"{target.name}: {ref} needs {files}, which the mirror lacks, and fetching from {where} failed: {error}"
         ) from error
     sizes = git_objects.sizes(store.path(target.name), blobs)
     if None in sizes.values():
-        raise Unavailable(f"{target.name}: {ref} needs {files}, which neither the mirror nor {where} has")
+        raise Unavailable(f"{target.name}: {ref} needs {files}, which is missing in the mirror and at {where}")
     return sizes

@@ -1,4 +1,4 @@
-"""The trees of a mirror, read through one git process that stays: thousands of commits are looked into in seconds."""
+"""Read the trees of a mirror through one running git process: seconds for thousands of commits."""
 
 from __future__ import annotations
 
@@ -9,50 +9,53 @@ from functools import lru_cache
 from pathlib import Path
 
 from sentinel.sources.gitbinary import MissingObjectError, Objects
-from sentinel.sources.trees import FILE, LINK, SOURCE_LIMIT, SUBMODULE, ignored
+from sentinel.sources.trees import FILE, LINK, SOURCE_LIMIT, SUBMODULE, is_ignored
 
-#: As :class:`~sentinel.sources.trees.Entry` has it: whether a file is executable means nothing to an import.
+#: Modes as in :class:`~sentinel.sources.trees.Entry`: the executable bit is irrelevant to an import.
 TREE = "040000"
 _MODES = {b"40000": TREE, b"120000": LINK}
 
-#: What a folder holds: name -> (mode, object name).
+#: The entries of a folder: name -> (mode, object name).
 Folder = Mapping[str, tuple[str, str]]
 
-#: Folders that are remembered, a few kB each. Commits near each other share nearly all of theirs.
-_REMEMBERED = 8192
+#: Number of cached folders, a few kB each. Neighbouring commits share nearly all of theirs.
+_CACHED = 8192
 
 
 class GitTrees:
-    """Reads trees and blobs of one mirror; close it at the end. Safe to use from several threads."""
+    """Reads the trees and blobs of one mirror. Thread-safe; call :meth:`close` at the end."""
 
     def __init__(self, mirror: Path) -> None:
         self._mirror = mirror
         self._lock = threading.Lock()
         self._objects = Objects(mirror)
-        self.folder = lru_cache(maxsize=_REMEMBERED)(self._folder)
+        self.folder = lru_cache(maxsize=_CACHED)(self._folder)
 
     def close(self) -> None:
         with self._lock:
             self._objects.close()
 
     def _folder(self, tree: str) -> Folder:
-        """Give what a tree object holds, files that tools leave behind not counted.
+        """Return the entries of a tree object, without files that tools leave behind.
 
-        :raises MissingObjectError: where the mirror does not have it.
+        :raises MissingObjectError: if the mirror lacks the tree.
         """
         with self._lock:
             try:
-                return dict(_parsed(self._objects.read(tree, "tree", SOURCE_LIMIT)))
+                return dict(_parse(self._objects.read(tree, "tree", SOURCE_LIMIT)))
             except ValueError as error:
-                raise MissingObjectError(f"object {tree} in {self._mirror.name} is no tree") from error
+                raise MissingObjectError(f"object {tree} in {self._mirror.name} is not a tree") from error
 
     def blob(self, name: str) -> bytes:
-        """Give the content of a file."""
+        """Return the content of a file.
+
+        :raises MissingObjectError: if the mirror lacks it, or it is too large.
+        """
         with self._lock:
             return self._objects.read(name, most=SOURCE_LIMIT)
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        """Give mode and object name of what lies at a path below a tree, or None."""
+        """Return mode and object name of the entry at a path below a tree, or None."""
         mode, name = TREE, tree
         for part in path.split("/") if path else ():
             entry = self.folder(name).get(part) if mode == TREE else None
@@ -62,18 +65,16 @@ class GitTrees:
         return mode, name
 
 
-def _mode(digits: bytes) -> str:
-    """Give as git reads it: what is no file, link or folder is another repository's commit."""
-    return _MODES.get(digits) or (FILE if stat.S_IFMT(int(digits, 8) & 0o177777) == stat.S_IFREG else SUBMODULE)
-
-
-def _parsed(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Give the entries of a tree object: ``<mode> <name>\\0<20 bytes>`` each."""
+def _parse(content: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
+    r"""Yield the entries of a tree object; each is ``<mode> <name>\0<20 bytes>``."""
     at = 0
     while at < len(content):
         space = content.index(b" ", at)
         end = content.index(b"\0", space)
         name = content[space + 1 : end].decode("utf-8", "surrogateescape")
-        if not ignored(name):
-            yield name, (_mode(content[at:space]), content[end + 1 : end + 21].hex())
+        if not is_ignored(name):
+            digits = content[at:space]
+            is_file = stat.S_IFMT(int(digits, 8) & 0o177777) == stat.S_IFREG
+            mode = _MODES.get(digits) or (FILE if is_file else SUBMODULE)  # as git does
+            yield name, (mode, content[end + 1 : end + 21].hex())
         at = end + 21

@@ -1,7 +1,7 @@
-"""``SENTINEL_HOME``: the one folder where mirrors, checkouts and wheels are kept. And small files, whole or not at all.
+"""Manage ``SENTINEL_HOME``, the folder of mirrors, checkouts and wheels, and write small files atomically.
 
-A writer holds a lock on its temporary file as long as it lives. So whoever writes into the same folder next knows
-without a clock which temporary files belong to writers that were killed, and takes them away.
+A writer locks its temporary file until it ends. The next writer into the same folder therefore recognises the temporary
+files of killed writers without comparing times, and removes them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from sentinel.sources.locks import hold, lock
 _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
-def replace_file(file: Path, text: str) -> None:
-    """Write a file in the place of what is there; an error or an interruption leaves what is there."""
+def write_atomically(file: Path, text: str) -> None:
+    """Write a file, and its folder if needed. A reader sees the old or the new content, also after an interruption."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.parent)
-    temporary, handle = _own(file)
+    temporary, handle = _create_temporary(file)
     try:
-        # Closed only when it has its name: the lock goes with it.
+        # Close after renaming: closing releases the lock.
         with open(handle, "w", encoding="utf-8", newline="\n") as stream:
             stream.write(text)
             stream.flush()
@@ -42,10 +43,10 @@ def replace_file(file: Path, text: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed."""
+    """Remove the temporary files of killed writers."""
     with suppress(OSError), os.scandir(folder) as items:
         for name in [item.name for item in items if _TEMPORARY.fullmatch(item.name)]:
-            with suppress(OSError):  # its writer is alive, or was faster; or the folder cannot be written
+            with suppress(OSError):  # its writer is alive, or another process removed it, or the folder is read-only
                 handle = hold(folder / name, wait=False)
                 try:
                     (folder / name).unlink()
@@ -53,23 +54,23 @@ def remove_leftovers(folder: Path) -> None:
                     os.close(handle)
 
 
-def _own(file: Path) -> tuple[Path, int]:
-    """Make a temporary file beside a file, and lock its descriptor."""
+def _create_temporary(file: Path) -> tuple[Path, int]:
+    """Create a temporary file in the folder of ``file`` and lock its descriptor."""
     while True:
-        # A name of its own for each writer: two runs may write one file at once.
+        # Each writer needs its own name: two runs may write the same file at once.
         temporary = file.with_name(f".{file.stem[:40]}-{secrets.token_hex(6)}.tmp")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        with suppress(OSError):  # a file system without locks, where nobody takes it for a leftover either
+        with suppress(OSError):  # some file systems have no locks
             lock(handle)
         if os.fstat(handle).st_nlink:
             return temporary, handle
-        os.close(handle)  # before it was locked, somebody took it for a leftover
+        os.close(handle)  # another run removed it before it was locked
 
 
-#: Called with one short line each time there is something to tell.
+#: Called with one short line of text at each slow step.
 Progress = Callable[[str], None]
 
-#: What a user can do about a disk that is full.
+#: Advice for a full disk.
 MORE_ROOM = "free some (`sentinel cache prune` removes old checkouts), or set SENTINEL_HOME to a folder on another disk"
 
 _SMALL = 1 << 16
@@ -78,17 +79,17 @@ _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 @dataclass(frozen=True)
 class Home:
-    """:ivar path: the folder itself; nothing is made before something is written."""
+    """:ivar path: the folder; nothing is created before the first write."""
 
     path: Path
 
     def __post_init__(self) -> None:
-        # git and pip run in other folders.
+        # Absolute, because git and pip run in other folders.
         object.__setattr__(self, "path", self.path.absolute())
 
     @classmethod
     def default(cls) -> Home:
-        """Choose ``$SENTINEL_HOME``, else ``rl-sentinel`` in the platform's user cache folder."""
+        """Return ``$SENTINEL_HOME`` if it is set, otherwise ``rl-sentinel`` in the platform's user cache folder."""
         path = os.environ.get("SENTINEL_HOME")
         return cls(Path(path).expanduser() if path else _user_cache() / "rl-sentinel")
 
@@ -112,12 +113,15 @@ def _user_cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches"
     path = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification says that a relative path there is to be ignored.
+    # The XDG specification requires that a relative path is ignored.
     return Path(path) if os.path.isabs(path) else Path.home() / ".cache"
 
 
 def safe_name(name: str) -> str:
-    """Prove that a target's or distribution's name stays in the folder that it is to stand in."""
+    """Return the name of a target or distribution if it is safe as a file name.
+
+    :raises SentinelError: if it could lead out of its folder.
+    """
     if not _SAFE_NAME.fullmatch(name):
         raise SentinelError(f"not a usable name: {name!r}; use letters, digits and . _ - only")
     return name
@@ -125,7 +129,7 @@ def safe_name(name: str) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the errors of a disk that is full, bad or cannot be written into sentences."""
+    """Turn disk errors (full, damaged, not writable) into a :class:`SentinelError` that contains the remedy."""
     try:
         yield
     except OSError as error:
@@ -133,22 +137,16 @@ def writing(path: Path) -> Iterator[None]:
             raise SentinelError(f"no space left on the disk that holds {path}; {MORE_ROOM}") from error
         if error.errno == errno.EIO:
             raise SentinelError(
-                f"cannot write to {path}, or read what is there: {error.strerror}; look after that disk, or set "
-                "SENTINEL_HOME to a folder on another one"
+                f"cannot read or write {path}: {error.strerror}; check that disk, or set SENTINEL_HOME to a "
+                "folder on another disk"
             ) from error
         raise SentinelError(
-            f"cannot write to {path}: {error.strerror or error}; set SENTINEL_HOME to a folder that you can write"
+            f"cannot write to {path}: {error.strerror or error}; set SENTINEL_HOME to a writable folder"
         ) from error
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, text)
-
-
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Give the object in a file, or None where there is no such file or it is not what we write."""
+    """Return the JSON object in a file; None if the file is missing or does not contain an object."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -157,8 +155,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """Read a small file of a folder that nobody vouches for; None where it is no regular file: a pipe would be waited
-    on for ever, a device never end."""
+    """Return the first 64 KiB of a regular file, otherwise None: reading an untrusted pipe could block for ever."""
     try:
         if not path.is_file():
             return None
@@ -169,18 +166,18 @@ def small_text(path: Path) -> str | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder, read-only ones inside it too; of a link the link. Nothing happens where it is not there."""
+    """Remove a folder with its read-only folders, or a symbolic link itself. A missing path is not an error."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
         return
     for folder, _, _ in os.walk(path):
-        with suppress(FileNotFoundError):  # somebody else removes it too
+        with suppress(FileNotFoundError):  # another process removes it too
             os.chmod(folder, stat.S_IRWXU)
     shutil.rmtree(path, ignore_errors=True)
 
 
 def size_of(path: Path) -> int:
-    """Give the bytes of all files under a folder (or of one file)."""
+    """Return the size in bytes of a file, or of all files under a folder."""
     if not path.is_dir():
         return path.lstat().st_size
     return sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, files in os.walk(path) for name in files)

@@ -1,8 +1,9 @@
-"""File locks that end with the process that holds them: a killed run blocks nobody. And who uses which checkout.
+"""Lock files for the lifetime of a process, so that a killed run blocks no other, and record which process uses which
+checkout.
 
-Each process has one file in ``checkouts/.users``: a line for each folder that it uses, locked as long as it lives. A
-file whose lock is free belongs to nobody any more. ``checkouts/.lock`` is held shared while a folder is taken into
-use, and alone while folders are pruned or replaced.
+Each process has one file in ``checkouts/.users`` with one line per folder that it uses, locked while the process lives.
+If that lock is free, the process has ended. ``checkouts/.lock`` is held shared while a folder is marked as used, and
+exclusively while folders are pruned or replaced.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
 
 
 def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
-    """Lock a file (made if need be) and give its descriptor; BlockingIOError where another has it and ``wait`` is
-    false."""
+    """Lock a file, which is created if needed, and return its descriptor.
+
+    :raises BlockingIOError: if another process holds the lock and ``wait`` is false.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Through a link that somebody has put there it would make a file elsewhere.
+    # O_NOFOLLOW: a symbolic link would create a file elsewhere.
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         lock(handle, shared, wait)
@@ -35,7 +38,7 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock for the length of a block."""
+    """Hold a lock during a block."""
     handle = hold(path)
     try:
         yield
@@ -43,13 +46,26 @@ def locked(path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def free_locks(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the lock files whose process has ended. Each is held until the next is requested."""
+    for file in folder.glob(pattern):
+        try:
+            handle = hold(file, wait=False)
+        except BlockingIOError:
+            continue
+        try:
+            yield file
+        finally:
+            os.close(handle)
+
+
 _guard = threading.Lock()
 _users: dict[tuple[int, Path], tuple[int, set[str]]] = {}
 
 
 @contextmanager
-def taking(checkouts: Path) -> Iterator[None]:
-    """No folder is pruned while this is held. On a disk that cannot be written nothing is pruned anyway."""
+def no_pruning(checkouts: Path) -> Iterator[None]:
+    """Prevent pruning during a block. A read-only store needs no lock: it cannot be pruned."""
     handle: int | None = None
     with suppress(OSError):
         handle = hold(checkouts / ".lock", shared=True)
@@ -60,8 +76,8 @@ def taking(checkouts: Path) -> Iterator[None]:
             os.close(handle)
 
 
-def take(checkouts: Path, folder: Path) -> None:
-    """Say that this process uses a folder from now on until it ends; to be called while :func:`taking`."""
+def mark_used(checkouts: Path, folder: Path) -> None:
+    """Mark a folder as used by this process until it ends. Call it inside :func:`no_pruning`."""
     name = folder.relative_to(checkouts).as_posix()
     key = (os.getpid(), checkouts)
     with _guard, suppress(OSError):
@@ -75,10 +91,10 @@ def take(checkouts: Path, folder: Path) -> None:
 
 
 def in_use(checkouts: Path, *, forget_dead: bool = False) -> set[str]:
-    """Give the folders (relative to ``checkouts``) that live processes use.
+    """Return the folders, relative to ``checkouts``, that live processes use.
 
-    :param forget_dead: remove the files of processes that ended; only while :func:`alone`, for a process that is
-        just taking a folder has its file before it has the lock on it.
+    :param forget_dead: remove the files of ended processes. Set it only inside :func:`exclusive`: a process has its
+        file before it holds the lock.
     """
     used: set[str] = set()
     for file in (checkouts / ".users").glob("*"):
@@ -94,7 +110,7 @@ def in_use(checkouts: Path, *, forget_dead: bool = False) -> set[str]:
 
 
 @contextmanager
-def alone(checkouts: Path) -> Iterator[None]:
-    """Nobody takes a folder into use while this is held."""
+def exclusive(checkouts: Path) -> Iterator[None]:
+    """Prevent other processes from marking folders as used during a block."""
     with locked(checkouts / ".lock"):
         yield

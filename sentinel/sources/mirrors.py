@@ -1,9 +1,8 @@
-"""The mirror store: one bare git directory per target, made whole or not at all, with its record."""
+"""Manage the mirrors: one bare git directory per target with a record, made completely or not at all."""
 
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,24 +16,24 @@ from sentinel.sources import git_objects, gitrefs, transfers
 from sentinel.sources.adding import copy_objects, open_directory, open_tar
 from sentinel.sources.gitbinary import GitError
 from sentinel.sources.home import Home, Progress, read_json, remove_tree, safe_name, size_of, write_atomically, writing
-from sentinel.sources.locks import hold, locked
+from sentinel.sources.locks import free_locks, locked
 from sentinel.sources.resolving import resolve
-from sentinel.sources.urls import base_name, checked_url, is_url, local_path, redacted
+from sentinel.sources.urls import base_name, check_url, is_url, local_path, redact
 from sentinel.targets import Target
 
-#: Written last: a mirror without it was cut off half-way.
+#: Written last: a mirror without this file is unfinished.
 RECORD = "sentinel.json"
-#: The objects that were left out, one name a line.
+#: Lists the missing objects, one name per line.
 ABSENT = "absent"
 _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = true\n"
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """:ivar url: where more of it is fetched from when somebody asks for that.
-    :ivar origins: what it was made of, one line each.
-    :ivar whole: False for what a run that was cut off left behind; ``mirror add`` makes it anew.
-    :ivar absent: how many objects were left out when it was made.
+    """:ivar url: the remote from which more is fetched on request.
+    :ivar origins: the sources from which it was made, one line each.
+    :ivar whole: False if a run was interrupted while it made the mirror; ``mirror add`` makes it again.
+    :ivar absent: how many objects were missing when it was made.
     """
 
     target: str
@@ -54,12 +53,12 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a mirror was finished: its record is there, and is one. A machine that goes down may leave it empty."""
+    """Return True if a mirror was finished, i.e. has a valid record. A power failure can leave an empty one."""
     return _read_record(path) is not None
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
-    """Return a mirror's record; None if there is none, or it is damaged."""
+    """Return a mirror's record; None if it is missing or damaged."""
     record = read_json(path / RECORD) or {}
     kinds = {"url": str, "origins": list, "absent": int, "updated": str}
     sound = "updated" in record and all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
@@ -67,14 +66,14 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def describe(target: str, path: Path) -> Mirror:
-    """Say what ``mirror list`` shows of a mirror, whole or not."""
+    """Return the facts that ``mirror list`` shows about a mirror, finished or not."""
     record = _read_record(path)
     if record is None:
         return Mirror(target, path, size=size_of(path), whole=False)
     return Mirror(
         target,
         path,
-        url=redacted(str(record.get("url", ""))),
+        url=redact(str(record.get("url", ""))),
         origins=tuple(map(str, record.get("origins", ()))),
         refs=len(gitrefs.read_refs(path)),
         absent=int(record.get("absent", 0)),
@@ -84,7 +83,7 @@ def describe(target: str, path: Path) -> Mirror:
 
 
 def make_blank(path: Path) -> None:
-    """Make an empty bare git directory, whose configuration names no remote and never will."""
+    """Create an empty bare git directory whose configuration names no remote."""
     for folder in ("objects/pack", "objects/info", "refs/heads"):
         (path / folder).mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/main\n")
@@ -92,8 +91,7 @@ def make_blank(path: Path) -> None:
 
 
 def remove_half_packs(path: Path) -> None:
-    """Remove what a transfer or a copy that was cut off has left among a mirror's objects: packs without the index,
-    which comes last, and git's own ``.keep`` locks of a fetch."""
+    """Remove packs without index, which interrupted transfers leave, and git's ``.keep`` files."""
     packs = path / "objects" / "pack"
     for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
         if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
@@ -108,20 +106,23 @@ class MirrorStore:
         self._unreachable: dict[tuple[str, str], str] = {}
 
     def list(self) -> list[Mirror]:
-        """Give every mirror, those that were cut off half-way too."""
+        """Return every mirror, including unfinished ones."""
         paths = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
         return [describe(path.name.removesuffix(".git"), path) for path in paths]
 
     def get(self, target: str) -> Mirror | None:
-        """Give the whole mirror of a target, or None."""
+        """Return the finished mirror of a target, or None."""
         path = self.home.mirror(target)
         return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
-        """Give the git directory of a target's mirror, where there is one that can be used."""
+        """Return the git directory of a target's mirror.
+
+        :raises Unavailable: if it has no finished mirror.
+        """
         path = self.home.mirror(target)
         if not is_whole(path):
-            half = " (what is there was cut off half-way)" if path.exists() else ""
+            half = " (an unfinished one exists)" if path.exists() else ""
             raise Unavailable(f"no mirror of {target}{half}; run `sentinel mirror add {target}`")
         return path
 
@@ -129,21 +130,21 @@ class MirrorStore:
         return str((_read_record(self.home.mirror(target)) or {}).get("url", ""))
 
     def add(self, target: Target, origin: str | None = None, *, progress: Progress | None = None) -> Mirror:
-        """Make a target's mirror, or put what another origin has into the one that is there.
+        """Make a target's mirror, or add the objects and refs of another origin to it.
 
-        :param origin: a git directory, a clone, a tar of either, or a URL; None: the target's own repository.
+        :param origin: a git directory, a clone, a tar of either, or a URL; None for the target's own repository.
         """
-        upstream = checked_url(origin if origin and is_url(origin) else target.repository)
+        upstream = check_url(origin if origin and is_url(origin) else target.repository)
         if origin is not None and origin.startswith("-"):
-            raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-', as an option does")
+            raise SentinelError(f"not a directory, tar or URL: {origin!r} begins with '-' like an option")
         with writing(self.home.path), self._locked(target.name):
             self._sweep(target.name)
             scratch = Path(tempfile.mkdtemp(prefix=f".part-{target.name}-", dir=self.home.mirrors))
             try:
                 part = scratch / "mirror.git"
                 if origin is None or is_url(origin):
-                    head = self._from_url(target.name, part, checked_url(origin or upstream), progress)
-                    described = redacted(origin or upstream)
+                    head = self._from_url(target.name, part, check_url(origin or upstream), progress)
+                    described = redact(origin or upstream)
                 else:
                     head = self._from_files(part, local_path(origin), scratch, progress)
                     described = str(local_path(origin))
@@ -153,21 +154,21 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def remove(self, target: str) -> Mirror:
-        """Remove a target's mirror, a half one too, and say what it was."""
+        """Remove a target's mirror, finished or not, and return its description."""
         path = self.home.mirror(target)
         if not path.exists():
             raise SentinelError(
-                f"no mirror of {target} in {self.home.mirrors}; `sentinel mirror list` shows those there"
+                f"no mirror of {target} in {self.home.mirrors}; `sentinel mirror list` lists the mirrors"
             )
         with writing(self.home.path), self._locked(target):
             mirror = describe(target, path)
             scratch = Path(tempfile.mkdtemp(prefix=f".part-{target}-", dir=self.home.mirrors))
-            path.rename(scratch / "mirror.git")  # whole or not at all
+            path.rename(scratch / "mirror.git")  # atomic: no reader sees a half-removed mirror
             remove_tree(scratch)
         return mirror
 
     def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
-        """Fetch what is new: branches, tags, and the pull requests that the mirror already has."""
+        """Fetch new branches and tags, and the new heads of pull requests that the mirror already has."""
         try:
             path = self.path(target.name)
         except Unavailable as error:
@@ -183,17 +184,17 @@ class MirrorStore:
                     for name, sha in theirs.items()
                     if name.startswith("refs/pull/") and ours.get(name, sha) != sha
                 ]
-                came = transfers.fetch(path, url, [*transfers.BRANCHES_AND_TAGS, *pulls], progress)
+                fetched = transfers.fetch(path, url, [*transfers.BRANCHES_AND_TAGS, *pulls], progress)
             except GitError as error:
-                where = f"the mirror of {target.name} from {redacted(url)}"
-                hint = f"`sentinel mirror add {target.name} --from COPY` takes what a newer copy of it has"
+                where = f"the mirror of {target.name} from {redact(url)}"
+                hint = f"`sentinel mirror add {target.name} --from COPY` adds the commits of a newer copy"
                 raise SentinelError(f"cannot update {where}: {error}; {hint}") from error
-            self._adopt(path, came)
+            self._adopt(path, fetched)
         self._unreachable.clear()
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch some refs that a resolve needs. A failure is remembered: a second try in one run costs nothing."""
+        """Fetch the refs that a name needs. A failure is remembered, so that a run tries once."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):
@@ -203,12 +204,12 @@ class MirrorStore:
             with writing(self.home.path), self._locked(target):
                 self._adopt(path, transfers.fetch(path, url, refspecs, progress))
         except GitError as error:
-            everywhere = "resolve host" in str(error) or "connect" in str(error).lower()
-            self._unreachable[(target, "") if everywhere else key] = str(error)
+            offline = "resolve host" in str(error) or "connect" in str(error).lower()
+            self._unreachable[(target, "") if offline else key] = str(error)
             raise
 
     def fetch_blobs(self, target: str, blobs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch files that were left out of the mirror, by their object names."""
+        """Fetch missing files by their object names."""
         path, url = self.path(target), self.url(target)
         if (target, "") in self._unreachable:
             raise GitError(self._unreachable[target, ""])
@@ -216,36 +217,29 @@ class MirrorStore:
             transfers.fetch_objects(path, url, blobs, progress)
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
-        """Give the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
+        """Return the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
 
         def fetch(refspec: str) -> str | None:
             try:
                 self.fetch(target.name, [refspec], progress)
             except SentinelError as error:
-                what = refspec.split(":")[0].lstrip("+")
-                return f"{what} could not be fetched from {redacted(self.url(target.name))}: {error}"
+                name = refspec.split(":")[0].lstrip("+")
+                return f"{name} could not be fetched from {redact(self.url(target.name))}: {error}"
             return None
 
         return resolve(self.path(target.name), target.name, name, pull, fetch)
 
     def sweep(self) -> None:
-        """Remove what runs that were cut off left behind, of every target that nobody is at work on."""
+        """Remove what interrupted runs left behind, for each target whose lock is free."""
         with writing(self.home.path):
-            for lock in self.home.mirrors.glob(".*.lock"):
-                try:
-                    handle = hold(lock, wait=False)
-                except BlockingIOError:
-                    continue
-                try:
-                    self._sweep(lock.name[1:].removesuffix(".lock"))
-                finally:
-                    os.close(handle)
+            for lock in free_locks(self.home.mirrors, ".*.lock"):
+                self._sweep(lock.name[1:].removesuffix(".lock"))
 
     def _locked(self, target: str) -> AbstractContextManager[None]:
         return locked(self.home.mirrors / f".{safe_name(target)}.lock")
 
     def _sweep(self, target: str) -> None:
-        """Remove what runs that were cut off left behind; the caller holds the lock, so nobody is at work on it."""
+        """Remove what interrupted runs left behind; the caller holds the lock."""
         for pattern in (f".part-{target}-*", f".fetch-{target}.git-*", f".fetch-mirror.git-{target}-*"):
             for leftover in self.home.mirrors.glob(pattern):
                 remove_tree(leftover)
@@ -258,20 +252,20 @@ class MirrorStore:
         make_blank(part)
         try:
             _, head = transfers.remote_refs(part, url)
-            came = transfers.fetch(part, url, transfers.BRANCHES_AND_TAGS, progress)
+            fetched = transfers.fetch(part, url, transfers.BRANCHES_AND_TAGS, progress)
         except GitError as error:
             raise SentinelError(
-                f"cannot mirror {redacted(url)}: {error}; a clone that you have is copied without the network: "
+                f"cannot mirror {redact(url)}: {error}; to copy a local clone instead, run "
                 f"`sentinel mirror add {base_name(target)} --from DIR|TAR`"
             ) from error
-        if not came:
-            raise SentinelError(f"cannot mirror {redacted(url)}: it has neither a branch nor a tag")
-        gitrefs.write_refs(part, came)
+        if not fetched:
+            raise SentinelError(f"cannot mirror {redact(url)}: it has no branches or tags")
+        gitrefs.write_refs(part, fetched)
         return head
 
     def _from_files(self, part: Path, path: Path, scratch: Path, progress: Progress | None) -> str | None:
         if not path.exists():
-            raise SentinelError(f"{path}: there is no such file or directory")
+            raise SentinelError(f"{path}: no such file or directory")
         if path.is_dir():
             git_dir, objects = open_directory(path)
         else:
@@ -286,7 +280,7 @@ class MirrorStore:
         gitrefs.write_shallow(part, gitrefs.read_shallow(git_dir))
         refs = git_objects.whole_refs(part, gitrefs.read_refs(git_dir))
         if not refs:
-            raise SentinelError(f"{path} has no ref whose commit is in it; it is empty or was cut off half-way")
+            raise SentinelError(f"{path} has no ref whose commit exists; it is empty or incomplete")
         gitrefs.write_refs(part, refs)
         return gitrefs.head_branch(git_dir)
 
@@ -294,13 +288,13 @@ class MirrorStore:
         self, target: Target, part: Path, head: str | None, url: str, described: str, progress: Progress | None
     ) -> None:
         if progress:
-            progress("checking that the history is whole")
+            progress("checking that the history is complete")
         try:
             absent = git_objects.absent_objects(part)
-            is_the_target = git_objects.was_ever(part, [root.path for root in target.roots])
+            has_roots = git_objects.ever_had(part, [root.path for root in target.roots])
         except GitError as error:
-            raise SentinelError(f"{described} is not whole ({error}); fetch or copy it again") from error
-        if not is_the_target:
+            raise SentinelError(f"{described} is incomplete ({error}); fetch or copy it again") from error
+        if not has_roots:
             names = ", ".join(root.path for root in target.roots)
             raise SentinelError(
                 f"{described} is not {base_name(target.name)}: no commit has any of its packages ({names}); "
@@ -314,7 +308,7 @@ class MirrorStore:
             copy_objects((part / "objects",), path / "objects")
             both = gitrefs.read_shallow(path) | gitrefs.read_shallow(part)
             gitrefs.write_shallow(path, git_objects.still_shallow(path, both))
-            refs = gitrefs.merged(gitrefs.read_refs(path), gitrefs.read_refs(part))
+            refs = gitrefs.merge(gitrefs.read_refs(path), gitrefs.read_refs(part))
             gitrefs.write_refs(path, git_objects.whole_refs(path, refs))
             absent = git_objects.absent_objects(path)
         else:
@@ -327,6 +321,6 @@ class MirrorStore:
         if place == part:
             part.rename(path)
 
-    def _adopt(self, path: Path, came: dict[str, str]) -> None:
-        gitrefs.write_refs(path, gitrefs.merged(gitrefs.read_refs(path), came))
+    def _adopt(self, path: Path, fetched: dict[str, str]) -> None:
+        gitrefs.write_refs(path, gitrefs.merge(gitrefs.read_refs(path), fetched))
         write_record(path, _read_record(path) or {})

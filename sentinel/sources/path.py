@@ -1,4 +1,4 @@
-"""``path:…`` and ``installed``: files of this machine, copied into the store and never imported where they lie."""
+"""Open ``path:`` and ``installed`` refs: copy local files into the store. They are never imported in place."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sentinel.sources.trees import (
     LINK,
     Entry,
     blob_id,
-    checked_path,
-    ignored,
+    check_path,
+    is_ignored,
     streamed_blob_id,
     too_large,
     tree_hash,
@@ -28,10 +28,10 @@ from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 from sentinel.worker import interpreters
 
-#: Seconds in which git says on which commit a work tree stands.
+#: Seconds that git may take to read the commit of a work tree.
 _PATIENCE = 20.0
 
-#: Runs in the interpreter that is asked about: where each package lies, without importing it.
+#: Runs in the given interpreter: locates each package without importing it.
 _FIND = """
 import importlib.util, json, os, sys
 from importlib import metadata
@@ -54,12 +54,15 @@ print(json.dumps({"found": found, "version": version}))
 
 
 def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
-    """Give the checkout of a working tree, with whatever is uncommitted in it."""
+    """Return the checkout of a working tree, including uncommitted changes.
+
+    :raises Unavailable: if the folder has none of the package roots.
+    """
     top = Path(os.path.expanduser(ref.name)).absolute()
     if not top.is_dir():
         raise Unavailable(f"{target.name}: {top} is not a directory")
     places = {root.path: top / root.path for root in target.roots}
-    # None is, or lies behind, a link out of the directory.
+    # Exclude roots that are, or lie behind, a link out of the directory.
     inside = (name for name, path in places.items() if path.is_dir() and path.resolve().is_relative_to(top.resolve()))
     roots = {name: places[name] for name in inside}
     if not roots:
@@ -74,9 +77,12 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
 
 def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
-    """Give the checkout of the copy that an interpreter's environment has; None: this one's."""
+    """Return the checkout of the package that an interpreter's environment has.
+
+    :param python: the interpreter; None for the running one.
+    """
     try:
-        # Isolated: neither the current folder nor PYTHONPATH is what is installed.
+        # -I: the current folder and PYTHONPATH do not count as installed.
         names = (target.pypi or target.name, *target.packages)
         answer = interpreters.ask(python, "-I", "-c", _FIND, *names, packages=target.packages)
     except interpreters.InterpreterError as error:
@@ -94,10 +100,10 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
 
 
 class _Files:
-    """What lies under some folders, read once, so that what is hashed is what is written."""
+    """The files under some folders, read once, so that the hashed content is the written content."""
 
     def __init__(self, roots: dict[str, Path], follow: bool = False) -> None:
-        """:param follow: read through links, as an installer that links into its own cache needs."""
+        """:param follow: follow links; installers such as uv link into their own cache."""
         self.entries: list[Entry] = []
         self.left_out: list[LeftOut] = []
         self._content: dict[str, bytes] = {}
@@ -135,18 +141,20 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
         items = sorted(entries, key=lambda item: item.name)
     for item in items:
         path = f"{name}/{item.name}"
-        if ignored(path):
+        if is_ignored(path):
             continue
         if item.is_dir(follow_symlinks=False):
-            if not (Path(item.path) / ".git").exists():  # A submodule is no part of its parent's commit.
+            if not (Path(item.path) / ".git").exists():  # a submodule is not part of its parent's commit
                 yield from _walk(Path(item.path), path, follow)
         elif not follow or item.is_file():
-            yield checked_path(path), Path(item.path)
+            yield check_path(path), Path(item.path)
 
 
 def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
-    """Give the commit that a work tree stands on, and the tree hash of the package roots in it: dirty means exactly
-    that these files are not that commit's."""
+    """Return the commit of a work tree, and the tree hash of its package roots; (None, None) if git cannot read it.
+
+    A work tree is dirty if its files do not have this hash.
+    """
     for above in (top, *top.parents):
         if (above / ".git").exists():
             break

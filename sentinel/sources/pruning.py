@@ -1,4 +1,4 @@
-"""What ``sentinel cache list`` and ``sentinel cache prune`` do. Mirrors are not theirs: somebody asked for those."""
+"""List and remove stored checkouts and wheels for ``sentinel cache``. Mirrors are never removed here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from sentinel.sources.home import Home, read_json, remove_tree, size_of, writing
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """:ivar kind: ``checkout``, ``wheel``, or ``leftover``: what a run that was cut off left behind.
-    :ivar in_use: whether a run that is alive uses it; such a one is never pruned.
+    """:ivar kind: ``checkout``, ``wheel``, or ``leftover`` of an interrupted run.
+    :ivar last_used: seconds since the epoch.
+    :ivar in_use: True if a live run uses it; it is then never pruned.
     """
 
     kind: Literal["checkout", "wheel", "leftover"]
@@ -30,28 +31,30 @@ class CacheEntry:
 
 
 def entries(home: Home) -> list[CacheEntry]:
-    """List the cache, the longest unused first."""
+    """Return the entries of the cache, the longest unused first."""
     used = locks.in_use(home.checkouts) if home.checkouts.is_dir() else set()
     return sorted(_entries(home, used), key=lambda entry: (entry.last_used, entry.name))
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove what was not used for so many seconds (None: everything that no live run uses), and every leftover; give
-    it."""
+    """Remove old entries and all leftovers, and return them.
+
+    :param older_than: remove entries that were not used for this many seconds; None: all that no live run uses.
+    """
     limit = None if older_than is None else (time.time() if now is None else now) - older_than
     removals: list[CacheEntry] = []
     if not home.path.is_dir():
         return removals
     paths: list[Path] = []
-    with writing(home.path), locks.alone(home.checkouts):
+    with writing(home.path), locks.exclusive(home.checkouts):
         locks.in_use(home.checkouts, forget_dead=True)
         for entry in entries(home):
             recent = limit is not None and entry.last_used > limit
             if entry.in_use or (recent and entry.kind != "leftover"):
                 continue
-            # Moved first, which is one step: nobody ever sees half a checkout.
+            # Rename first, which is atomic: no reader sees half a checkout.
             hidden = entry.path.with_name(f".gone-{os.urandom(4).hex()}")
-            with suppress(FileNotFoundError):  # another prune, or the download that it belongs to, was faster
+            with suppress(FileNotFoundError):  # another prune, or the download itself, was faster
                 entry.path.rename(hidden)
                 paths.append(hidden)
                 removals.append(entry)
@@ -77,19 +80,19 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
                 yield from _entry("leftover", path, path, busy=busy)
     for owner in _children(home.wheels):
         for path in _children(owner):
-            if path.suffix == ".whl":  # read whole when it is opened
+            if path.suffix == ".whl":  # it is read completely when it is opened
                 yield from _entry("wheel", path, path, busy_for=60)
-            else:  # a download's folder belongs to a live pip for minutes at most
+            else:  # a live pip uses the folder of a download for minutes at most
                 yield from _entry("leftover", path, path, busy_for=3600)
 
 
 def _entry(
     kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
-    """Describe a path; nothing where it has gone meanwhile.
+    """Yield the description of a path, or nothing if the path has been removed meanwhile.
 
-    :param busy_for: it is in use for so many seconds after it was touched. The difference counts, whichever sign it
-        has: a clock that was set back must not make a leftover live for years.
+    :param busy_for: it counts as used for so many seconds after its mtime. The absolute difference counts, as a clock
+        that was set back must not keep a leftover for years.
     """
     with suppress(FileNotFoundError):
         last_used = touched.stat().st_mtime
@@ -102,7 +105,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _forget(home: Home) -> None:
-    """Remove the notes on trees that are not there any more."""
+    """Remove the records of trees that no longer exist."""
     for note in home.checkouts.glob("*/refs/*.json"):
         tree = str((read_json(note) or {}).get("tree", ""))
         if not tree or not (note.parent.parent / tree).is_dir():

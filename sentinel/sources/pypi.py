@@ -1,4 +1,6 @@
-"""``pypi:…``: a release, downloaded by pip (so that the user's index settings hold), unpacked and never installed."""
+"""Open ``pypi:`` refs: download a release with pip (so that the user's index settings apply) and unpack it without
+installing it.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,23 @@ from sentinel.sources.trees import (
     MOST_BYTES,
     MOST_FILES,
     Entry,
-    checked_path,
-    ignored,
+    check_path,
+    is_ignored,
     streamed_blob_id,
     too_large,
 )
-from sentinel.sources.urls import redacted
+from sentinel.sources.urls import redact
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout, LeftOut
 from sentinel.targets.refs import Ref
 
-#: What is said of a file that is no zip archive, or one that was made to break readers of such.
+#: Errors for a file that is not a zip archive, or was made to break readers of zip archives.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, EOFError, LookupError, ValueError, OverflowError)
-#: Where a wheel may have what an installer puts beside its other packages (PEP 427).
+#: The folders of a wheel that an installer copies into site-packages (PEP 427).
 _IN_SITE_PACKAGES = re.compile(r"^[^/]+\.data/(purelib|platlib)/")
 
-#: The ways in which wheels are compressed. Of the others Python's reader cannot be told to stop.
-_WAYS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: The compression methods of wheels. Python's reader cannot limit the output of the others.
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _LONGEST_METADATA = 1 << 20
 _OPTIONS = (
     "--no-deps",
@@ -51,30 +53,32 @@ _OPTIONS = (
     "--disable-pip-version-check",
     "--progress-bar=off",
 )
-#: Seconds. pip gives up on a connection that says nothing, but not on one that says a byte now and then.
+#: Timeout in seconds. pip ends a silent connection, but not one that sends a byte now and then.
 _PATIENCE = 3600.0
-#: What pip said to a question, for this run: ten recipes on one release ask the index once.
+#: pip's answers in this run: ten recipes of one release query the index once.
 _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
-    """Give the checkout of a release. A version that was had before needs no network; ``latest`` always asks the
-    index."""
+    """Return the checkout of a release. A known version needs no network; ``latest`` always queries the index.
+
+    :raises Unavailable: if pip cannot download it, or its wheel is invalid.
+    """
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; use git:, path: or installed")
     key = checkouts.index_key(target, f"pypi-{safe_name(target.pypi)}-{re.sub('[^A-Za-z0-9._-]', '_', ref.name)}")
     if ref.name != "latest":
-        checkout = checkouts.cached(home, target, ref, key)
+        checkout = checkouts.find(home, target, ref, key)
         if checkout is not None:
             return checkout
     wheel = _wheel(target.pypi, ref.name, home, progress)
     try:
         release = _unpack(target, ref, home, wheel)
     except (*_DAMAGE, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # to seek before the beginning
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # seeking before the start of a damaged archive
             raise
         wheel.unlink(missing_ok=True)
-        raise Unavailable(f"{target.name}: {wheel.name} is not a whole wheel ({error}); run again") from error
+        raise Unavailable(f"{target.name}: {wheel.name} is not a complete wheel ({error}); run again") from error
     if ref.name != "latest":
         checkouts.remember(home, target, key, release.tree, {"version": release.version, "digest": release.digest})
     return release
@@ -84,7 +88,7 @@ def _wheel(distribution: str, version: str, home: Home, progress: Progress | Non
     folder = home.wheels / safe_name(distribution)
     for path in sorted(folder.glob("*.whl")) if version != "latest" else ():
         if path.name.split("-")[1] == version.lower():
-            with suppress(OSError):  # When it was last used; a cache that is shared read-only cannot say.
+            with suppress(OSError):  # `sentinel cache prune` goes by this time; the store may be read-only
                 os.utime(path)
             return path
     question = (distribution, version, home.path)
@@ -113,8 +117,8 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
             [sys.executable, "-m", "pip", "download", *_OPTIONS, "--dest", str(part), "--", requirement],
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            cwd=part,  # ``-m`` looks in the current folder first: nobody's pip.py may lie there.
-            env={**os.environ, "TMPDIR": str(part)},  # what a pip that is killed leaves goes with the folder
+            cwd=part,  # ``-m`` searches the current folder first, which must not contain a pip.py
+            env={**os.environ, "TMPDIR": str(part)},  # the files of a killed pip are removed with the folder
             text=True,
             errors="replace",
             check=False,
@@ -122,13 +126,13 @@ def _download(distribution: str, version: str, folder: Path) -> Path:
         )
         wheels = list(part.glob("*.whl"))
         if process.returncode or len(wheels) != 1:
-            raise Unavailable(f"pypi:{version} of {distribution} cannot be had: {_complaint(process.stderr)}")
+            raise Unavailable(f"pypi:{version} of {distribution} cannot be downloaded: {_complaint(process.stderr)}")
         place = folder / wheels[0].name
         os.replace(wheels[0], place)
         return place
     except subprocess.TimeoutExpired as error:
         raise Unavailable(
-            f"pypi:{version} of {distribution} cannot be had: pip did not end within {_PATIENCE:g} s"
+            f"pypi:{version} of {distribution} cannot be downloaded: pip did not finish within {_PATIENCE:g} s"
         ) from error
     finally:
         remove_tree(part)
@@ -139,39 +143,39 @@ def _complaint(output: str) -> str:
     if any("No module named pip" in line for line in lines):
         return f"this environment has no pip; run `{Path(sys.executable).name} -m ensurepip`"
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    if not errors or errors[-1] == "Exception:":  # a mistake of pip's own, whose traceback ends with what it is
+    if not errors or errors[-1] == "Exception:":  # an internal error of pip; the last line of its traceback names it
         errors = lines[-1:]
     reason = errors[-1] if errors else "pip gave no reason"
     if any("Retrying (" in line or "connection" in line.lower() for line in lines):
-        reason += " (the package index could not be reached)"
+        reason += " (the package index is unreachable)"
     elif any("(from versions: none)" in line for line in lines):
-        reason += " (the index has no release of it, or could not be reached)"
-    return redacted(reason)
+        reason += " (the index has no release of it, or is unreachable)"
+    return redact(reason)
 
 
 def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
-    # A wheel has each package at its top; the checkout has it where the repository has it.
+    # A wheel has the packages at its top; the checkout has them at their repository paths.
     places = {root.package: root.path for root in target.roots}
     entries: list[Entry] = []
     left_out: list[LeftOut] = []
     members: dict[str, zipfile.ZipInfo] = {}
     with zipfile.ZipFile(wheel) as archive:
         if sum(info.file_size for info in archive.infolist()) > MOST_BYTES:
-            raise Unavailable(f"{target.name}: {wheel.name} unpacks to more than {MOST_BYTES} bytes; it is not used")
+            raise Unavailable(f"{target.name}: {wheel.name} unpacks to more than {MOST_BYTES} bytes; it is rejected")
         if len(archive.infolist()) > MOST_FILES:
-            raise Unavailable(f"{target.name}: {wheel.name} holds more than {MOST_FILES} files; it is not used")
+            raise Unavailable(f"{target.name}: {wheel.name} contains more than {MOST_FILES} files; it is rejected")
         for info in archive.infolist():
-            if info.compress_type not in _WAYS:
-                raise Unavailable(f"{target.name}: {info.filename!r} in {wheel.name} is compressed in an unusual way")
-            checked_path(info.orig_filename.rstrip("/"))  # the whole of it: Python's reader cuts a name at a NUL
+            if info.compress_type not in _COMPRESSIONS:
+                raise Unavailable(f"{target.name}: {info.filename!r} in {wheel.name} uses an unknown compression")
+            check_path(info.orig_filename.rstrip("/"))  # the original name: Python's reader cuts a name at a NUL
             top, _, rest = _IN_SITE_PACKAGES.sub("", info.filename).partition("/")
             if info.is_dir() or top not in places or not rest:
                 continue
-            path = checked_path(f"{places[top]}/{rest}")
-            if ignored(path):
+            path = check_path(f"{places[top]}/{rest}")
+            if is_ignored(path):
                 continue
             if path in members:
-                raise Unavailable(f"{target.name}: {wheel.name} holds {info.filename!r} twice; it is not used")
+                raise Unavailable(f"{target.name}: {wheel.name} contains {info.filename!r} twice; it is rejected")
             if stat.S_ISLNK(info.external_attr >> 16):
                 left_out.append(LeftOut(path, None, "a symbolic link in a wheel"))
                 continue
@@ -190,7 +194,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """No more than the archive's directory says: ``read()`` makes room for two gigabytes where the data go on."""
+    """Read one byte beyond the declared size at most: for a forged wheel ``read()`` would allocate gigabytes."""
     with archive.open(info) as file:
         return file.read(info.file_size + 1)
 

@@ -1,4 +1,4 @@
-"""From a name (sha, short sha, tag, branch, ``pull/N/head``) to a commit."""
+"""Resolve a name (sha, short sha, tag, branch, ``pull/N/head``) to a commit."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from sentinel.errors import Unavailable
 from sentinel.sources import git_objects, gitrefs
 from sentinel.sources.gitbinary import GitError
 
-#: Fetches a refspec into the mirror; the clause that says why that failed, or None.
+#: Fetches a refspec into the mirror; returns a clause with the reason if that failed, otherwise None.
 Fetch = Callable[[str], str | None]
 
 _PULL = re.compile(r"(?:refs/)?pull/([1-9][0-9]*)(?:/head)?")
 _HEX = re.compile(r"[0-9a-f]{4,40}")
-#: Where a short name is looked for, in this order; ``{}`` is the name.
+#: Where a short name is searched, in this order; ``{}`` is the name.
 _PLACES = ("refs/heads/{}", "refs/remotes/origin/{}", "refs/tags/{}", "refs/remotes/{}", "refs/pins/{}", "refs/{}")
 
 
 def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch) -> str:
-    """Give the full sha of the commit that a name stands for.
+    """Return the full sha of the commit that a name refers to.
 
-    Only what names a pull request is fetched: ``pull/N/head`` itself where the mirror does not have it, and, for a
-    full sha that is absent, ``pull``, the pull request that the pin is said to come from."""
+    Only pull requests are fetched: ``pull/N/head`` if the mirror lacks it, and the pull request ``pull`` of a pin if
+    the mirror lacks a full sha.
+
+    :raises Unavailable: if it has no such commit; the message suggests similar names.
+    """
     refs = gitrefs.read_refs(mirror)
     match = _PULL.fullmatch(name)
     if match:
@@ -61,7 +64,7 @@ def _pull_head(mirror: Path, target: str, pull: int, fetch: Fetch) -> str:
     if ref not in refs:
         problem = fetch(f"+{ref}:{ref}")
         if problem:
-            raise Unavailable(f"{target}: pull/{pull}/head is not in the mirror and {problem}")
+            raise Unavailable(f"{target}: pull/{pull}/head is not in the mirror, and {problem}")
         refs = gitrefs.read_refs(mirror)
     return _peel(mirror, target, f"pull/{pull}/head", refs[ref])
 
@@ -70,17 +73,17 @@ def _sha_of_pull(mirror: Path, target: str, sha: str, pull: int | None, fetch: F
     if pull is None:
         raise Unavailable(
             f"{target}: commit {sha} is not in the mirror; run `sentinel mirror update {target}`, "
-            "or give the pull request it belongs to (git:pull/N/head)"
+            "or name its pull request (git:pull/N/head)"
         )
     problem = fetch(f"+refs/pull/{pull}/head:refs/pull/{pull}/head")
     if problem is None and git_objects.commit_of(mirror, sha) is None:
-        # The pull request was rebased since: hosts still give a commit that is asked for by its name.
+        # The pull request was rebased; hosts still serve a commit that is requested by its sha.
         problem = fetch(f"+{sha}:refs/pins/{sha}")
     if problem is None and git_objects.commit_of(mirror, sha) == sha:
         return sha
     raise Unavailable(
-        f"{target}: commit {sha} is not in the mirror, and looking for it under pull request {pull}, "
-        f"{problem or 'it was not there either'}"
+        f"{target}: commit {sha} is not in the mirror, and was not found in pull request {pull}: "
+        f"{problem or 'it was not found'}"
     )
 
 
@@ -88,5 +91,5 @@ def _unknown(target: str, name: str, refs: dict[str, str]) -> str:
     short = {re.sub(r"^refs/(heads|tags|remotes/origin|remotes)/", "", ref) for ref in refs}
     near = difflib.get_close_matches(name, sorted(n for n in short if not n.startswith("refs/")), n=3)
     hint = f"; the nearest names are {', '.join(near)}" if near else ""
-    update = f"`sentinel mirror update {target}` fetches what is new"
+    update = f"`sentinel mirror update {target}` fetches new ones"
     return f"{target}: the mirror has no branch, tag or commit {name!r}{hint} ({update})"

@@ -1,8 +1,8 @@
-"""What talks to the network: every function here is called because somebody asked for it, and says what it fetches.
+"""Fetch from remotes. Each function is called only on a user's request and reports its URL through ``progress``.
 
-A transfer runs in a git directory of its own, beside the mirror, that shares the mirror's objects. Only that one names
-the remote as a promisor, so that no reader of the mirror ever has a remote to fetch from, not even while this runs;
-and a transfer that is cut off leaves the mirror's refs as they were.
+A transfer runs in a temporary git directory that shares the mirror's objects. Only that directory names the remote as a
+promisor, so the mirror itself never has a remote to fetch from. An interrupted transfer leaves the mirror's refs
+unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from sentinel.sources.gitbinary import GitError, run, run_with_progress
 from sentinel.sources.gitrefs import is_sha, read_refs, read_shallow, write_refs, write_shallow
 from sentinel.sources.home import Progress, remove_tree
-from sentinel.sources.urls import checked_url, protocol, redacted
+from sentinel.sources.urls import check_url, protocol, redact
 
 FILTER = "blob:limit=1m"
 BRANCHES_AND_TAGS = ("+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
@@ -24,7 +24,7 @@ _HAVE = "refs/have/"
 
 @contextmanager
 def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str, str]]]:
-    checked_url(url)
+    check_url(url)
     folder = Path(tempfile.mkdtemp(prefix=f".fetch-{mirror.name}-", dir=mirror.parent))
     try:
         (folder / "refs").mkdir()
@@ -34,7 +34,7 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
             "[core]\n\trepositoryformatversion = 1\n\tbare = true\n[extensions]\n\tpartialClone = origin\n"
             f'[remote "origin"]\n\turl = "{url}"\n\tpromisor = true\n\tpartialclonefilter = {FILTER}\n'
         )
-        # Under names of their own the mirror's refs cannot be in the way of what comes.
+        # The mirror's refs get other names, so that they do not collide with the fetched refs.
         shas = sorted(set(read_refs(mirror).values()))
         write_refs(folder, {f"{_HAVE}{number:07d}": sha for number, sha in enumerate(shas)})
         write_shallow(folder, read_shallow(mirror))
@@ -51,16 +51,17 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
 
 
 def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -> None:
-    """Prove that a web server speaks git's own protocol, and does not only give out the files of a repository.
+    """Raise unless a web server supports git's own protocol.
 
-    For plain files (the "dumb" protocol) git's helper looks at every object whether it is here; what is not, it asks of
-    the promisor, which is the same server: git starts git starts git, until the machine has no process left."""
+    For a server of plain files (the "dumb" protocol) git checks for every object whether it exists and fetches a
+    missing one from the promisor, which is the same server: git would start git until the process table is full.
+    """
     if protocol(url) not in ("http", "https"):
         return
-    packets = folder / "packets"  # what is said in git's own protocol
+    packets = folder / "packets"  # a trace of git's own protocol
     run(folder, "ls-remote", "origin", "HEAD", environment={**environment, "GIT_TRACE_PACKET": str(packets)})
     if not packets.exists() or not packets.stat().st_size:
-        raise GitError("it does not speak git's protocol; a server that gives out a repository's files is not enough")
+        raise GitError('the server does not support git\'s protocol (it serves plain files, the "dumb" protocol)')
 
 
 def fetch(
@@ -72,11 +73,16 @@ def fetch(
     limit: str = FILTER,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Fetch refs (by refspecs) or objects, under the size limit, into a mirror whose lock the caller holds; give the
-    refs that came, under the names that the refspecs give them."""
+    """Fetch refs (by refspecs) or objects into a mirror, and return the fetched refs by their local names.
+
+    The caller holds the mirror's lock.
+
+    :param limit: git's filter for blobs.
+    :raises GitError: if the transfer fails.
+    """
     with _transfer_directory(mirror, url) as (folder, environment):
         if progress:
-            progress(f"{message} from {redacted(url)}")
+            progress(f"{message} from {redact(url)}")
         _require_a_git_server(folder, url, environment)
         run_with_progress(
             folder, "fetch", "--progress", f"--filter={limit}", "--no-tags", "--no-write-fetch-head",
@@ -89,13 +95,13 @@ def fetch(
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects, as git itself fetches a missing one: nothing that hangs on them comes along."""
+    """Fetch single objects, as git fetches a missing one: without the objects that they refer to."""
     message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
     fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
-    """Give the refs that the remote has now, and the branch that its ``HEAD`` names."""
+    """Return the remote's current refs, and the branch of its ``HEAD``."""
     with _transfer_directory(mirror, url) as (folder, environment):
         process = run(folder, "ls-remote", "--symref", "origin", environment=environment)
     if process.status:

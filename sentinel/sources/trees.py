@@ -1,4 +1,4 @@
-"""The files of package roots as git names them: one hash for the same files, whatever source they came from."""
+"""Describe the files of package roots as git does: equal files have the same hash, from whatever source."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FILE = "100644"
 LINK = "120000"
 SUBMODULE = "160000"
 
-#: A file of these kinds is always had, whatever its size: the target's code reads it.
+#: Files with these suffixes are never left out for their size: the code may read them.
 SOURCE_SUFFIXES = (".py", ".pyi", ".yaml", ".yml", ".json", ".toml")
-#: Files larger than this are left out, unless they are source code, and sources larger than that: no honest one is.
+#: Files above BLOB_LIMIT bytes are left out unless they are source code; sources above SOURCE_LIMIT always.
 BLOB_LIMIT = 1 << 20
 SOURCE_LIMIT = 64 << 20
-#: What a revision may have below its package roots. The five frameworks have some thousand files of a few megabytes; a
-#: tree of ten trees of ten trees ... has as many files as its author likes, in a commit of a kilobyte.
+#: Limits of a revision. Frameworks have some thousand files of a few megabytes, but a commit of one kilobyte can
+#: contain nested trees with any number of files.
 MOST_FILES = 100_000
 MOST_BYTES = 2 << 30
-#: Bytes of a path and of its parts: what file systems take, with room for the store's own folders.
+#: Bytes of a path and of one name: limits of file systems, with room for the folders of the store.
 _LONGEST_PATH = 1000
 _LONGEST_NAME = 255
 _IGNORED_NAMES = frozenset(
@@ -36,9 +36,9 @@ _IGNORED_SUFFIXES = (".pyc", ".pyo")
 class Entry:
     """One file of a revision.
 
-    :ivar mode: ``100644`` for every regular file (whether it is executable means nothing to an import, and a wheel
-        does not keep it), ``120000`` for a symbolic link, whose content is where it points.
-    :ivar size: in bytes; None where the content is not available.
+    :ivar mode: ``100644`` for a regular file (the executable bit is irrelevant to an import, and wheels lose it);
+        ``120000`` for a symbolic link, whose content is its target path.
+    :ivar size: in bytes; None if the content is not available.
     """
 
     path: str
@@ -48,12 +48,12 @@ class Entry:
 
 
 def blob_id(content: bytes) -> str:
-    """Give the name that git gives a file of this content."""
+    """Return git's blob id of a content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def tree_hash(entries: Iterable[Entry]) -> str:
-    """sha256 over path, mode and blob name of every file, sorted by path."""
+    """Return the sha256 over mode, blob id and path of every file, sorted by path."""
     digest = hashlib.sha256()
     for entry in sorted(entries, key=lambda entry: entry.path):
         line = f"{entry.mode} {entry.blob} {entry.path}\0"
@@ -61,8 +61,8 @@ def tree_hash(entries: Iterable[Entry]) -> str:
     return digest.hexdigest()
 
 
-def ignored(path: str) -> bool:
-    """Say whether a file is left behind by tools and belongs to no revision."""
+def is_ignored(path: str) -> bool:
+    """Return True for files that tools leave behind, such as ``__pycache__``."""
     return path.endswith(_IGNORED_SUFFIXES) or not _IGNORED_NAMES.isdisjoint(path.split("/"))
 
 
@@ -71,7 +71,7 @@ def is_source(path: str) -> bool:
 
 
 def too_large(path: str, size: int) -> str | None:
-    """Say why a file of this size is left out of checkouts; None where it is not."""
+    """Return why a file of this size is left out of checkouts, or None."""
     if size > SOURCE_LIMIT:
         return f"larger than {SOURCE_LIMIT} bytes"
     if size > BLOB_LIMIT and not is_source(path):
@@ -80,24 +80,30 @@ def too_large(path: str, size: int) -> str | None:
 
 
 def streamed_blob_id(file: IO[bytes], size: int) -> str:
-    """Give the name that git gives a file of this size, read in pieces; Unavailable where it has another size."""
+    """Return git's blob id of a file, read in pieces.
+
+    :raises Unavailable: if the file does not have the announced size.
+    """
     digest = hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
     length = 0
     while piece := file.read(1 << 20):
         digest.update(piece)
         length += len(piece)
     if length != size:
-        raise Unavailable(f"a file has {length} bytes where {size} were announced: it changed, or is damaged")
+        raise Unavailable(f"a file has {length} bytes instead of {size}: it changed while it was read, or is damaged")
     return digest.hexdigest()
 
 
-def checked_path(path: str) -> str:
-    """Prove that a path from elsewhere stays in the folder that it is written in, and that it can be written there."""
+def check_path(path: str) -> str:
+    """Return a foreign path if it stays in its folder and every file system can store it.
+
+    :raises Unavailable: if not.
+    """
     parts = path.split("/")
     if len(_bytes(path)) > _LONGEST_PATH or any(len(_bytes(part)) > _LONGEST_NAME for part in parts):
-        raise Unavailable(f"the revision holds a file whose name is too long: {path[:80]!r}...; it is not used")
+        raise Unavailable(f"the revision is rejected: the name of a file is too long: {path[:80]!r}...")
     if not path or "\0" in path or "\\" in path or any(part in ("", ".", "..") for part in parts) or ":" in parts[0]:
-        raise Unavailable(f"the revision holds a file whose name leads out of its folder: {path!r}; it is not used")
+        raise Unavailable(f"the revision is rejected: the name of a file leads out of its folder: {path!r}")
     return path
 
 
@@ -105,6 +111,6 @@ def _bytes(name: str) -> bytes:
     return name.encode("utf-8", "surrogatepass")
 
 
-def present(roots: Sequence[PackageRoot], entries: Sequence[Entry]) -> tuple[PackageRoot, ...]:
-    """Give the package roots that a revision has: those with at least one file below them."""
+def present_roots(roots: Sequence[PackageRoot], entries: Sequence[Entry]) -> tuple[PackageRoot, ...]:
+    """Return the package roots of a revision: those with at least one file."""
     return tuple(root for root in roots if any(entry.path.startswith(f"{root.path}/") for entry in entries))

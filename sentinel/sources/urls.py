@@ -1,4 +1,4 @@
-"""The URLs of git repositories: what is taken for one, before git ever sees it; and forks."""
+"""Validate the URLs of git repositories before git sees them, and name the mirrors of forks."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ from sentinel.targets import Target
 _SCHEMES = ("https", "http", "ssh", "git", "file")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _SCP = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*@[A-Za-z0-9][A-Za-z0-9.-]*:(?!:)[^-].*", re.DOTALL)
-#: What a shell, or a transport that runs commands, could act on. None of it stands in an honest repository URL.
+#: Characters that a shell, or a transport that runs commands, could interpret. No valid repository URL contains them.
 _FORBIDDEN = re.compile(r"[\s;|&$`<>\"'\\(){}!*\[\]^\x00-\x1f\x7f]")
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def is_url(text: str) -> bool:
-    """Say whether the text is meant as a URL and not as a path of this machine."""
+    """Return True if a text is a URL, not a local path."""
     return bool(_URL.match(text) or re.match(r"[A-Za-z][A-Za-z0-9+.-]*::", text) or _SCP.fullmatch(text))
 
 
-def checked_url(text: str) -> str:
-    """Prove that a URL holds neither an option nor a command, and that its transport only reads."""
-    label = redacted(text)
+def check_url(text: str) -> str:
+    """Return a URL if it contains neither an option nor a command and its transport only reads.
+
+    :raises SentinelError: if not.
+    """
+    label = redact(text)
     if text.startswith("-"):
-        raise SentinelError(f"not a repository URL: {label!r} begins with '-', as an option does")
+        raise SentinelError(f"not a repository URL: {label!r} begins with '-' like an option")
     if "::" in text.split("/", 1)[0]:
         raise SentinelError(f"not a repository URL: {label!r} names a transport that runs a command; use https or ssh")
     if _FORBIDDEN.search(text):
         raise SentinelError(
-            f"not a repository URL: {label!r} holds a blank or a character that a shell acts on; "
+            f"not a repository URL: {label!r} contains a blank or a character that a shell interprets; "
             "write such characters as %XX"
         )
     match = _URL.fullmatch(text)
@@ -44,20 +47,20 @@ def checked_url(text: str) -> str:
     scheme, rest = match.groups()
     if scheme.lower() not in _SCHEMES:
         raise SentinelError(f"not a repository URL: {label!r}: {scheme!r} is not one of {', '.join(_SCHEMES)}")
-    # ssh takes a host that begins with '-' for an option.
+    # ssh treats a host that begins with '-' as an option.
     if rest.startswith("-") or "@-" in rest or not rest.strip("/"):
-        raise SentinelError(f"not a repository URL: {label!r}: there is no host in it")
+        raise SentinelError(f"not a repository URL: {label!r}: it has no host")
     return text
 
 
 def protocol(url: str) -> str:
-    """Give the git protocol that the URL needs, the only one that is then allowed."""
+    """Return the git protocol of a URL, the only one that the fetch allows."""
     match = _URL.fullmatch(url)
     return match.group(1).lower() if match else "ssh"
 
 
-def redacted(text: str) -> str:
-    """Remove the name and password that a URL in a text may carry."""
+def redact(text: str) -> str:
+    """Remove user names and passwords from the URLs in a text."""
     return _PASSWORD.sub("", text)
 
 
@@ -69,14 +72,15 @@ _MARK = ".fork-"
 
 
 def base_name(name: str) -> str:
-    """Give the target's name, of its own mirror's name or of a fork's."""
+    """Return the target's name, from the name of its mirror or of a fork's mirror."""
     return name.partition(_MARK)[0]
 
 
 def fork(target: Target, url: str | None) -> Target:
-    """Give the target as a fork has it; the target itself where there is no URL or it is upstream's own.
+    """Return the target with the URL and mirror name of a fork; the target itself if the URL is None or upstream's.
 
-    A fork's branches are not upstream's, so it never shares a mirror with it: ``verl.fork-1a2b3c4d``."""
-    if url is None or checked_url(url) == target.repository:
+    A fork has its own mirror, such as ``verl.fork-1a2b3c4d``, because its branches are not upstream's.
+    """
+    if url is None or check_url(url) == target.repository:
         return target
     return replace(target, name=f"{target.name}{_MARK}{hashlib.sha256(url.encode()).hexdigest()[:8]}", repository=url)

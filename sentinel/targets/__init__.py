@@ -186,7 +186,7 @@ class Target:
     :ivar moved: dotted path of a package, module or class -> its earlier paths. Everything below it is looked up there
         too.
     :ivar registries: families whose members need no binding of their own.
-    :ivar ghost_versions: a package that may be a stub module -> its version, for targets that refuse unknown versions.
+    :ivar stub_versions: a package that may be a stub module -> its version, for targets that refuse unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
     :ivar at_import: dotted path of a function that the target calls during import and that a contained process cannot
         run -> its result; or of a value that it reads, such as a package version that it rejects -> a plain value, or
@@ -207,7 +207,7 @@ class Target:
     preload: tuple[str, ...] = ()
     bindings: tuple[Binding, ...] = ()
     no_signal: tuple[str, ...] = ()
-    ghost_versions: Mapping[str, str] = field(default_factory=dict)
+    stub_versions: Mapping[str, str] = field(default_factory=dict)
     at_import: Mapping[str, Any] = field(default_factory=dict)
     moved: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     registries: tuple[Registry, ...] = ()

@@ -26,11 +26,12 @@ BARE = "float32"
 
 
 def mismatch(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> str:
-    """Return the first difference from the expected value and its tolerance, in words; empty if there is none.
+    """Return the first difference from the expected value, with its tolerance, as text; empty if there is none.
 
-    Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes exactly. NaN equals
-    NaN only if NaN is expected. Nested lists of numbers in the expectation are read with the observation's
-    dtype; a :class:`Tensor` in it must have that dtype too."""
+    Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes must be equal. NaN
+    equals NaN only if NaN is expected. Nested lists of expected numbers are read with the observation's dtype; an
+    expected :class:`Tensor` must have the same dtype too.
+    """
     if isinstance(observed, Tensor):
         return _tensors(observed, expected, tolerance)
     if isinstance(expected, Tensor):

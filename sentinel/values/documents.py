@@ -1,17 +1,16 @@
 """Parse YAML, JSON and TOML documents into plain data, with the line and column of every key and value.
 
 Every document has limits on bytes, nesting depth, number of values and digits, which are checked during parsing. Keys
-are unique and tags other than YAML's core tags are refused. There are two forms of YAML:
+are unique, and tags other than YAML's core tags are rejected. YAML has two forms:
 
 * strict, for recipes and other files of Sentinel: scalars follow the YAML 1.2 core schema (``1e-6`` is a float, ``no``
-  a string, a date a string), keys are strings, and anchors, aliases and merge keys are refused.
+  and dates are strings), keys are strings, and anchors, aliases and merge keys are rejected.
 * ``configuration=True``, for files that a framework reads with PyYAML or OmegaConf: ``yes``, ``no``, ``on`` and ``off``
   are booleans, a key may be any scalar, an empty file is an empty mapping, and anchors, aliases and merge keys are
-  allowed. An alias counts as many values as the node that it stands for, so the limit on values bounds what it expands
-  to.
+  allowed. An alias counts as its expanded number of values.
 
-The code loops over the parser's events, because PyYAML's composer is recursive: the one written in C overflows the
-stack on a deep document, which kills the process.
+The parser handles events in a loop, because PyYAML's composer is recursive: its C version overflows the stack on a deep
+document, which kills the process.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ MAX_DEPTH = 64
 MAX_NODES = 200_000
 MAX_DIGITS = 400
 
-#: Where something stands in a document: keys of mappings and indices of lists, from the top.
+#: The path to a value in a document: mapping keys and list indices.
 Place = tuple[Any, ...]
 
 CORE = "tag:yaml.org,2002:"
@@ -60,7 +59,7 @@ _WORDS: dict[str, Any] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
-#: What PyYAML and OmegaConf, which implement YAML 1.1, read as booleans in addition.
+#: Further words that PyYAML and OmegaConf (YAML 1.1) read as booleans.
 _SWITCHES = {
     **dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True),
     **dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False),
@@ -68,7 +67,7 @@ _SWITCHES = {
 
 
 class DocumentError(ValueError):
-    """A document that cannot be read; line and column count from one."""
+    """A document cannot be read. ``line`` and ``column`` count from one."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
@@ -77,10 +76,11 @@ class DocumentError(ValueError):
 
 @dataclass
 class Document:
-    """Plain data and where each part of it stands.
+    """Plain data with the positions of its parts.
 
     :ivar values: place -> (line, column) of the value.
-    :ivar keys: place -> (line, column) of the key that leads to it.
+    :ivar keys: place -> (line, column) of the key.
+    :ivar digest: ``sha256:<hex>`` of the file.
     """
 
     data: Any
@@ -89,9 +89,9 @@ class Document:
     digest: str = ""
 
     def at(self, place: Place, key: bool = False) -> tuple[int, int]:
-        """Line and column of a place; of the nearest thing around it where there is no such place.
+        """Return line and column of a place, or of the nearest enclosing place that has a position.
 
-        :param key: the key rather than the value.
+        :param key: return the position of the key instead of the value.
         """
         while place:
             position = self.keys.get(place) if key else self.values.get(place)
@@ -102,7 +102,7 @@ class Document:
 
 
 def _scalar(event: Any) -> Any:
-    """Give the value of a scalar by the YAML 1.2 core schema."""
+    """Return the value of a scalar by the YAML 1.2 core schema."""
     text: str = event.value
     tag: str | None = event.tag
     if (not tag and not _plain(event)) or tag in ("!", CORE + "str"):
@@ -114,16 +114,16 @@ def _scalar(event: Any) -> Any:
     if name == "float" and type(value) is int:
         return float(value)
     if name and type(value).__name__ != {"null": "NoneType"}.get(name, name):
-        raise _here(f"{text!r} is no {name}")
+        raise _here(f"{text!r} is not a valid {name}")
     return value
 
 
 def _plain(event: Any) -> bool:
-    """Say whether a scalar is written without quotes. The parser in C says an empty style where the other says None."""
+    """Return True if a scalar has no quotes. Its style is empty in the C parser, and None in the Python parser."""
     return not event.style and bool(event.implicit[0])
 
 
-@lru_cache(maxsize=4096)  # a recipe is mostly numbers, and mostly the same ones
+@lru_cache(maxsize=4096)  # recipes mostly consist of numbers that repeat
 def _core(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
@@ -137,17 +137,17 @@ def _core(text: str) -> Any:
 
 
 def _integer(text: str, base: int = 10) -> int:
-    """:raises DocumentError: where it has more digits than any dtype could hold."""
+    """:raises DocumentError: if it has more digits than any dtype can represent."""
     if len(text) > MAX_DIGITS:
-        raise _here(f"a number of {len(text)} digits")
+        raise _here(f"a number of {len(text)} digits; at most {MAX_DIGITS} are allowed")
     return int(text, base)
 
 
 def _real(text: str) -> float:
-    """:raises DocumentError: where it is beyond a float; an infinity must be meant."""
+    """:raises DocumentError: if it overflows; an infinity must be written as such."""
     value = float(text)
     if value in (float("inf"), float("-inf")):
-        raise _here(f"{text[:40]} does not fit a float; write .inf for an infinity")
+        raise _here(f"{text[:40]} is too large for a float; write .inf for infinity")
     return value
 
 
@@ -156,7 +156,7 @@ _NODES = frozenset((yaml.ScalarEvent, yaml.SequenceStartEvent, yaml.MappingStart
 
 
 def read(path: Path, configuration: bool = False) -> Document:
-    """Read a ``.json`` file as JSON, a ``.toml`` file as TOML and any other as YAML.
+    """Read a ``.json`` file as JSON, a ``.toml`` file as TOML and any other file as YAML.
 
     :raises DocumentError: if the file cannot be read or parsed.
     """
@@ -168,12 +168,12 @@ def read(path: Path, configuration: bool = False) -> Document:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the end of a file's name by which its language is known: ``json``, ``toml``, or any other for YAML."""
+    """Return the suffix of a file name that selects the language: ``json``, ``toml``, or any other for YAML."""
     return path.suffix.lower().lstrip(".")
 
 
 def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> Document:
-    """Parse a file's bytes, as :func:`read` does."""
+    """Parse a file's bytes as :func:`read` does."""
     if len(raw) > WRITTEN:
         raise DocumentError(f"larger than {WRITTEN // MIB} MiB")
     text = _decoded(raw)
@@ -190,10 +190,9 @@ def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> 
 
 
 def read_data(path: Path, most: int = GENERATED) -> Any:
-    """Return the data of a JSON file, or of a TOML file if its name ends so.
+    """Return the data of a JSON file, or of a ``.toml`` file.
 
-    :raises SentinelError: if it cannot be read or parsed; the message starts with the file, and the line and column
-        where there is one.
+    :raises SentinelError: if it cannot be read or parsed; the message begins with the file, line and column.
     """
     raw = read_bytes(path, most)
     try:
@@ -211,13 +210,13 @@ def _decoded(raw: bytes) -> str:
 
 @dataclass(slots=True)
 class _Open:
-    """A collection whose end has not been reached.
+    """A collection that has not ended yet.
 
     :ivar key: the key whose value comes next, or None.
-    :ivar anchor: the name that an alias may call it by.
-    :ivar size: the number of values in it so far, those that aliases stand for included.
+    :ivar anchor: the name of its anchor.
+    :ivar size: the number of values in it so far; aliases count as their expanded values.
     :ivar height: the number of levels below it.
-    :ivar merged: the values of its merge keys.
+    :ivar merged: the values of its merge keys, with their positions.
     """
 
     place: Place
@@ -229,12 +228,15 @@ class _Open:
     merged: list[tuple[Any, tuple[int, int]]] = field(default_factory=list)
 
 
-#: Stands for the key ``<<`` of a configuration, which no string equals.
+#: Represents the key ``<<`` of a configuration; it equals no string.
 _MERGE: Any = object()
 
 
 def parse_yaml(text: str, loader: Any = _LOADER, configuration: bool = False) -> Document:
-    """Parse one YAML document."""
+    """Parse one YAML document.
+
+    :raises DocumentError: if it is not valid YAML or exceeds a limit.
+    """
     try:
         return _Builder(configuration).build(_events(loader(text)))
     except yaml.MarkedYAMLError as error:
@@ -247,14 +249,14 @@ def parse_yaml(text: str, loader: Any = _LOADER, configuration: bool = False) ->
 
 
 def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
-    """Find the first character that YAML does not allow; the C reader counts bytes."""
+    """Return the position of the first character that YAML does not allow; the C parser reports bytes."""
     match = re.search(r"[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", text)
     start = match.start() if match else min(offset or 0, len(text))
     return text.count("\n", 0, start) + 1, start - (text.rfind("\n", 0, start) + 1) + 1
 
 
 def _events(loader: Any) -> Iterator[Any]:
-    """Yield the parser's events; ``yaml.parse`` looks ahead before each one, which costs as much as the event."""
+    """Yield the events of a parser. ``yaml.parse`` is slower: it looks ahead before each event."""
     try:
         while True:
             event = loader.get_event()
@@ -289,22 +291,22 @@ class _Builder:
                 else:
                     documents += kind is yaml.DocumentStartEvent
                     if documents > 1:
-                        raise DocumentError("a second document in one file; write one document per file", *place)
+                        raise DocumentError("a second document in this file; write one document per file", *place)
             except DocumentError as error:
                 line, column = (error.line, error.column) if error.line else place
                 raise DocumentError(error.message, line, column) from None
         if not documents and self.configuration:
             return Document({})
         if not documents:
-            raise DocumentError("the file holds no document")
+            raise DocumentError("the file contains no document")
         return self.document
 
     def _take(self, event: Any, mark: tuple[int, int]) -> None:
-        """Put a key or value at its place."""
+        """Store a key or a value."""
         alias = type(event) is yaml.AliasEvent
         if event.anchor is not None and not self.configuration:
-            what = "alias" if alias else "anchor"
-            raise _here(f"{what} {event.anchor!r}: anchors and aliases are not allowed here; write the value out")
+            kind = "alias" if alias else "anchor"
+            raise _here(f"{kind} {event.anchor!r}: anchors and aliases are not allowed here; write the value out")
         parent = self.stack[-1] if self.stack else None
         place: Place = ()
         if parent is not None and type(parent.value) is dict and parent.key is None:
@@ -339,12 +341,12 @@ class _Builder:
             parent.key = None
         if height and not alias:
             self.stack.append(_Open(place, value, anchor=event.anchor))
-            self.anchors.pop(event.anchor, None)  # an earlier value of that name; this one is not complete
+            self.anchors.pop(event.anchor, None)  # drop an earlier value of this name until the new value is complete
         elif event.anchor is not None and not alias:
             self.anchors[event.anchor] = (value, 1, 0)
 
     def _value(self, event: Any, place: Place) -> tuple[Any, int, int]:
-        """Return an event's value, the number of values in it, and the levels that it adds."""
+        """Return an event's value, the number of values in it, and the number of levels that it adds."""
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self.anchors:
@@ -359,7 +361,7 @@ class _Builder:
         return value, 1, 1
 
     def _close(self) -> None:
-        """End a collection: put in what its merge keys name, and tell the collection around it how large it is."""
+        """End a collection: insert the values of its merge keys, and add its size to the enclosing collection."""
         done = self.stack.pop()
         height = done.height + 1
         for value, place in done.merged:
@@ -372,13 +374,13 @@ class _Builder:
             self.anchors[done.anchor] = (done.value, done.size, height)
         if self.stack:
             above = self.stack[-1]
-            above.size += done.size - 1  # the collection itself was counted when it began
+            above.size += done.size - 1  # the collection itself was counted at its start
             above.height = max(above.height, height)
 
     def _count(self, more: int) -> None:
         self.nodes += more
         if self.nodes > MAX_NODES:
-            raise _here(f"more than {MAX_NODES:,} values, with what aliases stand for")
+            raise _here(f"more than {MAX_NODES:,} values, including those of aliases")
 
     def _scalar(self, event: Any) -> Any:
         if self.configuration and not event.tag and _plain(event) and event.value in _SWITCHES:
@@ -403,23 +405,23 @@ class _Builder:
 
 
 def _here(message: str) -> DocumentError:
-    """Return an error at the event that is being read."""
+    """Return an error at the current event."""
     return DocumentError(message, 0, 0)
 
 
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
-_STRING = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?')  # without an end too: else the search is quadratic
+_STRING = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"?')  # the end quote is optional: otherwise the search is quadratic
 _NOT_FINITE = re.compile(r"-?(?:NaN|Infinity)")
-#: A character beyond the first plane, as JSON writes it in ASCII. YAML writes it otherwise.
+#: A character outside the Basic Multilingual Plane as JSON escapes it. YAML escapes it differently.
 _PAIR = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
 
 
 def parse_json(text: str) -> Document:
     """Parse one JSON document.
 
-    The standard library gives the values but no positions. YAML, of which nearly all JSON is a part, gives positions
-    but allows more. So the text is parsed as both: errors come from JSON, positions from YAML.
+    The standard library does not report positions of values. The YAML parser does, and accepts nearly all JSON, but
+    also other input. So the text is parsed twice: errors come from JSON, positions from YAML.
     """
     document, problem = Document(None), DocumentError("not YAML")
     try:
@@ -429,18 +431,18 @@ def parse_json(text: str) -> Document:
     try:
         document.data = _json(text)
     except DocumentError as error:
-        # YAML's error has a place, which JSON's has not where the value is wrong and not the syntax.
+        # If only a value is wrong, YAML's error has a position and JSON's has none.
         placed = error.line or problem.message.startswith("not YAML")
         raise DocumentError(error.message, error.line or 1, error.column or 1) if placed else problem from None
-    if document.values or problem.message.startswith("not YAML"):  # what YAML cannot write is read without places
+    if document.values or problem.message.startswith("not YAML"):  # JSON that YAML cannot represent has no positions
         return document
     raise problem
 
 
 def json_data(raw: bytes | str) -> Any:
-    """Return the data of a JSON text that nobody vouches for.
+    """Return the data of an untrusted JSON text.
 
-    :raises DocumentError: as :func:`parse_json` does; its position is that of the document if JSON gives none.
+    :raises DocumentError: as :func:`parse_json` does; without a position of its own, the error points to the start.
     """
     try:
         data = _json(raw if isinstance(raw, str) else _decoded(raw))
@@ -453,7 +455,7 @@ def json_data(raw: bytes | str) -> Any:
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the data of a TOML text.
 
-    :raises DocumentError: if it is not TOML, or is nested too deep.
+    :raises DocumentError: if it is not TOML, or nested too deeply.
     """
     long = _LONG_KEY.search(text)
     if long:
@@ -467,19 +469,19 @@ def parse_toml(text: str) -> dict[str, Any]:
         raise DocumentError(f"not TOML: {_TOML_PLACE.sub('', str(error))}", *place) from None
     except RecursionError:
         raise DocumentError(f"nested deeper than {MAX_DEPTH} levels") from None
-    except ValueError as error:  # a number with more digits than Python converts
+    except ValueError as error:  # a number with too many digits for Python
         raise DocumentError(f"not TOML: {error}") from None
     _check_depth(data)
     return data
 
 
-#: The standard library needs a time that grows with the square of the number of parts.
+#: For longer keys the standard library takes quadratic time.
 _LONG_KEY = re.compile(r"""(?:(?:(?<![\w-])[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*)""" + f"{{{MAX_DEPTH}}}")
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 def _check_depth(data: Any) -> None:
-    """:raises DocumentError: if data is nested too deep."""
+    """:raises DocumentError: if data is nested too deeply."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -498,25 +500,32 @@ def _json(text: str) -> Any:
 
     :raises DocumentError: if it is invalid; line 0 means that the position is unknown.
     """
+
+    def reject_constant(name: str) -> Any:
+        # Find the first constant outside a string. Blanks of the same length replace strings, which keeps the offsets.
+        constant = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
+        advice = 'JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes'
+        raise _json_error(text, constant.start() if constant else 0, advice)
+
     try:
         data = standard.loads(
             text,
             object_pairs_hook=_unique_keys,
             parse_int=_integer,
             parse_float=_real,
-            parse_constant=_refuse_constant,
+            parse_constant=reject_constant,
         )
     except standard.JSONDecodeError as error:
         raise DocumentError(f"not JSON: {error.msg}", error.lineno, error.colno) from None
-    except _ConstantError as error:
-        # The first one outside a string; strings are replaced by as many blanks, so that its place is the text's.
-        strange = _NOT_FINITE.search(_STRING.sub(lambda match: " " * len(match[0]), text))
-        raise _json_error(text, strange.start() if strange else 0, str(error)) from None
     except RecursionError:
         raise _here(f"nested deeper than {MAX_DEPTH} levels") from None
-    half = next((match for match in _STRING.finditer(text) if _is_torn(match[0])), None) if "\\u" in text else None
-    if half:
-        raise _json_error(text, half.start(), "half of a surrogate pair is not a character")
+    literal = (
+        next((match for match in _STRING.finditer(text) if _has_lone_surrogate(match[0])), None)
+        if "\\u" in text
+        else None
+    )
+    if literal:
+        raise _json_error(text, literal.start(), "a lone surrogate is not a character")
     return data
 
 
@@ -525,7 +534,7 @@ def _json_error(text: str, offset: int, message: str) -> DocumentError:
     return DocumentError(f"not JSON: {message}", before.count("\n") + 1, offset - before.rfind("\n"))
 
 
-def _is_torn(literal: str) -> bool:
+def _has_lone_surrogate(literal: str) -> bool:
     if "\\u" not in literal:
         return False
     try:
@@ -537,14 +546,6 @@ def _is_torn(literal: str) -> bool:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
-        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise _here(f"duplicate key {twice!r} in an object")
+        duplicate = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise _here(f"duplicate key {duplicate!r} in an object")
     return table
-
-
-class _ConstantError(ValueError):
-    pass
-
-
-def _refuse_constant(name: str) -> Any:
-    raise _ConstantError('JSON has no NaN or infinity; write "NaN", "Infinity" or "-Infinity", in quotes')

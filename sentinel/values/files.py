@@ -1,4 +1,4 @@
-"""Read a file that a user names: a regular file of limited size, and UTF-8 where it is text."""
+"""Read a file that a user names: a regular file of limited size, and UTF-8 if it is text."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sentinel.errors import SentinelError
 
 MIB = 1 << 20
 
-#: Bytes of a file that a person writes: a configuration, a script, a recipe.
+#: The most bytes of a file that a person writes: a configuration, a script, a recipe.
 WRITTEN = MIB
 
-#: Bytes of a file that a program writes: evidence, a report, the events of a run.
+#: The most bytes of a file that a program writes: evidence, a report, the events of a run.
 GENERATED = 32 * MIB
 
 

@@ -1,4 +1,4 @@
-"""Values that cross a process or go to disk: plain Python scalars and containers, and the literals below.
+"""Represent values that cross a process boundary or go to disk: plain Python values, and the literals below.
 
 The controller never imports torch, so a tensor is stored as dtype, shape and bytes.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-#: torch's dtype names -> the numpy dtype of their storage. bfloat16 has no numpy dtype: its bits travel as uint16.
+#: torch's dtype names -> the numpy dtype of their storage. numpy has no bfloat16; its bits are stored as uint16.
 STORAGE: dict[str, str] = {
     "float64": "<f8",
     "float32": "<f4",
@@ -36,7 +36,7 @@ TAGGED: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity
 
 
 def tagged(value: float) -> float | str:
-    """Return a float for JSON: itself, or one of :data:`TAGGED`."""
+    """Return a float for JSON: the number, or the key of :data:`TAGGED` that stands for it."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -48,10 +48,9 @@ class Tensor:
 
     :ivar dtype: torch's name without the ``torch.`` prefix.
     :ivar data: C-contiguous little-endian bytes.
-    :ivar requires_grad: whether the worker makes it a leaf whose gradient is observed (inputs), or whether it had
-        one (outputs).
-    :ivar contiguous: whether its elements are adjacent in the worker's memory (inputs); if not, other elements are
-        between them.
+    :ivar requires_grad: for inputs, whether the worker makes it a leaf whose gradient is observed; for outputs, whether
+        it had a gradient function.
+    :ivar contiguous: whether its elements are adjacent in the worker's memory; if not, other elements are between them.
     """
 
     dtype: str

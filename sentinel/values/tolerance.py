@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative and absolute tolerance; None is the default of the observed dtype."""
+    """Relative and absolute tolerance; None stands for the default of the observed dtype."""
 
     relative: float | None = None
     absolute: float | None = None

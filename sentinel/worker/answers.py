@@ -1,7 +1,7 @@
-"""Parses what a worker answers, once and strictly: behind this border nothing foreign is left unparsed.
+"""Parse the answers of a worker, once and strictly.
 
-A worker ran a stranger's code, and may say whatever it likes. What it says becomes one of these records, or is refused
-as a whole (:class:`~sentinel.worker.protocol.ProtocolError`).
+A worker runs untrusted code, so its answer may be anything. An answer becomes one of these records, or the whole answer
+is rejected with :class:`~sentinel.worker.protocol.ProtocolError`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from sentinel.targets import StandIn
 from sentinel.values.literals import Tensor
 from sentinel.worker.protocol import ProtocolError
 
-#: What a worker may call a failure; :mod:`sentinel.deciding.proof` looks into those that say something of the checkout.
+#: Kinds of failure that a worker may report. :mod:`sentinel.deciding.proof` checks those that make a claim about the
+#: checkout: ``timeout`` against the controller's own clock, ``not-in-this-version`` and ``python`` against the files.
 WorkerKind = Literal[
     "adapter",
     "crash",
@@ -32,19 +33,17 @@ WorkerKind = Literal[
     "raised",
     "timeout",
 ]
-#: What a worker may call a failure. That a time is over, the controller's own clock says; and that a revision lacks
-#: something, or needs another Python, its own look at the checkout.
 KINDS = frozenset(get_args(WorkerKind))
 
-#: Parts of what a call hands on that are looked at, at most.
+#: The most parts of values outside the contract that are recorded for one call (:attr:`Reply.beside`).
 PARTS = 1000
 
-#: How the name of a part ends that says of another one that it has more parts than are looked at.
+#: Suffix of the name of an extra part, which marks a value that has more parts than are recorded.
 CUT = " has more"
 
 Parser = Callable[[Any], Any]
 
-#: Of a file's path: what Linux takes.
+#: Bytes of a file's path: Linux's PATH_MAX.
 _LONGEST_PATH = 4096
 _LAST_LINE = 1 << 31
 
@@ -63,14 +62,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why there is no observation.
+    """The failure of a probe, an import or a call.
 
-    :ivar unknown_input: the input that the boundary has no parameter for, where that is why.
-    :ivar place: the file that needs another Python, or a package, where that is why.
-    :ivar lacks: that package and what the file imports from it, ``package.name``.
-    :ivar questions: see :mod:`sentinel.worker.trace`; None: unknown.
-    :ivar packages: what is not installed here and was needed.
-    :ivar slip: see :func:`sentinel.worker.slips.slip`.
+    :ivar unknown_input: the input that the boundary has no parameter for, if that is the reason.
+    :ivar place: the file that needs another Python or a package, if that is the reason.
+    :ivar lacks: that package and the name that the file imports from it, as ``package.name``.
+    :ivar questions: see :mod:`sentinel.worker.trace`; None if unknown.
+    :ivar packages: the needed packages that are not installed here.
+    :ivar programming_error: see :func:`sentinel.worker.attribution.programming_error`.
     """
 
     kind: WorkerKind
@@ -82,12 +81,12 @@ class Failed:
     lacks: str = ""
     packages: tuple[str, ...] = ()
     questions: tuple[str, ...] | None = None
-    slip: str = ""
+    programming_error: str = ""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a probe observed: variant -> key -> value."""
+    """The observation of a probe, by variant and key."""
 
     observation: Mapping[str, Mapping[str, Any]]
     provenance: Claim
@@ -98,11 +97,12 @@ class Measured:
 
 @dataclass(frozen=True)
 class Reply:
-    """What one call of a session came to: an observation, or why there is none.
+    """The result of one call of a session: an observation, or the reason why there is none.
 
-    :ivar silent: why the contract's reference has no answer.
-    :ivar effects: where it was watched, what it did beside answering: ``mutated``, ``globals`` and ``again``.
-    :ivar beside: what it handed on, where that was asked for: its parts, by path.
+    :ivar silent: the reason why the contract's reference does not define a result.
+    :ivar effects: the side effects of a watched call: ``mutated``, ``globals`` and ``again``.
+    :ivar beside: the values outside the contract, by path, if the request names functions to record; see
+        :class:`sentinel.worker.serving._OutsideContract`.
     """
 
     observation: Mapping[str, Any] | None = None
@@ -114,7 +114,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Described:
-    """What a source defines, from a process that imports no target: see :func:`sentinel.worker.codes.describe`."""
+    """The definitions in a source file, read without importing it: see :func:`sentinel.worker.codes.describe`."""
 
     spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
@@ -123,10 +123,10 @@ class Described:
 
 @dataclass(frozen=True)
 class Replies:
-    """What a session answered.
+    """The answer of a session.
 
-    :ivar functions: the target's own that ran.
-    :ivar lines: ``file:line`` of the watched lines that ran in calls that were answered.
+    :ivar functions: the target's own functions that ran.
+    :ivar lines: ``file:line`` of the watched lines that ran in calls that returned.
     """
 
     answers: Mapping[str, Reply]
@@ -137,22 +137,22 @@ class Replies:
     lines: tuple[str, ...] = ()
 
 
-# Each of these raises ProtocolError where it is no such answer.
+# Each of these raises ProtocolError if the answer has another form.
 
 
 def of_greeting(answer: Any) -> dict[str, Any]:
-    """Parse what a zygote says first."""
+    """Parse the first message of a preloader."""
     words = dict.fromkeys(("python", "torch", "numpy", "platform"), text)
     return _record(answer, {**words, "pid": _line, "uncontained": _optional(text)})
 
 
 def of_preload(answer: Any) -> dict[str, str | None]:
-    """Parse versions of packages."""
+    """Parse the versions of packages."""
     return _by_name(answer, answer, _optional(text))
 
 
 def of_import(answer: Any) -> tuple[str, ...]:
-    """Parse the answer to an import: the files that had to be compiled."""
+    """Parse the answer to an import; return the files that had to be compiled."""
     return tuple(_record(answer, {"imported": bool, "compiled": _words})["compiled"])
 
 
@@ -169,7 +169,7 @@ def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
 
 
 def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measured | Failed, ...]:
-    """Parse the answers to these probes; none where the process ended before it had them all."""
+    """Parse the answers to these probes; return an empty tuple if the process ended early."""
     if _has(answer, "failure"):
         return ()
     parsers = [partial(of_probe, variants=request["variants"]) for request in requests]
@@ -184,7 +184,7 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
     rest = {**_ORIGIN, "functions": _words, "lines": _words}
     fields = _record(answer, {"answers": lambda value: _by_name(value, calls, _reply)}, rest)
     if len(fields) not in (1, 1 + len(rest)):
-        _refuse("not the form of an answer")
+        _refuse("a record has missing or unknown keys")
     return Replies(**fields)
 
 
@@ -199,15 +199,15 @@ def _reply(part: Any) -> Reply:
     outcomes = {"observation": _observation, "refused": _failure, "silent": text}
     fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observation})
     if len(fields.keys() & outcomes.keys()) != 1:
-        _refuse("a call without one outcome")
+        _refuse("a call must have exactly one outcome")
     if "observation" in fields:
         return Reply(**fields)
     if "refused" in fields:
         failure: Failed = fields["refused"]
-        # Which Python the checkout needs one call does not say, and its time is the whole request's.
+        # A single call cannot report that the checkout needs another Python, or that the request timed out.
         more = failure.kind in ("python", "timeout")
         return Reply(refused=replace(failure, kind="raised") if more else failure)
-    return Reply(silent=fields["silent"] or "it does not say why")
+    return Reply(silent=fields["silent"] or "no reason given")
 
 
 def _effects(value: Any) -> dict[str, Any]:
@@ -226,14 +226,16 @@ def _failure(value: Any) -> Failed:
     needed = {"kind": _kind, "reason": text, "traceback": text, "provenance": _optional(_claim)}
     return Failed(
         **_record(
-            value, needed, {"unknown_input": text, "place": _path, "lacks": text, "packages": _words, "slip": text}
+            value,
+            needed,
+            {"unknown_input": text, "place": _path, "lacks": text, "packages": _words, "programming_error": text},
         )
     )
 
 
 def _kind(value: Any) -> str:
     if text(value) not in KINDS:
-        _refuse("a failure of a kind that no worker knows of")
+        _refuse("a failure has an unknown kind")
     return str(value)
 
 
@@ -244,9 +246,9 @@ def _claim(value: Any) -> Claim:
 
 
 def _observation(values: Any) -> dict[str, Any]:
-    """Parse one variant's observation; of the literals only tensors are ever observed."""
+    """Parse one variant's observation. Its values are plain data and tensors, no other literals."""
     if not isinstance(values, dict):
-        _refuse("an observation that is none")
+        _refuse("an observation must be a mapping")
     _values(values)
     return dict(values)
 
@@ -256,7 +258,7 @@ def _values(value: Any) -> None:
         for item in value.values() if isinstance(value, dict) else value:
             _values(item)
     elif not (value is None or isinstance(value, (str, int, float, Tensor))):
-        _refuse("a value that is never observed")
+        _refuse("an observation has a value of an unknown type")
 
 
 def _has(value: Any, name: str) -> bool:
@@ -264,19 +266,19 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
-    """Parse what has exactly these names, in their order."""
+    """Parse a mapping that has exactly these names; return it in their order."""
     if not isinstance(value, dict) or value.keys() != set(names):
-        _refuse("an answer to other questions")
+        _refuse("the names of an answer are not those of its request")
     return {name: parse(value[name]) for name in names}
 
 
 def _record(
     value: Any, needed: Mapping[str, Parser], optional: Mapping[str, Parser] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Parse a mapping that has all of the needed keys, and none but them and the optional ones."""
+    """Parse a mapping that has all needed keys and, besides them, only optional ones."""
     parsers = {**needed, **optional}
     if not isinstance(value, dict) or not needed.keys() <= value.keys() <= parsers.keys():
-        _refuse("not the form of an answer")
+        _refuse("a record has missing or unknown keys")
     return {name: parse(value[name]) for name, parse in parsers.items() if name in value}
 
 
@@ -291,7 +293,7 @@ def _each(parse: Parser) -> Parser:
 def _row(*parsers: Parser) -> Parser:
     def parsed(value: Any) -> tuple[Any, ...]:
         if len(_list(value)) != len(parsers):
-            _refuse("a list of another length")
+            _refuse("a list has the wrong length")
         return tuple(parse(item) for parse, item in zip(parsers, value))
 
     return parsed
@@ -299,26 +301,26 @@ def _row(*parsers: Parser) -> Parser:
 
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
-        _refuse("a list that is none")
+        _refuse("a value must be a list")
     return value
 
 
 def text(value: Any) -> str:
-    """:raises ProtocolError: where it is no text."""
+    """Return the value if it is a string; raise ProtocolError otherwise."""
     if not isinstance(value, str):
-        _refuse("a text that is none")
+        _refuse("a value must be a string")
     return value
 
 
 def _path(value: Any) -> str:
     if "\0" in text(value) or len(value.encode()) > _LONGEST_PATH:
-        _refuse("a path that no file has")
+        _refuse("a path has a null character or is too long")
     return str(value)
 
 
 def _line(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _LAST_LINE:
-        _refuse("a line that no file has")
+        _refuse("a line number is not an integer in range")
     return value
 
 
@@ -327,7 +329,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 _words = _each(text)
-#: Where the answer comes from: the code, and what was not the framework's own.
+#: Parsers of an answer's origin: the measured code, stub modules and stand-ins.
 _ORIGIN = {
     "provenance": _claim,
     "ghosts": _words,

@@ -24,7 +24,7 @@ def main() -> None:
         from sentinel.worker.interpreters import run
 
         run(sys.argv[2], sys.argv[3:])
-    from sentinel.worker.zygote import serve
+    from sentinel.worker.preloader import serve
 
     serve(int(sys.argv[1]))
 

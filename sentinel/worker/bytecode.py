@@ -1,10 +1,10 @@
-"""Byte code of a checkout is kept beside it; everybody else's stays where Python keeps it.
+"""Keep a checkout's byte code in a folder next to it.
 
-A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would move that of the
-third-party packages too, and every checkout would compile them anew.
+A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would also move the byte
+code of third-party packages, and each checkout would compile them again.
 
-A contained process cannot write there either. It tells what it had to compile; what of that is a file of the checkout
-is compiled again for those to come, by a contained process that never runs it.
+A contained process cannot write to that folder either. It reports the files that it had to compile. Another contained
+process, which compiles but never runs them, then writes the byte code of those that belong to the checkout.
 """
 
 from __future__ import annotations
@@ -29,13 +29,15 @@ from typing import Any
 
 from sentinel.worker import containment, trace
 
-#: Seconds of CPU and bytes of address space for compiling what one import needed; bytes of one file's byte code.
+#: Limits of compiling the files of one import: seconds of CPU, bytes of address space, bytes of one file's byte code.
 _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
-def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
-    """Load modules below these directories with their byte code in ``folder``; give a growing list of files without
-    any."""
+def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
+    """Load modules below these directories with their byte code in ``folder``.
+
+    :return: the files that had no byte code; the list grows with each import.
+    """
     compiled: list[str] = []
 
     class CheckoutLoader(SourceFileLoader):
@@ -44,8 +46,8 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
             try:
                 return super().get_code(fullname)
             except (EOFError, ValueError, TypeError):
-                # Before 3.14 Python takes a write that a full disk has cut short for whole. (What is wrong with the
-                # source itself is said again.)
+                # Before 3.14, Python does not notice that a full disk has cut a write short. An error in the source
+                # itself is raised again.
                 compiled.append(self.path)
                 return self.source_to_code(self.get_data(self.path), self.path)
             finally:
@@ -62,25 +64,25 @@ def keep_beside(roots: tuple[str, ...], folder: str) -> list[str]:
 
     def hook(path: str) -> FileFinder:
         if not any(path == root or path.startswith(f"{root}/") for root in roots):
-            raise ImportError("not of the checkout")
+            raise ImportError("not in the checkout")
         return CheckoutFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (CheckoutLoader, SOURCE_SUFFIXES))
 
     sys.path_hooks.insert(0, hook)
     return compiled
 
 
-def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callable[[bool], None]) -> None:
-    """Have a contained process compile these files of a checkout, and put the byte code into ``folder``.
+def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Callable[[bool], None]) -> None:
+    """Compile these files of a checkout in a contained process, and write the byte code to ``folder``.
 
-    :param names: of the checkout's own files, below ``tree``. Their source is a stranger's, so whoever compiles it
-        gives bytes and decides about no path.
-    :param contain: makes a child a contained process; told whether it is the first of a PID namespace.
+    :param names: the checkout's own files, relative to ``tree``. Their source is untrusted, so the compiling process
+        returns only bytes, and the caller chooses the paths.
+    :param contain: contains a child; its argument is whether the child is the first process of a PID namespace.
     """
     os.nice(10)
     os.umask(0o022)  # contained processes may be another user's
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder)
-    os.chdir(folder)  # where the checkout is removed meanwhile, nothing is made in its place
+    os.chdir(folder)  # if the checkout is removed meanwhile, no file is made in its place
     read, write = os.pipe()
     pid, first = containment.fork()
     if pid == 0:
@@ -100,21 +102,21 @@ def compile_beside(tree: str, names: Sequence[str], folder: str, contain: Callab
             size = stream.read(4)
             code = stream.read(min(int.from_bytes(size, "little"), _LARGEST))
             if len(size) < 4 or len(code) != int.from_bytes(size, "little"):
-                break  # it came to an end, or gives more than a file has
+                break  # the process has ended, or sends more than a file can have
             if code:
                 _put(cache_from_source(os.path.join(tree, name)), code)
 
 
 def _byte_code(file: str) -> bytes:
-    """Compile a file to what Python keeps of it; nothing where it does not compile."""
+    """Return the content of a file's ``.pyc``; empty if the file does not compile."""
     try:
         with open(file, "rb") as stream:
             source = stream.read()
         code = marshal.dumps(compile(source, file, "exec", dont_inherit=True))
     except (SyntaxError, OSError, ValueError, MemoryError, RecursionError):
         return b""
-    # By time and size it would be taken for that of whatever is in the file's place when it is done: a copy may have
-    # moved to another commit in the meantime. So it goes by the source's hash, which is checked (PEP 552).
+    # A .pyc with time and size would match another file that has taken its place, because a copy may move to
+    # another commit meanwhile. So it contains the source's hash, which Python checks (PEP 552).
     return MAGIC_NUMBER + (0b11).to_bytes(4, "little") + source_hash(source) + code
 
 

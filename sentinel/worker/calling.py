@@ -1,4 +1,4 @@
-"""Finding a boundary in the checkout, and calling it by the names its signature has at this revision."""
+"""Find a boundary in the checkout, and call it with the parameter names of this revision."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from sentinel.worker import trace
 
 @dataclass(frozen=True)
 class Boundary:
-    """A real function or method, found.
+    """A function or method of the checkout, and how to call it.
 
-    :ivar function: the callable as the target's own code would reach it.
-    :ivar scenario_inputs: canonical inputs that the scenario gives itself: one of these without a parameter is drift,
-        while an input filled from a default may be left out.
-    :ivar beside: what a member of a family takes beside what the family does, by its own names.
+    :ivar function: the callable, as the target's own code would look it up.
+    :ivar scenario_inputs: the canonical inputs that the scenario sets itself. If the boundary has no parameter for one
+        of them, that is drift; an input that a default fills is left out then.
+    :ivar own_inputs: for a member of a registry, all inputs by name; its parameters that the family does not have are
+        filled from them.
     """
 
     path: str
@@ -38,7 +39,7 @@ class Boundary:
     scenario_inputs: frozenset[str] = frozenset()
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
-    beside: Mapping[str, Any] = field(default_factory=dict)
+    own_inputs: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -48,9 +49,10 @@ class Boundary:
         """Call the boundary with canonical inputs bound to its parameters by name.
 
         :param positional: leading arguments, such as ``self`` of a method found on its class.
-        :param upstream: further arguments under their upstream names; one that the boundary does not have is left out.
-        :raises DriftError: where an input that the scenario gives has no parameter, or a parameter without a default
-            has no value.
+        :param upstream: further arguments under their upstream names; those that the boundary has no parameter for are
+            left out.
+        :raises DriftError: if an input that the scenario sets has no parameter, or a parameter without a default has no
+            value.
         """
         parameters = self.parameters
         arguments = self._bind(inputs, parameters)
@@ -62,8 +64,8 @@ class Boundary:
             parameter = parameters[name]
             variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             lacks = parameter.default in (parameter.empty, None) and name not in arguments
-            if lacks and self.beside.get(name) is not None:
-                arguments[name] = self.beside[name]
+            if lacks and self.own_inputs.get(name) is not None:
+                arguments[name] = self.own_inputs[name]
             elif parameter.default is parameter.empty and not variadic and name not in arguments:
                 raise DriftError(f"{self.path}{inspect.signature(self.function)} now requires {name!r}")
         return self.function(*positional, **arguments)
@@ -85,9 +87,9 @@ class Boundary:
         return arguments
 
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
-        """Call the boundary as its contract does; the canonical outputs by name."""
+        """Call the boundary with canonical inputs; return the canonical outputs by name."""
         if self.binding.call is not None:
-            boundary = replace(self, beside=inputs) if self.binding.like else self
+            boundary = replace(self, own_inputs=inputs) if self.binding.like else self
             outputs = self.binding.call(boundary, inputs)
             return outputs if isinstance(outputs, Mapping) else self._outputs(outputs)
         return self._outputs(self.invoke(inputs))
@@ -97,7 +99,9 @@ class Boundary:
         if isinstance(returned, Mapping):
             missing = [name for name in names if name not in returned]
             if missing:
-                raise DriftError(f"{self.path} returned no {missing[0]!r}; it returned {', '.join(map(str, returned))}")
+                raise DriftError(
+                    f"{self.path} did not return {missing[0]!r}; it returned {', '.join(map(str, returned))}"
+                )
             return {name: returned[name] for name in names} if names else dict(returned)
         if len(names) == 1:
             return {names[0]: returned[0] if isinstance(returned, tuple) else returned}
@@ -105,11 +109,11 @@ class Boundary:
             raise DriftError(
                 f"{self.path} returned {type(returned).__name__}, not the {len(names)} values {', '.join(names)}"
             )
-        return dict(zip(names, returned))  # a longer tuple has gained values at its end, as these frameworks do
+        return dict(zip(names, returned))  # in a longer tuple, a later version has added values at the end
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """Give the longest prefix of a dotted path that is a module file below the import roots."""
+    """Return the longest prefix of a dotted path that is a module file below the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])
@@ -121,8 +125,10 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module, or leave nothing of it. Where a package fails, Python keeps those of its modules that were
-    ready: the next import of one of them would fail for another reason, that it is an orphan."""
+    """Import a module; if that fails, remove the submodules that were already imported.
+
+    Python keeps them in ``sys.modules`` without their package, and the next import of one would fail for that reason
+    instead of the real one."""
     try:
         return importlib.import_module(name)
     except BaseException:
@@ -134,10 +140,10 @@ def import_whole(name: str) -> ModuleType:
 
 
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
-    """Import the module of a dotted path and walk to what it names: (module, object, owner class).
+    """Import the module of a dotted path and look up its attributes; return (module, object, owner class).
 
-    :param near: whether the error names the nearest; to look for that takes a walk through the whole checkout.
-    :raises DriftError: where the module or the attribute is not in this checkout.
+    :param near: whether the error names a similar definition, which takes a walk through the whole checkout.
+    :raises DriftError: if the module or the attribute is not in this checkout.
     """
     name = module_of(path, roots)
     attributes = path.split(".")
@@ -158,7 +164,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
 
 
 def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """Say what is near an attribute that is missing on the way along a dotted path."""
+    """Return the part of an error message that names a definition similar to a missing attribute."""
     near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
@@ -167,9 +173,9 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
     return f"; looked for {path}{_nearest_definition(last, roots) or there}"
 
 
-@trace.paused()  # what is looked at for a message decides nothing
+@trace.paused()  # files that are read for a message do not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Say where else in the checkout something of this name is defined; read as text, nothing is imported."""
+    """Return the part of an error message that locates another definition of this name; files are read as text."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -186,8 +192,8 @@ def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
-    """Whether a checkout has a module, an attribute, a field of a class, or with ``(parameter)`` behind it one of a
-    function."""
+    """Return True if the checkout has this module, attribute or field of a class, or, for ``path(parameter)``, this
+    parameter of a function."""
     parameter = ""
     if path.endswith(")"):
         path, _, parameter = path[:-1].partition("(")
@@ -207,7 +213,8 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def source_of(function: Any) -> tuple[str, int, str]:
-    """Give (file, line, signature) of the code that a call would run, wrappers of decorators looked through."""
+    """Return (file, line, signature) of the code that a call runs; decorators that set ``__wrapped__`` are
+    unwrapped."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     code = getattr(inner, "__code__", None)
@@ -218,12 +225,12 @@ def source_of(function: Any) -> tuple[str, int, str]:
         signature = str(inspect.signature(function))
     except (TypeError, ValueError):
         signature = ""
-    # A default value may print an address; signatures in evidence must not differ from run to run.
+    # The repr of a default value may contain an address; signatures in evidence must be the same in every run.
     return code.co_filename, code.co_firstlineno, re.sub(r" at 0x[0-9a-f]+", "", signature)
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Put in place what an adapter answers for what the target's modules call or read while they are imported."""
+    """Replace the names that the target's modules call or read during import with the values of the adapter."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:
@@ -236,7 +243,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
         owner = sys.modules.get(name)
         if isinstance(answer, Alias):
             module, _, member = answer.path.rpartition(".")
-            with contextlib.suppress(ImportError, AttributeError):  # an environment that has the one lacks the other
+            with contextlib.suppress(ImportError, AttributeError):  # this environment may lack either module
                 setattr(owner, attribute, getattr(importlib.import_module(module), member))
         elif hasattr(owner, attribute):
             is_call = callable(getattr(owner, attribute))
@@ -244,7 +251,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import a dotted path's module for all probes; the probe that needs it meets a failure again, and reports it."""
+    """Import a dotted path's module for all probes. Ignore a failure: the probe that needs the module reports it."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -1,4 +1,4 @@
-"""A control group for each strictly contained target process, if this machine permits one.
+"""Create a control group for each strictly contained target process, if this machine permits it.
 
 Limits of a process (``setrlimit``) apply to each of its children separately; a group limits their number and their
 total memory. Both versions are supported: version 2, and version 1 with a folder per controller.

@@ -1,4 +1,4 @@
-"""The controller's side of the worker: starts preloaders and target processes, sends probes, kills hanging processes.
+"""The controller's side of the worker: start preloaders and target processes, send probes, and kill hanging processes.
 
 The controller decides and the worker measures; nothing here interprets numbers.
 """
@@ -61,8 +61,8 @@ class Options:
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
         limits) or ``off``; empty for the strictest level that this machine supports.
-    :ivar python: the interpreter whose environment has the target installed, or None for this one.
-    :ivar trace: whether answers list the files that were requested: see :mod:`sentinel.worker.trace`.
+    :ivar python: the interpreter whose environment has the target installed, or None for Sentinel's own.
+    :ivar trace: whether answers list the checkout's files that were used: see :mod:`sentinel.worker.trace`.
     """
 
     timeout: float = 60.0
@@ -94,7 +94,7 @@ class WorkerError(SentinelError):
     """The worker could not run, for example without torch in its interpreter."""
 
 
-class Zygote:
+class Preloader:
     """A process with torch loaded, from which target processes are forked.
 
     Call :meth:`start` early: it does not wait, so the import of torch overlaps with other work of the controller. All
@@ -126,7 +126,7 @@ class Zygote:
             raise WorkerError("the worker has been stopped")
         with _room():
             self._scratch, self._folder_lock = _locked_folder()
-            self._log = open(os.path.join(self._scratch, "zygote.log"), "wb+")  # noqa: SIM115 - lives as long as the zygote
+            self._log = open(os.path.join(self._scratch, "preloader.log"), "wb+")  # noqa: SIM115 - lives as long as the preloader
         ours, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
@@ -198,8 +198,8 @@ class Zygote:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a missing answer. If the preloader was killed, the next request starts a new one; if it
-        ended by itself, a new one would end too."""
+        """Return the error for a missing answer. If the preloader was killed, the next request starts it again. If it
+        exited by itself, it is not restarted, because it would exit again."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -276,7 +276,7 @@ class Zygote:
         """Fork a target process for a checkout.
 
         :param versions: versions of stub modules, by package.
-        :param real: the packages of :data:`~sentinel.worker.ghosts.ONLY_WHERE_NAMED` that are used if installed.
+        :param real: the packages of :data:`~sentinel.worker.stubs.ONLY_WHERE_NAMED` that are used if installed.
         """
         return self._spawn(
             {
@@ -496,7 +496,7 @@ class TargetProcess(_Handle):
         return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process; no answers if it ended, or took longer than ``timeout`` seconds.
+        """Run several probes in one process. Return an empty tuple if it ends early or exceeds ``timeout``.
 
         The time limit is that of one probe.
         """
@@ -552,7 +552,7 @@ class TargetProcess(_Handle):
                 answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
             result = parsed(answer)
             if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
-                raise protocol.ProtocolError("a time that is over before it is")
+                raise protocol.ProtocolError("it reports a timeout before the time limit")
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):

@@ -1,9 +1,10 @@
-"""Strict containment on Linux: a target process in namespaces of its own, in a root that holds only what it needs.
+"""Strict containment on Linux: run a target process in its own namespaces, with a root that has only the files it
+needs.
 
-Run by the zygote, before a line of the target's code is. The process that calls :func:`contain` becomes the first of
-new mount, PID, IPC, UTS and network namespaces, sees a root of read-only bind mounts and its scratch folder, and has no
-capability, no way to get one, and no network, not even loopback. As root it changes to an unprivileged user first; as
-anybody else, and as a root without other users, it enters a user namespace.
+The preloader calls :func:`contain` before any of the target's code runs. The calling process becomes the first process
+of new mount, PID, IPC, UTS and network namespaces. It sees a root of read-only bind mounts and its scratch folder. It
+has no capabilities, cannot gain any, and has no network, not even loopback. If it runs as root, it changes to an
+unprivileged user; otherwise, or if root's user namespace has no other users, it enters a user namespace.
 """
 
 from __future__ import annotations
@@ -38,35 +39,38 @@ _CAPABILITY_VERSION = 0x20080522
 #: Bytes of the scratch folder as a probe sees it.
 SCRATCH_BYTES = 1 << 30
 
-#: Folders of shared libraries, and what tells the loader where they are.
+#: Folders of shared libraries, and the loader's cache.
 SYSTEM = ("/lib", "/lib64", "/lib32", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/etc/ld.so.cache")
 
-#: What of an environment's folder its interpreter needs; a project or a home folder may be one too.
+#: Parts of an environment's folder that its interpreter needs. The whole folder is not exposed, because it may be a
+#: project or a home folder too.
 PARTS = ("bin", "lib", "lib64", "lib32", "include", "share", "pyvenv.cfg")
 
 #: Files that name this machine.
 _OF_THIS_MACHINE = ("/proc/sys/kernel/random/boot_id",)
 
-#: Devices that are no way out: what libraries read random numbers from, and send output to nowhere.
+#: Harmless devices that libraries use: sources of random numbers, and sinks.
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 class ContainmentError(Exception):
-    """A namespace, a mount or a limit that this machine does not grant; says which."""
+    """This machine does not grant a namespace, a mount or a limit; the message names it."""
 
 
 def fork() -> tuple[int, bool]:
-    """Fork; as root, as the first process of a PID namespace: the pid, and whether it is that.
+    """Fork. If this process is root, make the child the first process of a new PID namespace, so that :func:`contain`
+    need not fork again: each fork of a loaded worker costs milliseconds.
 
-    :func:`contain` need not fork again then, and each fork of a loaded worker costs milliseconds. Anybody but root has
-    to enter a user namespace before, and no process can leave one again.
+    Without root, a process must enter a user namespace before it can create a PID namespace, and cannot leave it again.
+
+    :return: the pid, as of :func:`os.fork`, and whether the child is the first process of its PID namespace.
     """
-    _interpreter()  # looked up once, for all that are forked
+    _interpreter()  # cached here, for all children
     if os.geteuid() != 0 or sys.platform != "linux":
         return os.fork(), False
     own = os.open("/proc/self/ns/pid", os.O_RDONLY)
     try:
-        # Who is root in a user namespace alone could leave its PID namespace, and not come back: tried before.
+        # Root of a mere user namespace can leave its PID namespace but not return, so returning is tried first.
         if _libc().setns(own, _CLONE_NEWPID) != 0 or _libc().unshare(_CLONE_NEWPID) != 0:
             return os.fork(), False
         pid = -1
@@ -90,22 +94,23 @@ def contain(
     first: bool = False,
     wait: bool = False,
 ) -> None:
-    """Go on as the first process of a contained world; unless it was that already, whoever called ends.
+    """Contain this process. Unless it is the first process of its PID namespace, a forked child continues contained
+    and the caller exits.
 
-    :param readable: files and folders that stay visible, read-only, at their own paths; beside the interpreter's.
-    :param hidden: folders below those that are empty from now on.
-    :param scratch: the one folder that can be written; it starts empty and ends with the process.
-    :param ready: called with the process id, as whoever called knows it, of another process that goes on.
-    :param system_calls: a filter of system calls, as :func:`sentinel.worker.syscalls.program` gives it, in hexadecimal.
-    :param devices: what to have of ``/dev`` beside the harmless ones: a GPU's.
+    :param readable: files and folders that stay visible, read-only, at their own paths, besides the interpreter's.
+    :param hidden: folders below those that appear empty.
+    :param scratch: the only folder that can be written. It starts empty and is removed with the process.
+    :param ready: called with the child's process id, as the caller sees it, if a child continues.
+    :param system_calls: a filter of system calls from :func:`sentinel.worker.syscalls.program`, in hexadecimal.
+    :param devices: files of ``/dev`` to expose besides the harmless ones, such as a GPU's.
     :param first: whether the caller is the first process of a PID namespace; see :func:`fork`.
-    :param wait: whether whoever called ends with the process that goes on, and as that does, instead of at once.
-    :raises ContainmentError: in the process that goes on, or before there is one.
+    :param wait: whether the caller waits for the child and exits with its status, instead of at once.
+    :raises ContainmentError: in the process that continues, or before the fork.
     """
     if sys.platform != "linux":
         raise ContainmentError("strict containment needs Linux")
     own_user, user, group = not may_be_others(), os.geteuid(), os.getegid()
-    outside = int(os.readlink("/proc/self"))  # its number where that /proc is from: in its own namespace it may be 1
+    outside = int(os.readlink("/proc/self"))  # the number in the namespace of this /proc; os.getpid() may be 1
     _unshare(_CLONE_NEWUSER if own_user else 0, 0 if first else _CLONE_NEWPID)
     if own_user:
         _map_to_itself(user, group)
@@ -113,7 +118,7 @@ def contain(
     if pid:
         ready(pid)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if wait else 0
-        os._exit(status if status >= 0 else 128 - status)  # as a shell says it
+        os._exit(status if status >= 0 else 128 - status)  # as shells do for signals
     if not own_user:
         user = USERS[outside % len(USERS)]
     _libc().sethostname(b"sentinel", len(b"sentinel"))
@@ -130,7 +135,7 @@ def contain(
 
 
 def reason_against() -> str | None:
-    """Say why a process cannot be contained here; None where it can. Tried for real, in a fork."""
+    """Return the reason why a process cannot be contained here; None if a forked child could be."""
     needed = [os.path.dirname(__file__), os.__file__, *filter(None, map(_place_of, ("numpy", "torch")))]
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
@@ -141,7 +146,9 @@ def reason_against() -> str | None:
                 contain(needed, [], scratch, lambda inner: None, first=first)
                 for place in needed:
                     if not os.access(place, os.R_OK):
-                        raise ContainmentError(f"no other user may read {place}, and there the user is another one")
+                        raise ContainmentError(
+                            f"{place} is not readable by other users, and a contained process runs as another user"
+                        )
             except BaseException as error:
                 os.write(write, str(error).encode()[:400] or b"unknown")
             finally:
@@ -165,7 +172,7 @@ def _place_of(package: str) -> str | None:
 
 
 def _settle_in(scratch: str) -> None:
-    """Let libraries look for their places in the scratch folder, those too that have noted the zygote's own."""
+    """Point home, temporary and cache folders at the scratch folder, including variables that name the preloader's."""
     before = os.environ.get("TMPDIR", "")
     inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
     os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
@@ -199,8 +206,7 @@ def _unshare(user: int, numbers: int) -> None:
 
 
 def may_be_others() -> bool:
-    """Whether this process can become each of ``USERS``: as root, unless in a user namespace with hardly anybody in
-    it."""
+    """Return True if this process can change to each of ``USERS``: it is root, and its user namespace maps them."""
     if os.geteuid() != 0:
         return False
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -219,10 +225,10 @@ def _map_to_itself(user: int, group: int) -> None:
 
 @cache
 def _interpreter() -> Sequence[str]:
-    """List what this interpreter may still read: the standard library, its environment's packages, torch and numpy.
+    """Return the places that a contained interpreter may read: the standard library, its environment's packages, torch
+    and numpy.
 
-    ``sys.path`` says more than that: ``.pth`` files add the folders of editable installs, with everything a user keeps
-    in them.
+    ``sys.path`` is not used, because ``.pth`` files add the folders of editable installs with all of their files.
     """
     prefixes = (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix)
     environment = [os.path.join(prefix, part) for prefix in prefixes for part in PARTS]
@@ -233,7 +239,7 @@ def _interpreter() -> Sequence[str]:
 
 
 def folders_of(packages: Iterable[str]) -> list[str]:
-    """List where installed packages lie, each its own folder (or file), wherever the environment has it."""
+    """Return the folder (or the file) of each installed package."""
     places = []
     for name in dict.fromkeys(package.partition(".")[0] for package in packages):
         origin = _place_of(name)
@@ -245,21 +251,21 @@ def folders_of(packages: Iterable[str]) -> list[str]:
 def _build_root(
     visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str], innermost: bool
 ) -> None:
-    """Make a tmpfs with bind mounts in it this process's root; let the old one go.
+    """Make a tmpfs with bind mounts this process's root, and detach the old root.
 
-    :param innermost: whether nobody will be contained within: the kernel refuses a new ``/proc`` in a user namespace
-        while parts of the old one are covered.
+    :param innermost: whether no process will be contained within this one. Otherwise parts of ``/proc`` stay
+        uncovered, because the kernel refuses a new ``/proc`` in a user namespace while parts of the old are covered.
     """
-    os.umask(0o022)  # whatever the user's is: another user has to find the way
+    os.umask(0o022)  # another user must be able to enter these folders
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     root = scratch
-    # From here on folders are made below the working folder. Where the worker is killed, its scratch folder is removed
-    # and this mount taken off: by its path, what is made would come to lie on the disk, and nobody would remove it.
+    # From here on, folders are made relative to the working folder. If the worker is killed, its scratch folder is
+    # unmounted and removed; absolute paths would then create folders on the disk that nothing removes.
     os.chdir(root)
     for folder in ("/tmp", "/proc", "/etc"):
         os.mkdir(f".{folder}")
-    # Some code makes folders in it while it is imported, whatever TMPDIR says.
+    # Some code makes folders in /tmp during import, whatever TMPDIR is.
     _mount("tmpfs", f"{root}/tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
     for place in outermost(visible):
         _bind(place, root)
@@ -271,25 +277,25 @@ def _build_root(
     os.makedirs(f".{scratch}", exist_ok=True)
     _mount("tmpfs", root + scratch, "tmpfs", _MS_NOSUID | _MS_NODEV, f"mode=1777,size={SCRATCH_BYTES}")
     Path("etc/passwd").write_text(f"sentinel:x:{user}:{user}::{scratch}:/bin/false\n")
-    # Where a container has covered parts of its /proc the kernel refuses a new one; nothing here depends on it.
+    # If a container has covered parts of its /proc, the kernel refuses a new one; nothing here depends on it.
     with contextlib.suppress(ContainmentError):
         _mount("proc", f"{root}/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         for file in _OF_THIS_MACHINE if innermost else ():
             if os.path.exists(f".{file}"):
                 _mount(f"{root}/dev/null", f"{root}{file}", None, _MS_BIND)
     _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
-    # Both in one place: the old root lies on top of the new one, until it is let go.
+    # Both arguments are the same place: the old root lies on top of the new one until it is detached.
     _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
-    _call("the old root stays", _libc().umount2(b".", _MNT_DETACH))
+    _call("the old root cannot be detached", _libc().umount2(b".", _MNT_DETACH))
     os.chdir("/")
 
 
-#: The number of the call that the C library has no function for.
+#: The number of pivot_root, for which the C library has no function.
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
 def outermost(places: Iterable[str]) -> list[str]:
-    """Give each place once, without those that lie within another; links and what they lead to are two places."""
+    """Return the places without those inside another. A link and its target are two places."""
     spellings = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
         place for place in spellings if not any(place != other and place.startswith(f"{other}/") for other in spellings)
@@ -297,7 +303,10 @@ def outermost(places: Iterable[str]) -> list[str]:
 
 
 def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODEV) -> None:
-    """:param root: the working folder's path, which may be gone: nothing is made by it."""
+    """Bind-mount a place at its own path below the working folder.
+
+    :param root: the working folder's path. It may be gone, so no file is made by this path.
+    """
     real, here, target = os.path.realpath(place), f".{place}", root + place
     if os.path.lexists(here):
         return
@@ -310,18 +319,18 @@ def _bind(place: str, root: str, flags: int = _MS_RDONLY | _MS_NOSUID | _MS_NODE
         _mount(real, target, None, _MS_BIND)
         mounts = [target]
     except ContainmentError:
-        # Who is in a user namespace may not see what lies under another mount; those below come along then.
+        # In a user namespace the kernel refuses to uncover a folder by leaving out its mounts; include them.
         _mount(real, target, None, _MS_BIND | _MS_REC)
         mounts = [target, *_mounts_below(target)]
     for place in mounts:
-        # The kernel lets nobody take away what the mount below was restricted by.
+        # A remount must keep the restrictions of the original mount.
         more = os.statvfs(place).f_flag & (_MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
         _mount(None, place, None, _MS_BIND | _MS_REMOUNT | flags | more)
 
 
 def _mounts_below(folder: str) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
-    # Blanks and the like are written as octal numbers there.
+    # In this file, blanks and some other characters are octal escapes.
     places = [re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), line.split()[4]) for line in lines]
     return [place for place in places if place.startswith(f"{folder}/")]
 
@@ -336,20 +345,20 @@ def _mount(source: str | None, target: str, kind: str | None, flags: int, option
 
 
 def _rule_out_capabilities() -> None:
-    """No process that comes from this one can gain a capability, whatever it executes."""
+    """Empty the bounding set, so that no descendant of this process can gain a capability."""
     libc = _libc()
     for number in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
-            break  # past the last one that this kernel knows
+            break  # past this kernel's last capability
 
 
 def _drop_capabilities() -> None:
-    """Give up those that this process has."""
+    """Drop the capabilities that this process has."""
     libc = _libc()
     header = ctypes.create_string_buffer(struct.pack("Ii", _CAPABILITY_VERSION, 0))
     nothing = ctypes.create_string_buffer(24)
     _call("capabilities cannot be dropped", libc.capset(header, nothing))
-    _call("new privileges cannot be ruled out", libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _call("PR_SET_NO_NEW_PRIVS failed", libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
 class _Program(ctypes.Structure):

@@ -1,4 +1,4 @@
-"""A framework's default configuration, for options that a stand-in lacks."""
+"""Look up a framework's default configuration, for options that a stand-in lacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from sentinel.binding.drift import StandInMissingError
-from sentinel.worker import ghosts
+from sentinel.worker import stubs
 
 
 class Settings(dict[str, Any]):
@@ -51,7 +51,7 @@ def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str)
 def _nodes(source: str) -> tuple[Any, ...]:
     """Return a source's defaults and all their parts, the whole first; empty if this version lacks the source."""
     try:
-        with _ghosts_forgotten():
+        with _uses_forgotten():
             whole = _load(source) if source.endswith(".yaml") else _defaults(_lookup(source))
     except (Exception, SystemExit):
         return ()
@@ -65,9 +65,9 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _ghosts_forgotten() -> Iterator[None]:
+def _uses_forgotten() -> Iterator[None]:
     """Forget the stub modules that a block used, because a probe reports only the boundary's own uses."""
-    used = ghosts.state().used
+    used = stubs.state().used
     length = len(used)
     try:
         yield

@@ -158,7 +158,7 @@ def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: 
             )
         if process.returncode == 0:
             return json.loads(process.stdout.splitlines()[-1])
-        reason = (process.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        reason = (process.stderr.strip().splitlines() or ["no output"])[-1]
     except OSError as error:
         reason = error.strerror or str(error)
     except subprocess.TimeoutExpired:

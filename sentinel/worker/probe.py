@@ -1,4 +1,4 @@
-"""One probe: a boundary called on each variant of a scenario, in a process that is thrown away afterwards."""
+"""Run one probe: call a boundary on each variant of a scenario, in a process that ends afterwards."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from sentinel.binding.drift import (
 from sentinel.contracts.contract import Contract
 from sentinel.targets import Binding, Target
 from sentinel.targets.loading import load_file
-from sentinel.worker import calling, defaults, ghosts, recording, tensors, versions
-from sentinel.worker.slips import harness_place, slip
+from sentinel.worker import calling, defaults, recording, stubs, tensors, versions
+from sentinel.worker.attribution import harness_place, programming_error
 
 SEED = 20260821
 
 
 @cache
 def load_contract(file: str, name: str) -> Contract:
-    """Give the contract of that name in that file: one of ours by import, another package's by path."""
+    """Return the contract of this name in this file. Sentinel's own contracts are imported, others loaded by path."""
     path = Path(file)
     ours = Path(__file__).resolve().parent.parent / "contracts"
     module = importlib.import_module(f"sentinel.contracts.{path.stem}") if path.parent == ours else load_file(path)
@@ -46,13 +46,13 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """Give the adapter's binding of a boundary; a plain one where the adapter says nothing about it."""
+    """Return the adapter's binding of a boundary, or a plain binding if the adapter has none."""
     target: Target = load_file(Path(adapter)).TARGET
     return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
 
 
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call as the generic contract does: the arguments as the recipe names them, nothing translated."""
+    """Call a boundary with the arguments as the recipe names them, for the generic contract ``call``."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
     if boundary.owner is not None and type(inputs["self"]) is StandInNamespace:
         give_class_attributes(inputs["self"], boundary.owner)
@@ -61,20 +61,20 @@ def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     try:
         signature.bind(*positional, **inputs["arguments"])
     except TypeError as error:
-        message = f"{boundary.path}{signature} cannot be called so: {error}"
+        message = f"{boundary.path}{signature} cannot be called with these arguments: {error}"
         unknown = next((name for name in inputs["arguments"] if name not in signature.parameters), "")
         raise UnknownInputError(message, unknown) from None
     return {"returned": boundary.function(*positional, **inputs["arguments"])}
 
 
 def reseed(seed: int = SEED) -> None:
-    """Put the global generators where every probe finds them."""
+    """Seed the global random generators, so that every probe starts from the same state."""
     import numpy
     import torch
 
     random.seed(seed)
     numpy.random.seed(seed)
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed looks for every other device too, which costs 4 ms
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed initialises every device, which takes 4 ms
 
 
 def settle(device: str, seed: int = SEED) -> None:
@@ -85,16 +85,16 @@ def settle(device: str, seed: int = SEED) -> None:
     reseed(seed)
     if "torch._inductor.config" in sys.modules:
         torch.use_deterministic_algorithms(True, warn_only=True)
-    else:  # the same switch; that one would import torch's compiler first, two seconds for every probe
+    else:  # has the same effect without importing torch's compiler, which takes two seconds
         torch.set_deterministic_debug_mode("warn")
     if device != "cpu":
-        torch.cuda.set_device(torch.device(device).index or 0)  # it takes no device without a number
+        torch.cuda.set_device(torch.device(device).index or 0)  # it requires an index
         torch.cuda.manual_seed_all(seed)
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """A boundary, found and described.
+    """A boundary that was found, with its provenance.
 
     :ivar harness: the files of its adapter and its contract.
     """
@@ -105,7 +105,7 @@ class Preparation:
 
 
 def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
-    """Find the boundary that a request names, and describe it."""
+    """Find the boundary that a request names, and record its provenance."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
     use_declared_defaults(partial(defaults.default_of, load_file(Path(request["adapter"])).TARGET.defaults))
@@ -124,8 +124,8 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
     )
 
 
-def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
-    """Answer one probe request with a measurement or a failure, as plain data."""
+def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
+    """Run one probe request; return a measurement or a failure as plain data."""
     preparation: Preparation | None = None
     try:
         Neutral.recorded.clear()
@@ -136,37 +136,43 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.Imp
                 return failure("not-in-this-version", f"not in this version: the checkout has no {required}")
         preparation = prepare(request, roots)
         boundary = preparation.boundary
-        ghosts.state().probing = True
+        stubs.state().probing = True
         observation = {
             variant: observe(contract, boundary, inputs, roots, request["device"], request.get("record", False))
             for variant, inputs in request["variants"].items()
         }
-        if ghosts.state().used:
-            # The target may have caught our refusal; what it computed then is not its real answer.
-            return ghost_failure(preparation.provenance)
+        if stubs.state().used:
+            # The target may have caught StubUsedError; its result is not the real one then.
+            return stub_failure(preparation.provenance)
         return {
             "observation": observation,
             "provenance": preparation.provenance,
-            "ghosts": recorder.ghosts_of(boundary.module.__name__) if recorder else [],
+            "ghosts": recorder.stubs_of(boundary.module.__name__) if recorder else [],
             "stand_ins": stand_ins_of(boundary, Neutral.recorded),
         }
-    except BaseException as error:  # whatever a stranger's code raises ends here, SystemExit included
+    except BaseException as error:  # untrusted code may raise anything, such as SystemExit
         return describe(error, preparation, roots)
 
 
 def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
-    """List the stand-ins that replaced the target's objects, each with its reason."""
-    neutral = [[name, "bookkeeping that the adapter does not know: a neutral value"] for name in neutral_names]
+    """Return the stand-ins that replaced the target's objects, each with its reason."""
+    neutral = [
+        [name, "a counter or logger that the adapter does not define: a neutral value"] for name in neutral_names
+    ]
     return [*([item.name, item.reason] for item in boundary.binding.stand_ins), *neutral]
 
 
-#: Name that the adapter uses -> where it is in this checkout, as the controller has found in its text.
+#: Name that the adapter uses -> its path in this checkout, if the controller found that it has moved.
 MOVED: dict[str, str] = {}
 
 
 def find_boundary(
     binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
 ) -> calling.Boundary:
+    """Return the boundary at the first of the binding's paths that this checkout has.
+
+    :raises DriftError: if the checkout has none of them, or lacks a module that the adapter calls it with.
+    """
     for path in (*binding.paths, *(MOVED[name] for name in binding.paths if name in MOVED)):
         try:
             module, function, owner = calling.resolve(path, roots, near=False)
@@ -184,8 +190,8 @@ def find_boundary(
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
             imported[name] = calling.import_whole(there)
         return calling.Boundary(path, module, function, owner, binding, scenario_inputs, device, imported)
-    calling.resolve(binding.boundary, roots)  # raises, and says what is near
-    raise AssertionError(f"{binding.boundary} is there after all")
+    calling.resolve(binding.boundary, roots)  # raises DriftError, which names a similar definition
+    raise AssertionError(f"{binding.boundary} was not found, and then it was")
 
 
 def observe(
@@ -196,7 +202,7 @@ def observe(
     device: str,
     record: bool = False,
 ) -> dict[str, Any]:
-    """Return the contract's observation of one call of the boundary, or of what wraps it.
+    """Call the boundary, or its wrapper, on one variant; return the contract's observation.
 
     :param record: return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
     """
@@ -216,12 +222,12 @@ def observe(
         return {key: tensors.observe(value) for key, value in contract.measure(answered, live).items()}
 
 
-#: What the adapter has last answered to the contract.
+#: The adapter's last outputs, for the message of an adapter error.
 _answer: list[Any] = []
 
 
 def run_bare() -> dict[str, Any]:
-    """Do one backward pass and nothing else."""
+    """Run one backward pass and nothing else."""
     import torch
 
     torch.autograd.backward((torch.ones(2, 2, requires_grad=True) * 2).sum())
@@ -229,7 +235,7 @@ def run_bare() -> dict[str, Any]:
 
 
 def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the observation of the contract's float64 reference."""
+    """Return the observation of the contract's float64 reference."""
     assert contract.oracle is not None
     reference = contract.oracle
 
@@ -257,14 +263,14 @@ def failure(kind: str, reason: str, trace: str = "", provenance: Any = None) -> 
     return {"failure": {"kind": kind, "reason": reason, "traceback": trace, "provenance": provenance}}
 
 
-def _ghosts_used() -> list[str]:
-    names = sorted(set(ghosts.state().used))
+def _stubs_used() -> list[str]:
+    names = sorted(set(stubs.state().used))
     return list(dict.fromkeys(name.partition(".")[0].removesuffix("()") for name in names))
 
 
-def _ghost_reason() -> str:
-    names, missing = sorted(set(ghosts.state().used)), _ghosts_used()
-    if ghosts.ONLY_WHERE_NAMED.issuperset(missing):  # installing it would change nothing
+def _stub_reason() -> str:
+    names, missing = sorted(set(stubs.state().used)), _stubs_used()
+    if stubs.ONLY_WHERE_NAMED.issuperset(missing):  # the package may be installed, but is hidden
         return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
     return (
         f"the code used {', '.join(names)}, which is not installed; install {', '.join(missing)} in the environment of "
@@ -272,35 +278,37 @@ def _ghost_reason() -> str:
     )
 
 
-def ghost_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
-    answer = failure("ghost", _ghost_reason(), trace, provenance)
-    answer["failure"]["packages"] = _ghosts_used()
+def stub_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
+    answer = failure("ghost", _stub_reason(), trace, provenance)
+    answer["failure"]["packages"] = _stubs_used()
     return answer
 
 
 def describe(
     error: BaseException, preparation: Preparation | None, roots: tuple[str, ...], traced: bool = True
 ) -> dict[str, Any]:
-    """Make a failure of an exception, with upstream's own traceback; ``traced=False`` spares it, which most calls
-    do."""
+    """Return the failure that an exception stands for.
+
+    :param traced: whether to add upstream's traceback; a session leaves it out, because formatting it takes time.
+    """
     provenance = preparation.provenance if preparation is not None else None
     text = f"{type(error).__name__}: {error}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[-40:]) if traced else ""
     if isinstance(error, DriftError) and error.__cause__ is None:
-        trace = ""  # it was looked for and not found: only our own lines would stand there
+        trace = ""  # a name was looked up in vain; the traceback would show only Sentinel's own lines
     for root in sorted({*roots, *filter(None, sys.path), sys.prefix, _cwd()}, key=len, reverse=True):
         trace = trace.replace(root.rstrip("/") + "/", "")
         text = text.replace(root.rstrip("/") + "/", "")
     if isinstance(error, AbsentError):
         return failure("not-in-this-version", str(error), "", provenance)
     if isinstance(error, RanksDisagreeError):
-        return failure("deadlock", f"a training hangs here: {text.partition(': ')[2]}", trace, provenance)
+        return failure("deadlock", f"a training run hangs here: {text.partition(': ')[2]}", trace, provenance)
     if isinstance(error, (DriftError, StandInMissingError)):
         answer = failure("drift", str(error), trace, provenance)
         answer["failure"]["unknown_input"] = getattr(error, "input", "")
         return answer
-    if isinstance(error, ghosts.GhostUsedError) or ghosts.state().used:
-        return ghost_failure(provenance, trace)
+    if isinstance(error, stubs.StubUsedError) or stubs.state().used:
+        return stub_failure(provenance, trace)
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
         return failure("memory", f"out of memory: {text}", trace, provenance)
     if isinstance(error, SystemExit):
@@ -312,7 +320,7 @@ def describe(
         need = f"{package} ({text}), which is not installed; install it, or name an interpreter that has it with"
         if needed is not None:
             here = f"{sys.version_info[0]}.{sys.version_info[1]}"
-            need = f"Python {needed[0]}.{needed[1]} ({text}), and this one is {here}; name another interpreter with"
+            need = f"Python {needed[0]}.{needed[1]} ({text}), and this is Python {here}; name another interpreter with"
         reason = f"its code needs {need} --sentinel-python (of a command: --python)"
         answer = failure("python", reason, trace, provenance)
         answer["failure"].update(place=_place_of(error), lacks=lacks)
@@ -325,33 +333,33 @@ def describe(
         return answer
     if Neutral.recorded:
         names = ", ".join(map(repr, Neutral.recorded))
-        reason = f"the adapter is older than this revision: it does not know {names}, and without it: {text}"
+        reason = f"the adapter is older than this revision: it does not define {names}, and with neutral values: {text}"
         return failure("drift", reason, trace, provenance)
     place = harness_place(error, roots, preparation.harness)
     if place is not None:
         return failure("adapter", _adapter_error(error, text, place, preparation.boundary.binding), trace, provenance)
     answer = failure("raised", f"the boundary raised {text}", trace, provenance)
-    answer["failure"]["slip"] = slip(error, roots)
+    answer["failure"]["programming_error"] = programming_error(error, roots)
     return answer
 
 
 def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
-    """Say where the harness failed, what the contract needs there, and what the adapter had answered."""
+    """Return the message of an adapter error: the place, the missing key, and the adapter's outputs."""
     file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
     where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
     answer = _answer[0] if _answer else None
     if isinstance(error, KeyError) and isinstance(answer, Mapping) and error.args and error.args[0] not in answer:
-        needs = f"the contract {binding.contract} needs {error.args[0]!r}, which the adapter's answer does not have"
+        needs = f"the contract {binding.contract} needs {error.args[0]!r}, which the adapter did not return"
     else:
-        needs = f"{text}, in what Sentinel does for the contract {binding.contract}"
+        needs = f"{text}, in the code for the contract {binding.contract}"
     if isinstance(answer, Mapping):
         answers = (f"{name} (None)" if value is None else str(name) for name, value in answer.items())
-        needs = f"{needs}; it answered {', '.join(answers) or 'nothing'}"
+        needs = f"{needs}; it returned {', '.join(answers) or 'nothing'}"
     return f"adapter error: {needs} ({where})"
 
 
 def _place_of(error: BaseException) -> str:
-    """Name the file that an exception is about: the one that does not parse, or the one it came from."""
+    """Return the file of a syntax error, or the file that raised the exception."""
     if isinstance(error, SyntaxError):
         return error.filename or ""
     frames = traceback.extract_tb(error.__traceback__)
@@ -359,12 +367,12 @@ def _place_of(error: BaseException) -> str:
 
 
 def _missing(error: BaseException | None) -> list[str]:
-    """List the packages that are not installed and that an import failed for, however a third party wraps that."""
+    """Return the missing packages that made an import fail, also if another exception wraps the ImportError."""
     missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.partition(".")[0]
-            missing[error.name if ghosts.installed(package) else package] = None
+            missing[error.name if stubs.installed(package) else package] = None
         error = error.__cause__ or error.__context__
     return list(missing)
 
@@ -377,7 +385,7 @@ def _cwd() -> str:
 
 
 def quiet() -> None:
-    """Send what the target prints to nowhere: an observation never travels over stdout."""
+    """Redirect the standard streams to /dev/null. Answers are sent over a socket, never over stdout."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         with contextlib.suppress(OSError):

@@ -53,7 +53,10 @@ class Leader:
     """
 
     def __init__(self, pid: int) -> None:
-        """:param pid: a descendant of this process; any other pid counts as reaped."""
+        """Open the process.
+
+        :param pid: a descendant of this process; any other pid counts as reaped.
+        """
         self.pid = pid
         self._own: int | None = None
         self._is_gone = False

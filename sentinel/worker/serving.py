@@ -1,7 +1,7 @@
 """A session: one fork of a target process (or an oracle process) that serves many calls, for searches.
 
-A probe is the proof; a session is the speed. What calls leave behind in a session stays there, so whatever a search
-finds is measured once more in a fresh one.
+A session is faster than probes, but state that a call leaves behind affects later calls. So a search measures its
+findings again in a fresh session.
 """
 
 from __future__ import annotations
@@ -23,20 +23,25 @@ from typing import Any
 
 from sentinel.binding.drift import AbsentError, Neutral
 from sentinel.contracts.contract import Contract, DoesNotApply
-from sentinel.worker import calling, ghosts, probe, processes, protocol
+from sentinel.worker import calling, probe, processes, protocol, stubs
 from sentinel.worker.answers import CUT, PARTS
 from sentinel.worker.side_effects import Watch, parts, turned
 
 
-def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
+def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
     """Answer requests until the socket closes.
 
-    Each request names a boundary and its contract and has ``calls``: name -> ``inputs``, ``boundary`` (a twin's),
-    ``watch`` and ``settings`` (options that the boundary finds set otherwise). The answer has for each ``observation``
-    or ``refused``, and where it was watched ``effects``, or what it was refused with when it was called once more;
-    beside them provenance, ghosts and stand-ins. Where the request asks to ``describe``, it lists the target's
-    functions that ran, or ``lines`` (:class:`_BranchTracer`), or each observation has what some functions hand on, and
-    the answer the watched lines that ran (:class:`_Beside`)."""
+    A request names a boundary and its contract. Its ``calls`` map a name to ``inputs``, ``boundary`` (to call a second
+    implementation instead), ``watch`` (whether to record side effects) and ``settings`` (options of the boundary to
+    override). The answer has provenance, stub modules and stand-ins, and for each call:
+
+    * ``observation`` or ``refused``;
+    * ``effects`` if the call was watched, or the failure of its repetition.
+
+    With ``describe``, the answer also lists the target's functions that ran; for ``lines``, the branches that ran
+    (:class:`_BranchTracer`); for a mapping, the watched lines that ran, and each call has values outside the contract
+    (:class:`_OutsideContract`).
+    """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = Server(roots, recorder)
@@ -48,22 +53,24 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.Impor
         tick = functools.partial(channel.sendall, protocol.encode({"alive": True, "nonce": request["nonce"]}))
         try:
             frame = protocol.encode({**server.answer(request, tick), "nonce": request["nonce"]})
-        except BaseException as error:  # an answer that cannot be sent
+        except BaseException as error:  # the answer cannot be encoded
             frame = protocol.encode({**probe.describe(error, None, roots), "nonce": request["nonce"]})
         channel.sendall(frame)
 
 
 class Server:
-    def __init__(self, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> None:
+    """The state of a session: the boundaries it has found, and what it records about its calls."""
+
+    def __init__(self, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
         self._roots = roots
         self._recorder = recorder
         self._preparations: dict[tuple[str, str, str], probe.Preparation] = {}
         self._settled = False
         self._branches: _BranchTracer | None = None
-        self._neutral: set[str] = set()  # what the calls of one request have read of bookkeeping that nobody knows
+        self._neutral: set[str] = set()  # names of neutral values that the calls of one request used
 
     def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Answer a request; ``tick`` is called after each of its calls."""
+        """Answer a request. Call ``tick`` after each of its calls."""
         if not self._settled:
             probe.settle(request["device"])
             self._settled = True
@@ -79,13 +86,15 @@ class Server:
             return probe.describe(error, None, self._roots)
         tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None
         if isinstance(describe, dict):
-            tracer = _Beside(self._roots, main.boundary, request["adapter"], describe["beside"], describe["lines"])
+            tracer = _OutsideContract(
+                self._roots, main.boundary, request["adapter"], describe["beside"], describe["lines"]
+            )
         answers = {}
         self._neutral.clear()
         for name, call in request["calls"].items():
             try:
                 preparation = self._prepare(request, call["boundary"]) if call.get("boundary") else main
-            except BaseException as error:  # a twin that is not there concerns no law but the one that compares
+            except BaseException as error:  # only laws that compare two implementations need the second one
                 failure = probe.describe(error, None, self._roots, traced=False)["failure"]
                 kind = "not-in-this-version" if failure["kind"] == "drift" else failure["kind"]
                 answers[name] = {"refused": {**failure, "kind": kind}}
@@ -95,10 +104,10 @@ class Server:
         return {
             "answers": answers,
             "provenance": main.provenance,
-            "ghosts": self._recorder.ghosts_of(main.boundary.module.__name__) if self._recorder else [],
+            "ghosts": self._recorder.stubs_of(main.boundary.module.__name__) if self._recorder else [],
             "stand_ins": probe.stand_ins_of(main.boundary, sorted(self._neutral)),
             "functions": tracer.functions() if tracer else [],
-            "lines": tracer.lines() if isinstance(tracer, _Beside) else [],
+            "lines": tracer.lines() if isinstance(tracer, _OutsideContract) else [],
         }
 
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
@@ -119,7 +128,7 @@ class Server:
         device: str,
         tracer: _Tracer | None,
     ) -> dict[str, Any]:
-        state = ghosts.state()
+        state = stubs.state()
         state.probing = True
         state.used.clear()
         boundary = preparation.boundary
@@ -129,12 +138,11 @@ class Server:
             answer = make(contract, preparation, watched or boundary, call, device)
             if watched is not None and "observation" in answer:
                 again = make(contract, preparation, boundary, call, device)
-                has_failed = (
-                    "observation" not in again
-                )  # of no concern to laws that do not ask what a call leaves behind
-                answer["effects"] = again if has_failed else {**watched.effects(), "again": again["observation"]}
+                # A failure is stored as the effect: laws that do not look at side effects ignore it.
+                failed = "observation" not in again
+                answer["effects"] = again if failed else {**watched.effects(), "again": again["observation"]}
         finally:
-            state.probing = False  # between calls another boundary's module may still be imported
+            state.probing = False  # between calls, another boundary's module may be imported
         return answer
 
     def _call(
@@ -149,8 +157,8 @@ class Server:
             return {"refused": failure}
         finally:
             self._neutral.update(Neutral.recorded)
-        if ghosts.state().used:
-            return {"refused": probe.ghost_failure()["failure"]}
+        if stubs.state().used:
+            return {"refused": probe.stub_failure()["failure"]}
         return {"observation": observation}
 
     def _consult(self, contract: Contract, call: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,17 +171,18 @@ class Server:
 
 
 class _Tracer:
-    """Which of the target's own functions ran, as dotted paths: what a boundary's violation may come from."""
+    """Records the target's own functions that ran, which may have caused a violation."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
         self._ran: dict[Any, str] = {}
 
     def functions(self) -> list[str]:
-        """Give the paths under which they are defined, and those under which a package of theirs hands them on."""
+        """Return the dotted paths of the functions that ran, including those under which a parent package exports
+        them."""
         paths = set()
         for code, module in self._ran.items():
-            name = getattr(code, "co_qualname", code.co_name)  # the qualified name is 3.11's
+            name = getattr(code, "co_qualname", code.co_name)  # co_qualname is new in Python 3.11
             paths.add(f"{module}.{name}")
             package = module
             while package := package.rpartition(".")[0]:
@@ -200,14 +209,14 @@ class _Tracer:
             self._ran[code] = str(frame.f_globals.get("__name__", ""))
 
 
-class _Beside(_Tracer):
-    """What a call hands on, whatever its contract observes of it: all that the boundary's own code returns, what is
-    then another in what it was given, what it hands to code that is not the framework's own (a stand-in), and of what
-    it warns. And of the functions that are named, which the call may reach, what each answers to what it is given.
+class _OutsideContract(_Tracer):
+    """Records values outside the contract: everything that the boundary returns, changes in its arguments, the
+    arguments of its calls to stand-ins, and its warnings. It also records what the named functions return and change if
+    the call reaches them.
 
     :param functions: these functions, by dotted path.
     :param lines: file below the checkout -> ranges of lines. Of functions that begin within them, the lines that run in
-        an answered call are recorded.
+        a successful call are recorded.
     """
 
     def __init__(
@@ -221,12 +230,12 @@ class _Beside(_Tracer):
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
-        self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: it is not looked at
+        self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: not recorded
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
         self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
         self._watched = lines
-        self._files: dict[tuple[str, int], str] = {}  # where code begins -> its watched file; empty if it has none
+        self._files: dict[tuple[str, int], str] = {}  # start of a code object -> its watched file, or empty
         self._ran_lines: set[tuple[str, int]] = set()
         self._lines_of_call: set[tuple[str, int]] = set()
 
@@ -237,7 +246,7 @@ class _Beside(_Tracer):
         traced = super().around(call)
 
         @functools.wraps(call)
-        def beside(*arguments: Any) -> Any:
+        def recorded(*arguments: Any) -> Any:
             self._parts_of_call: dict[str, Any] = {}
             self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
             self._times: Counter[str] = Counter()
@@ -262,10 +271,10 @@ class _Beside(_Tracer):
                 take_back()
             return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
 
-        return beside
+        return recorded
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Trace the lines of a frame if its code stands in watched lines; its first line stands for its call."""
+        """Trace the lines of a frame if its code begins in watched lines. Its first line is recorded for the call."""
         code = frame.f_code
         where = code.co_filename, code.co_firstlineno
         if where not in self._files:
@@ -286,7 +295,10 @@ class _Beside(_Tracer):
         return line
 
     def _name(self, frame: Any) -> str | None:
-        """Name a function here: nothing for the boundary, and ``stand-in`` for one."""
+        """Return the name of a function to record: empty for the boundary, ``stand-in`` for a stand-in, else its path.
+
+        None if the function is not recorded.
+        """
         code = frame.f_code
         if code not in self._names:
             path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
@@ -297,7 +309,7 @@ class _Beside(_Tracer):
 
     def _note(self, frame: Any, event: str, argument: Any) -> None:
         super()._note(frame, event, argument)
-        with suppress(Exception):  # the framework's own object may refuse to be looked at
+        with suppress(Exception):  # reading an attribute of the framework's own object may raise
             if event == "return" and frame in self._open:
                 who, values, before = self._open[frame]
                 after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
@@ -324,7 +336,7 @@ class _Beside(_Tracer):
             self._times[name] += 1
             again = f"{self._times[name]}: " if self._times[name] > 1 else ""
             self._open[frame] = f"{name}({digest}): " if name else again, arguments, before
-        elif digest not in self._digests:  # to ask the same once more is no other answer
+        elif digest not in self._digests:  # a repeated call with equal arguments adds nothing
             self._digests.add(digest)
             self._times[name] += 1
             self._parts_of_call.update((f"{name} {self._times[name]}: {key}", each) for key, each in before.items())
@@ -340,10 +352,10 @@ class _Beside(_Tracer):
 
 
 class _BranchTracer(_Tracer):
-    """Which lines of the target's own files ran after which, as coverage.py records it: in every thread."""
+    """Records the branches of the target's own files that ran, in all threads, with coverage.py."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
-        import coverage  # an extra's, which a session that measures nothing does without
+        import coverage  # the extra `lines`; other sessions do not need it
 
         super().__init__(roots)
         self._coverage = coverage.Coverage(
@@ -353,8 +365,8 @@ class _BranchTracer(_Tracer):
         self._jumps: set[str] = set()
 
     def functions(self) -> list[str]:
-        """Give each new ``file line>line`` that ran one after the other; a negative line begins or ends a code
-        object."""
+        """Return the branches that ran for the first time, as ``file line>line``. A negative line is the start or the
+        end of a code object."""
         data = self._coverage.get_data()
         ran = {f"{file} {one}>{other}" for file in data.measured_files() for one, other in data.arcs(file) or ()}
         new = sorted(ran - self._jumps)

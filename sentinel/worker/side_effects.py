@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from sentinel.worker import tensors
-from sentinel.worker.ghosts import Ghost
+from sentinel.worker.stubs import StubModule
 
 #: Maximum depth at which parts of a value are compared.
 _DEPTH = 4
@@ -68,7 +68,7 @@ def global_state() -> dict[str, Any]:
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
     """Set options in every configuration inside a value; return a function that restores them."""
     kind = type(value)
-    if not depth or issubclass(kind, (str, Ghost, *_PLAIN)) or kind.__module__ == "unittest.mock":
+    if not depth or issubclass(kind, (str, StubModule, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
     if issubclass(kind, (list, tuple)):
         for item in value:
@@ -103,7 +103,7 @@ def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPT
             yield path, tensors.observe(value)
         except (TypeError, RuntimeError):
             yield path, f"{kind.__name__} {list(value.shape)}"
-    elif issubclass(kind, Ghost) or kind.__module__ == "unittest.mock" or not depth:
+    elif issubclass(kind, StubModule) or kind.__module__ == "unittest.mock" or not depth:
         yield path, kind.__name__
     elif issubclass(kind, torch.nn.Module):
         for name, weight in value.named_parameters():

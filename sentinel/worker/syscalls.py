@@ -1,4 +1,4 @@
-"""A seccomp filter that refuses system calls which strictly contained code does not need.
+"""Build a seccomp filter that rejects system calls which strictly contained code does not need.
 
 The controller builds the filter with libseccomp and sends it to the worker as a BPF program, because the worker's
 interpreter may lack libseccomp.

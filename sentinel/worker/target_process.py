@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.targets.loading import load_file
-from sentinel.worker import bytecode, calling, codes, ghosts, limits, probe, processes, protocol, serving, trace
+from sentinel.worker import bytecode, calling, codes, limits, probe, processes, protocol, serving, stubs, trace
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
@@ -38,9 +38,9 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
     if spec.get("trace"):
         trace.begin(spec["trace"])
     if roots:
-        compiled = bytecode.keep_beside(roots, spec["pycache"])
+        compiled = bytecode.use_folder(roots, spec["pycache"])
         sys.path[:0] = roots
-        recorder = ghosts.ImportRecorder(
+        recorder = stubs.ImportRecorder(
             tuple(spec["package_roots"]), tuple(spec["packages"]), spec["versions"], spec["real"]
         )
         recorder.install()
@@ -81,19 +81,19 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 
 
 def _one_after_the_other(
-    request: Mapping[str, Any], roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None
+    request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None
 ) -> dict[str, Any]:
     """Run several probe requests in one process, which share state. The controller compares them with another process
     in another order."""
     answers = []
     for question in request["questions"]:
-        ghosts.state().probing = False  # the next boundary's module may need an import
-        ghosts.state().used.clear()
+        stubs.state().probing = False  # the next boundary's module may need an import
+        stubs.state().used.clear()
         answers.append(probe.run({**question, "device": request["device"]}, roots, recorder))
     return {"answers": answers}
 
 
-def _session(channel: socket.socket, roots: tuple[str, ...], recorder: ghosts.ImportRecorder | None) -> dict[str, Any]:
+def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
     """Fork a session that uses the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
     processes.kill_children(spare=_living_sessions())  # ended sessions count as processes until reaped

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from sentinel.binding.drift import DriftError, Neutral, StandInNamespace
 from sentinel.values.literals import STORAGE, Array, Attribute, Device, Namespace, New, Tensor, Tuple
-from sentinel.worker.ghosts import Ghost
+from sentinel.worker.stubs import StubModule
 
 
 def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
@@ -128,7 +128,7 @@ def observe(value: Any) -> Any:
     become their names; an object of any other type becomes ``{"type": dotted name}``."""
     if value is None or isinstance(value, (bool, str)):
         return value
-    if isinstance(value, Ghost):
+    if isinstance(value, StubModule):
         bool(value)  # a stub module in a result is a use of it, which is refused and recorded
     if isinstance(value, Neutral):
         what = f"the result contains {value}, which the adapter does not handle"

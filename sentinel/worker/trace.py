@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-#: The request that only an identical tree answers equally.
+#: Recorded if the requests are unknown: only an identical tree gives the same answer to this request.
 EVERYTHING = "t:"
 
 _IMPORT_SYSTEM = "<frozen importlib._bootstrap_external>"

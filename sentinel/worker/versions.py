@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from types import ModuleType
 
-from sentinel.worker import codes, ghosts
+from sentinel.worker import codes, stubs
 
 #: (first version with the syntax, pattern of the line, message of the parser).
 _SYNTAX: tuple[tuple[tuple[int, int], str, str], ...] = (
@@ -70,7 +70,7 @@ def missing_origins(error: BaseException, file: str) -> list[str]:
     if not isinstance(error, NameError) or not error.name:
         return []
     packages = origins(error.name, codes.describe(file)["names"])
-    return [package for package in dict.fromkeys(packages) if not ghosts.installed(package)]
+    return [package for package in dict.fromkeys(packages) if not stubs.installed(package)]
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:

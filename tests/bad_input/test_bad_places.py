@@ -53,9 +53,9 @@ def test_a_node_id_that_names_nothing(arguments, run_pytest, snapshot):
     [
         (["mirror", "add", "dem"], "unknown target 'dem' — did you mean 'demo'?; known: areal, demo, "),
         (["mirror", "add", "--", "-x"], "unknown target '-x'; known: "),
-        (["mirror", "add", "demo", "--from=--upload-pack=touch pwned"], "begins with '-', as an option does"),
+        (["mirror", "add", "demo", "--from=--upload-pack=touch pwned"], "begins with '-' like an option"),
         (["mirror", "add", "demo", "--from", "ext::sh -c touch% pwned"], "names a transport that runs a command"),
-        (["mirror", "add", "demo", "--from", "nowhere;touch pwned"], "there is no such file or directory"),
+        (["mirror", "add", "demo", "--from", "nowhere;touch pwned"], "no such file or directory"),
         (["recipe", "new", "../../EVIL", "--target", "demo"], "'../../EVIL' is not a valid bug id"),
         (["show", "../../EVIL"], "no recipe matches '../../EVIL'"),
     ],

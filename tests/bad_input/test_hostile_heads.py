@@ -72,7 +72,7 @@ def test_a_head_that_deletes_its_files(head, demo, here):
 
 
 @pytest.mark.parametrize(
-    ("level", "reason"), [("basic", "is not what the checkout was made with"), ("strict", "OSError")]
+    ("level", "reason"), [("basic", "was changed after the checkout was made"), ("strict", "OSError")]
 )
 def test_a_head_that_rewrites_its_boundary(level, reason, head, demo, here, offered):
     """What ran is not what its commit says, so nothing is proven; under strict it cannot."""

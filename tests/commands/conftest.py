@@ -20,7 +20,7 @@ from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports import store
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 BUGGY = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
@@ -108,8 +108,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_sentinel(capsys: pytest.CaptureFixture[str], warm_runs: Zygote) -> Sentinel:
-    """Run a command, with the session's zygote; what it gives back and prints."""
+def run_sentinel(capsys: pytest.CaptureFixture[str], warm_runs: Preloader) -> Sentinel:
+    """Run a command, with the session's preloader; what it gives back and prints."""
 
     def run(*arguments: str) -> Answer:
         capsys.readouterr()

@@ -77,10 +77,10 @@ def test_what_the_configuration_leaves_out_is_the_default(run_sentinel, mirrored
     assert answer.status == 1
     first, *others = answer.out.splitlines()
     assert first.startswith("1 bug (1 recipe) is in tiny at ")
-    assert first.endswith(": 0 hit you, 1 only if more is so, 0 do not.")
+    assert first.endswith(": 0 hit you, 1 may hit you, 0 do not.")
     assert others[:6] == [
         "",
-        "hits you only if …",
+        "may hit you",
         "  TINY-MEAN (high)",
         "    masked tokens count",
         "    only if a token is masked",
@@ -111,13 +111,13 @@ def test_what_hits_is_apart_from_what_hits_only_if(run_sentinel, mirrored, tree_
     (result,) = json.loads(Path("x.sarif").read_text())["runs"][0]["results"]
     assert (result["ruleId"], result["level"]) == ("TINY-MEAN", "error")
     answer = run_sentinel(*audit, "actor.clip=1e-2")  # below the threshold, however it is written
-    assert (answer.status, "0 only if more is so, 1 do not." in answer.out) == (0, True)
+    assert (answer.status, "0 may hit you, 1 do not." in answer.out) == (0, True)
     assert json.loads(Path("x.sarif").read_text())["runs"] == []
     reach = "{producer: 'tiny/losses.py:1@0123456789ab', how: a crash, fault: true}"
     _rewritten(tree_with_options, affects='[{when: {actor.clip: "> 0.1"}}]', reach=reach)
     answer = run_sentinel(*audit, "actor.clip=0.2")
-    assert "hits you only if …\n  TINY-MEAN (high, fault)" in answer.out
-    assert "    only if something else fails first\n" in answer.out
+    assert "may hit you\n  TINY-MEAN (high, fault)" in answer.out
+    assert "    only if another failure comes first\n" in answer.out
     _rewritten(tree_with_options, affects="[runs with odd data]")
     answer = run_sentinel(*audit, "actor.clip=0.2")
     assert (answer.status, "    only for runs with odd data\n" in answer.out) == (0, True)
@@ -137,7 +137,7 @@ def test_a_bug_counts_once_by_the_worst_of_its_recipes(run_sentinel, mirrored, t
     first.with_name("TINY-OTHER.yaml").write_text(other)
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     assert "1 bug (2 recipes) is in tiny at" in answer.out
-    assert ": 1 hit you, 0 only if more is so, 0 do not." in answer.out
+    assert ": 1 hit you, 0 may hit you, 0 do not." in answer.out
     first.with_name("TINY-OTHER.yaml").write_text(other.replace("< 0.1", "> 0.1"))
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2")
     assert answer.out.count("    because actor.clip=0.2\n") == 1, "a list has as many entries as are counted"
@@ -169,7 +169,7 @@ def test_unknown_settings_are_named_with_the_closest_option(run_sentinel, mirror
     answer = run_sentinel(*audit, "--json", "--", *command.split())
     assert answer.json()["not_examined"] == [f"actor.agg_loss_mode {UNKNOWN}; did you mean actor.loss_agg_mode?"]
     (bug,) = answer.json()["bugs"]  # the default of the option that may be meant is not relied on
-    assert (bug["reach"], bug["because"]) == ("not known", "it takes actor.loss_agg_mode=token-mean")
+    assert (bug["reach"], bug["because"]) == ("not known", "it depends on actor.loss_agg_mode=token-mean")
 
 
 def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, mirrored, tree_with_options):
@@ -179,7 +179,7 @@ def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, m
     answer = run_sentinel(*audit, "--actor.los_agg_mode", "token-sum")
     assert answer.status == 2
     assert f"actor.los_agg_mode {UNKNOWN}; did you mean actor.loss_agg_mode?" in answer.out
-    assert "not decided: whether TINY-MEAN hit you, as these settings were not read: actor.loss_agg_mode" in answer.err
+    assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
 
 
 def test_an_invalid_value_is_not_taken_for_false(run_sentinel, mirrored, tree_with_options):
@@ -189,7 +189,7 @@ def test_an_invalid_value_is_not_taken_for_false(run_sentinel, mirrored, tree_wi
         _rewritten(tree_with_options, affects=f"[{{when: {{actor.{option}: {condition}}}}}]")
         answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", f"actor.{option}={value}")
         assert answer.status == 2
-        assert f"actor.{option}={value}: not a value of this option, which takes {takes}\n" in answer.out
+        assert f"actor.{option}={value}: not a value of this option, which accepts {takes}\n" in answer.out
 
 
 PARSER = """\
@@ -222,13 +222,13 @@ def test_a_file_of_settings_that_an_option_names_is_read(run_sentinel, mirrored,
     file.write_text("clip: 0.2\n")
     answer = run_sentinel(*audit)
     assert (answer.status, "because clip=0.2, mean=true (the default)" in answer.out) == (1, True)
-    assert "custom.yaml: 1 setting read, as --custom_config_path names it" in answer.err
+    assert "custom.yaml: 1 setting read, because --custom_config_path names it" in answer.err
     file.write_text("clip: 0.2\nzero: {stage: 3}\n")  # another kind of file: what it means is not known
     answer = run_sentinel(*audit)
     assert answer.status == 2
-    assert f"not read in {file}, which --custom_config_path names: clip, zero.stage\n" in answer.out
+    assert f"not read in {file}, the file of --custom_config_path: clip, zero.stage\n" in answer.out
     file.write_text("[\n")
-    assert "not read, the file that --custom_config_path names: " in run_sentinel(*audit).out
+    assert "the file of --custom_config_path was not read: " in run_sentinel(*audit).out
     script.write_text("python train.py --custom-config-path custom.yaml --clip 0.0\n")
     file.write_text("clip: 0.2\n")
     answer = run_sentinel(*audit)
@@ -240,7 +240,7 @@ def test_what_a_program_assigns_counts_as_not_known(run_sentinel, mirrored, tree
     audit = ("audit", "tiny", "--repo", tree_with_parser, "--", "python", str(tmp_path / "train.py"), "--clip", "0.0")
     answer = run_sentinel(*audit)
     assert answer.status == 2
-    assert f"not read, as the program's code assigns them: clip ({tmp_path}/train.py:2)\n" in answer.out
+    assert f"not known, because the program's code assigns them: clip ({tmp_path}/train.py:2)\n" in answer.out
 
 
 def test_settings_of_which_none_is_known_are_not_examined(run_sentinel, mirrored, tree_with_options):
@@ -254,7 +254,7 @@ def test_each_of_many_unknown_settings_is_named(run_sentinel, mirrored, tree_wit
     settings = [f"--set=unknown{number}=1" for number in range(40)]
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", *settings)
     assert answer.out.count(UNKNOWN) == 10
-    named = re.search("no options of PPO in this version, either: (.*)", answer.out)
+    named = re.search("also not options of PPO in this version: (.*)", answer.out)
     assert named is not None
     assert named[1].split(", ") == [f"unknown{number}" for number in range(10, 40)]
 
@@ -281,21 +281,21 @@ def test_a_python_script_is_read(run_sentinel, mirrored, tree_with_classes, tmp_
         assert answer.status == 1
         assert "because loss_agg_mode=token-mean (the default), clip=0.2\n" in answer.out
         assert f"{script}:3: 2 settings of TinyConfig read" in answer.err
-        assert f"not read in {script}:3, as the script computes them: clipp\n" in answer.out
+        assert f"not read in {script}:3, because the script computes them: clipp\n" in answer.out
         assert (
-            "not compared with options of Arguments, which were not read: lr, clipp (did you mean clip?)\n"
+            "not checked, because the options of Arguments were not read: lr, clipp (did you mean clip?)\n"
             in answer.out
         )
     script.write_text("from tiny import TinyConfig\nTinyConfig(clip=0.2, loss_agg_mode=mode)\n")
     (bug,) = run_sentinel(*audit, "--json", "--script", script).json()["bugs"]
-    assert (bug["reach"], bug["because"]) == ("not known", "it takes loss_agg_mode=token-mean")
+    assert (bug["reach"], bug["because"]) == ("not known", "it depends on loss_agg_mode=token-mean")
     text = OPTIONS.replace("tree", "classes").replace("config.yaml", "gone.py").replace("PPO", "SFT")
     declared = tree_with_classes.parent / "recipes" / "tiny" / "options.toml"
     declared.write_text(declared.read_text() + text + 'class = "GoneConfig"\n')
     script.write_text("from tiny import GoneConfig\nGoneConfig(clip=None)\n")
     answer = run_sentinel(*audit, "--script", script)
     assert (answer.status, answer.out) == (2, "")
-    assert "has no GoneConfig whose options are known here; known are TinyConfig" in answer.err
+    assert "the options of GoneConfig cannot be read in " in answer.err
     script.write_text("print('no configuration')\n")
     answer = run_sentinel(*audit, "--script", script)
     assert (answer.status, answer.out) == (2, "")
@@ -350,7 +350,7 @@ BOMB = "m0: &m0 {a: 1}\n" + "".join(
     ("option", "name", "text", "says"),
     [
         ("--config", "bomb.yaml", BOMB, "bomb.yaml:6:"),
-        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "come to more than 8 MiB"),
+        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "have more than 8 MiB"),
         ("--script", "set.sh", f"python x.py 'a={{{BOMB}}}'\n", ""),
     ],
 )
@@ -373,7 +373,7 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     answer = run_sentinel(*audit, "--script", script)
     assert answer.json()["bugs"][0]["reach"] == "reached"
     assert f"{script}:2: 3 settings read" in answer.err
-    assert "not known, as only a shell puts them in: actor.other" in answer.json()["not_examined"]
+    assert "not known, because only a shell can compute them: actor.other" in answer.json()["not_examined"]
     script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
     assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
     assert "give one of them" in run_sentinel(*audit, "--script", script, "--", *command).err
@@ -403,9 +403,9 @@ def test_what_a_configuration_names_and_is_not_there_decides_nothing(
     audit = ("audit", "tiny", "--repo", tree_with_options, "--config", config)
     config.write_text("defaults: [config, your, actor: dq, _self_]\nactor: {clip: 0.3}\n")
     answer = run_sentinel(*audit)
-    assert (answer.status, "0 hit you, 1 only if more is so" in answer.out) == (2, True)
-    assert "run.yaml: not read, of what its defaults list names: your, actor: dq; give the composed" in answer.out
-    assert "not decided: whether TINY-MEAN hit you, as these settings were not read: actor.loss_agg_mode" in answer.err
+    assert (answer.status, "0 hit you, 1 may hit you" in answer.out) == (2, True)
+    assert "run.yaml: these entries of its defaults list were not read: your, actor: dq; give" in answer.out
+    assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
     config.write_text("defaults: 3\nactor: {clip: 0.2}\n")
     answer = run_sentinel(*audit)
     assert (answer.status, "defaults list" in answer.out) == (1, False)
@@ -415,7 +415,7 @@ def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tre
     (tree_with_options / "tiny" / "config.yaml").unlink()
     answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--json").json()
     assert answer["defaults"] is None
-    assert answer["bugs"][0]["because"] == "it takes actor.loss_agg_mode=token-mean"
+    assert answer["bugs"][0]["because"] == "it depends on actor.loss_agg_mode=token-mean"
     assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
 
 

@@ -59,9 +59,9 @@ def test_a_branch_is_compared_with_its_base_and_only_what_is_worse_fails(run_sen
     [
         ("changed", "", 1, "drifted: "),
         ("inconclusive", "raised", 1, "newly inconclusive: "),
-        ("unavailable", "ref", 1, "no longer to be had: "),
+        ("unavailable", "ref", 1, "no longer available: "),
         ("unavailable", "not-in-this-version", 0, "    not worse: the code with the bug is not in this version"),
-        ("fixed", "", 0, "    not worse: the bug is not there"),
+        ("fixed", "", 0, "    not worse: the bug is not present"),
     ],
 )
 def test_a_bug_that_is_recorded_and_answers_otherwise_is_worse_or_it_is_said_why_not(
@@ -137,9 +137,9 @@ def _answered(verdict: str, kind: str = "") -> Any:
     ("change", "says"),
     [
         (lambda base: None, "missing: tiny TINY-MEAN"),
-        (_answered("unavailable", "ref"), "no longer to be had"),
-        (_answered("unavailable", "python"), "no longer to be had"),
-        (_answered("unavailable", "not-in-this-version"), "no longer to be had"),
+        (_answered("unavailable", "ref"), "no longer available"),
+        (_answered("unavailable", "python"), "no longer available"),
+        (_answered("unavailable", "not-in-this-version"), "no longer available"),
         (_answered("inconclusive", "timeout"), "newly inconclusive"),
         (_answered("inconclusive", "drift"), "drifted"),
         (_answered("inconclusive", "unsteady"), "newly inconclusive"),
@@ -199,4 +199,4 @@ def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, over
     for evil in ("../recorded/x.json", "/etc/passwd", "tiny/gone.json", 7):
         Path("tonight/run.json").write_text(json.dumps({"items": [{**item, "evidence": evil}]}))
         answer = run_sentinel("report", "changes", "--from", "tonight", "--baseline", "recorded")
-        assert (answer.status, "no such evidence" in answer.err) == (2, True)
+        assert (answer.status, "lacks its evidence" in answer.err) == (2, True)

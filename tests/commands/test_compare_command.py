@@ -100,7 +100,7 @@ def test_a_package_that_a_target_wants_is_named(compare, preload):
     wanting = f"{MEAN}\n\nfrom no_such_package import Base\n\nclass Config(Base):\n    pass\n\nNAMES = Config.fields\n"
     answer = compare("loss_aggregation", other=wanting, preload=preload)
     [line] = [line for line in answer.out.splitlines() if "not compared: other" in line]
-    lacking = f"; other wants {preload}, not installed here: pip install {preload}"
+    lacking = f"; other needs {preload}, not installed here: pip install {preload}"
     assert line.endswith(lacking) == ("." not in preload)
     assert ("other wants" in line) == ("." not in preload)
 

@@ -166,12 +166,12 @@ def test_files_of_tests_that_a_fix_edits_are_run_whole(tmp_path):
         ("loss_mat[:1].sum() * 0 + 1", "tiny.losses.agg_loss: with the fix"),
     ],
 )
-def test_what_speaks_against_a_fix_is_said(run_sentinel, few_scenarios, fixed_by, mended, told):
+def test_a_problem_of_a_fix_is_reported(run_sentinel, few_scenarios, fixed_by, mended, told):
     """It mends nothing; it gives a third value; it is right on the recipe's scenario alone."""
     fixed_by(mended)
     answer = run_sentinel("fix", "check", "TINY-MEAN", "--no-tests")
     assert answer.status == 1
-    assert f"AGAINST IT: {told}" in answer.out
+    assert f"PROBLEM: {told}" in answer.out
 
 
 def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fixed_by):
@@ -231,7 +231,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
     ):
         assert told in page, page
     again = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--no-check")
-    assert (again.status, f"has a branch {branch} already" in again.err) == (2, True)
+    assert (again.status, f"already has a branch {branch}" in again.err) == (2, True)
 
 
 def test_the_verdicts_of_a_contribution_are_decided_again(run_sentinel, few_scenarios, fixed_by):
@@ -259,7 +259,7 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
     fixed_by(f"{RIGHT} + 0")
     answer = run_sentinel("verify", Path("out") / "TINY-MEAN" / "evidence.json")
     assert answer.status == 2
-    assert "is not here" in answer.out
+    assert "the applied fix, with the digest" in answer.out
 
 
 # -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
     assert "gh pr create --repo" in answer.out
     assert "gh pr comment 7 --repo" in answer.out
     assert "base reproduced, head fixed" in answer.out
-    assert "the runner was not tried" in answer.out
+    assert "the runner was not tested" in answer.out
     document = json.loads((folder / "evidence.json").read_text())
     assert [side["verdict"] for side in document["bugs"]["TINY-MEAN"].values()] == ["reproduced", "fixed"]
     assert (document["fix"], document["tried"]) == (None, None)
@@ -317,10 +317,10 @@ def test_no_link_is_written_through(run_sentinel, mirrored, tiny, tmp_path):
 
 def test_mistakes_are_told(run_sentinel):
     for arguments, told in (
-        (["contribute"], "say which bug"),
-        (["contribute", "TINY-MEAN", "--all"], "say which bug"),
+        (["contribute"], "name a bug, or use --all"),
+        (["contribute", "TINY-MEAN", "--all"], "name a bug, or use --all"),
         (["contribute", "TINY-MEAN", "--repo", ".", "--head", "git:main"], "--repo"),
-        (["contribute", "TINY-MEAN", "--into", "."], "--into makes a branch of a fix"),
+        (["contribute", "TINY-MEAN", "--into", "."], "--into makes a branch with a fix"),
         (["contribute", "NO-SUCH-BUG"], "no recipe matches"),
     ):
         answer = run_sentinel(*arguments)

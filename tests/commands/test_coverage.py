@@ -106,7 +106,7 @@ def test_for_programs(run_sentinel, work):
 def test_a_bound_boundary_that_the_rule_does_not_see_is_named(run_sentinel, work):
     (work / "tiny" / "losses.py").write_text("def agg_loss(x):\n    return other(x)\n")
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}")
-    assert "bound, but not counted because the rule sees no signal: tiny.losses.agg_loss" in answer.out
+    assert "bound, but not counted because they carry no signal by the rule: tiny.losses.agg_loss" in answer.out
 
 
 def test_a_file_that_cannot_be_read_makes_the_table_incomplete(run_sentinel, work):

@@ -88,9 +88,9 @@ expected_fixed: {one.returned: [0.25, 0.75]}
 @pytest.mark.parametrize(
     ("divisors", "said"),
     [
-        (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   mends TINY-SHARES\n"),
-        (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   brings TINY-SHARES"),
-        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, as before: TINY-SHARES"),
+        (("len(values)", "sum(values)"), "tiny.losses.shares: better\n   fixes TINY-SHARES\n"),
+        (("sum(values)", "len(values)"), "tiny.losses.shares: worse\n   introduces TINY-SHARES"),
+        (("sum(values)", "sum(list(values))"), "only its known bugs were decided, with the same verdicts: TINY-SHARES"),
         (("sum(values)", "nothing"), "not compared: tiny.losses.shares"),
     ],
 )
@@ -107,12 +107,12 @@ def test_a_known_bug_that_calls_what_nobody_binds_is_asked_there(
 
 def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
     better = run_sentinel("diff", "tiny", f"git:{tiny.buggy}", "git:main", "--worse", "--markdown", *FEW)
-    assert (better.status, "mends TINY" in better.out) == (0, True)
+    assert (better.status, "fixes TINY" in better.out) == (0, True)
     assert better.out.startswith("## What changes in tiny\n")
     assert better.out.count("\n| ") == 3  # the headings, the line below them, and the one that differs
     worse = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", "--worse", *FEW)
     assert worse.status == 1
-    assert "1. tiny.losses.agg_loss: worse\n   brings TINY-MEAN; breaks " in worse.out
+    assert "1. tiny.losses.agg_loss: worse\n   introduces TINY-MEAN; breaks " in worse.out
     assert "(1 worse)" in worse.out
 
 
@@ -299,7 +299,7 @@ def mean_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     assert answer.status < 2, answer.err
     found = answer.json()["boundaries"][-1]
     assert found["state"] == "new"
-    assert ("with TINY-MEAN of what it calls" in found["reason"]) is calls
+    assert ("with TINY-MEAN of the code that it calls" in found["reason"]) is calls
     assert found["judgement"] == ("" if calls else "worse")
     [told] = json.loads(Path("changes.json").read_text())["revisions"]["tiny"].values()
     said = [row["boundary"].startswith("tiny.losses.mean") for row in told["rows"]]
@@ -310,7 +310,7 @@ def test_new_code_that_refuses_every_call_is_not_said_to_keep_its_laws(run_senti
     refusing = f"{CODE.format(returned='unknown(loss_mat)')}\n"
     refs = tree("one", "def quite_another(x):\n    return x\n"), tree("other", refusing)
     assert (
-        "new: tiny.losses.agg_loss (tiny/losses.py:2): every call was refused: "
+        "new: tiny.losses.agg_loss (tiny/losses.py:2): every call raised: "
         in run_sentinel("diff", "tiny", *refs, *FEW).out
     )
 
@@ -575,7 +575,7 @@ def test_of_several_revisions_each_is_compared_with_the_one_before_and_imported_
             ["tiny", "git:main", "git:main", "--boundary", "agg_los"],
             "does not bind 'agg_los'; the nearest bound function is tiny.losses.agg_loss",
         ),
-        (["tiny", "git:main", "git:main", "--examples", "0"], "at least one scenario has to be drawn"),
+        (["tiny", "git:main", "git:main", "--examples", "0"], "must be at least 1"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_status_2(run_sentinel, arguments, said):
@@ -736,7 +736,7 @@ def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, b
 def test_a_process_that_a_call_ends_or_hangs_is_for_the_worse(run_sentinel, tree):
     one = tree("one", CODE.format(returned=MENDED))
     for name, code, said in (
-        ("ends", "import os; os._exit(1)", "it brought the session down"),
+        ("ends", "import os; os._exit(1)", "it ended the session"),
         ("hangs", "import time; time.sleep(99)", "it hangs: no answer within 2 s"),
     ):
         other = CODE.format(returned=MENDED).replace("    return", f"    {code}\n    return")

@@ -9,7 +9,7 @@ from sentinel.commands import doctor
 from sentinel.worker import client, interpreters
 
 
-class FakeZygote:
+class FakePreloader:
     """Starts at once; ``trouble`` makes it fail."""
 
     trouble = ""
@@ -28,7 +28,7 @@ class FakeZygote:
 
 @pytest.fixture(autouse=True)
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "Zygote", FakeZygote)
+    monkeypatch.setattr(client, "Preloader", FakePreloader)
     monkeypatch.setattr(doctor, "_DEVICES", """print('["NVIDIA H200"]')""")
 
 
@@ -56,7 +56,7 @@ def test_all_is_well(run_sentinel, mirrored, tmp_path):
 
 
 def test_a_worker_that_does_not_start(run_sentinel, monkeypatch):
-    monkeypatch.setattr(FakeZygote, "trouble", "it printed nothing")
+    monkeypatch.setattr(FakePreloader, "trouble", "it printed nothing")
     answer = run_sentinel("doctor")
     assert answer.status == 1
     assert answer.out.endswith("missing: worker\n")
@@ -67,7 +67,7 @@ def test_another_owner_of_the_import_name(run_sentinel, monkeypatch):
     monkeypatch.setattr(metadata, "packages_distributions", lambda: {"sentinel": ["RL_Sentinel", "sentinel"]})
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 1
-    assert "also belongs to sentinel:" in checks(answer)["import name"]["found"]
+    assert "also has files of sentinel" in checks(answer)["import name"]["found"]
 
 
 def test_a_package_of_the_extra_that_is_not_there(run_sentinel, monkeypatch):
@@ -88,4 +88,4 @@ def test_a_mirror_that_was_cut_off(run_sentinel, tmp_path):
     (tmp_path / "home" / "mirrors" / "tiny.git").mkdir(parents=True)
     answer = run_sentinel("doctor", "--json")
     assert answer.status == 0
-    assert "cut off half-way" in checks(answer)["mirror tiny"]["found"]
+    assert "incomplete; `sentinel mirror add tiny` creates it again" in checks(answer)["mirror tiny"]["found"]

@@ -10,11 +10,11 @@ def test_findings_are_kept_and_told_once(run_sentinel, mirrored, evidence):
     Path("reports").symlink_to(evidence)
     first = run_sentinel("report", "findings")
     assert first.status == 0
-    assert "1 finding from 3 verdicts, 1 moved" in first.out
+    assert "1 finding from 3 verdicts, 1 changed" in first.out
     assert "fixed upstream" in first.out
     assert Path("findings/tiny.jsonl").is_file()
     assert "TINY-MEAN" in Path("findings/BUG_FINDINGS.md").read_text()
-    assert "1 finding from 3 verdicts, 0 moved" in run_sentinel("report", "findings").out
+    assert "1 finding from 3 verdicts, 0 changed" in run_sentinel("report", "findings").out
     assert run_sentinel("report", "findings", "--json").json()[0]["state"] == "fixed upstream"
 
 
@@ -50,4 +50,4 @@ def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel, tin
     assert answer.status == 1
     text = run_sentinel("report", "duplicates", "TINY-MEAN", "--run").out
     assert "TINY-MEAN  #7" in text
-    assert "1 recipe at 2 heads: 1 mended, 0 began without it, 0 could not be decided" in text
+    assert "1 recipe at 2 heads: 1 fixed, 0 began without the bug, 0 could not be decided" in text

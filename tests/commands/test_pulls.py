@@ -93,9 +93,9 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
         9: "brings",
     }
     assert found[1]["compared"] == 0
-    assert "the head has none of the package roots: tiny" in found[4]["said"]
-    assert any("no history joins" in said for said in found[5]["said"])
-    assert "brings TINY-MEAN" in found[2]["said"][0]
+    assert "the head has none of the package roots: tiny" in found[4]["findings"]
+    assert any("no common history" in said for said in found[5]["findings"])
+    assert "introduces TINY-MEAN" in found[2]["findings"][0]
 
     # What is kept costs nothing, and text for a person comes of it.
     monkeypatch.setattr("sentinel.tools.pulls.pulls.Comparison", None)
@@ -161,7 +161,7 @@ def test_a_head_that_no_longer_imports_brings_something_and_costs_its_failure_on
     assert sum(isinstance(answer, Failed) for answer in asked) <= 1
     [found] = run_sentinel("pulls", "tiny", "--json", *FEW).json()
     assert found["answer"] == "brings"
-    assert any("it fails as tiny.losses.agg_loss does" in line for line in found["said"])
+    assert any("it fails as tiny.losses.agg_loss does" in line for line in found["findings"])
 
 
 @pytest.mark.nightly
@@ -193,8 +193,8 @@ def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     found = {each["number"]: each for each in answer.json()}
     assert [(found[number]["answer"], found[number]["compared"]) for number in range(1, 601)] == [("nothing", 0)] * 600
     assert [found[number]["answer"] for number in range(1001, 1007)] == ["brings"] * 4 + ["cannot be decided"] * 2
-    assert all(found[number]["said"] for number in range(1001, 1007))
-    assert found[1006]["said"] == ["tiny.losses.agg_loss: gone"]
+    assert all(found[number]["findings"] for number in range(1001, 1007))
+    assert found[1006]["findings"] == ["tiny.losses.agg_loss: gone"]
     assert answer.status == 1
 
 
@@ -233,7 +233,7 @@ def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, ti
         catalog = tiny_catalog.with_(laws=[Law("another_law", "another", names["check"])])
         catalog = replace(catalog, recipe_folders=(folder.parent,))
         basis._file_digest.cache_clear()
-        return basis.deciding(catalog, "tiny", find_recipes(catalog, ("tiny",), ()))
+        return basis.deciding_digest(catalog, "tiny", find_recipes(catalog, ("tiny",), ()))
 
     now = digest()
     assert digest(("story: |", "story: |\n  More is told.")) == now
@@ -257,7 +257,7 @@ def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror
     monkeypatch.setattr(Radar, "_decide", stopping)
     stopped = run_sentinel("pulls", "tiny")
     assert (stopped.status, looked) == (130, [3, 2])
-    assert "what was decided is kept" in stopped.err
+    assert "results are stored" in stopped.err
     assert run_sentinel("pulls", "tiny").status == 0
     assert looked == [3, 2, 2, 1]
     [file] = Path(os.environ["SENTINEL_HOME"]).glob("history/tiny/pulls/*.jsonl")
@@ -319,7 +319,7 @@ def test_a_merge_base_that_a_shallow_mirror_lacks_is_owned_up_to(run_sentinel, t
     (place / "shallow").write_text(f"{git('rev-parse', 'main')}\n")
     [found] = run_sentinel("pulls", "tiny", "--json").json()
     assert found["answer"] == "cannot be decided"
-    assert found["said"][0].endswith(" and main in this mirror, which is shallow")
+    assert found["findings"][0].endswith(" have no common history in this mirror, which is shallow")
 
 
 def test_revisions_without_a_common_history_are_compared(run_sentinel, tiny, git, pull, mirror):

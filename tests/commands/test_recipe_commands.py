@@ -30,7 +30,7 @@ def test_check_names_file_line_and_column(run_sentinel, tiny):
 def test_check_of_a_file_that_is_not_there_is_a_usage_error(run_sentinel, tiny):
     answer = run_sentinel("recipe", "check", tiny.recipe, "missing.yaml")
     assert (answer.status, answer.out) == (2, "")
-    assert "missing.yaml: no such file; name a recipe file" in answer.err
+    assert "missing.yaml: no such file; name a recipe, or a folder" in answer.err
 
 
 def test_a_template_suggests_values_that_the_contract_takes(tiny_catalog):
@@ -65,7 +65,7 @@ def test_new_refuses_to_overwrite(run_sentinel):
     Path("MINE.yaml").write_text("precious")
     answer = run_sentinel("recipe", "new", "MY-BUG", "--target", "tiny", "-o", "MINE.yaml")
     assert answer.status == 2
-    assert "MINE.yaml is already there" in answer.err
+    assert "MINE.yaml already exists" in answer.err
     assert Path("MINE.yaml").read_text() == "precious"
 
 
@@ -77,7 +77,10 @@ def test_new_refuses_to_overwrite(run_sentinel):
         (["X", "--target", "nope"], "unknown target 'nope'"),
         (["X", "--target", "tiny", "--contract", "cal"], "did you mean 'call'?"),
         (["X", "--target", "tiny", "--boundary", "os.system"], "outside the target's package"),
-        (["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"], "that it binds is tiny.losses.agg_loss"),
+        (
+            ["X", "--target", "tiny", "--boundary", "tiny.losses.agg_los"],
+            "the nearest bound function is tiny.losses.agg_loss",
+        ),
         (["X", "--target", "tiny", "-o", "no/such/folder/X.yaml"], "cannot write"),
     ],
 )

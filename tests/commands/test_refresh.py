@@ -82,7 +82,7 @@ def test_what_a_newer_python_decided_is_refreshed_there(run_sentinel, recorded, 
     recorded.write_text(text.replace(f'"python":"{now}.', '"python":"3.99.'))
     changed("-50.0", "-51.0")
     answer = run_sentinel("report", "refresh", "--check")
-    assert "1 stale; 1 because its recipe changed; 3 more can be decided only with the newer Python" in answer.out
+    assert "1 stale; 1 because its recipe changed; 3 more need the newer Python" in answer.out
     assert answer.status == 1  # the pull request that nobody had was decided without a Python
     named = run_sentinel("report", "refresh", "--check", "--python", sys.executable)
     assert ", 4 stale; 4 because" in named.out

@@ -34,7 +34,7 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path
     (out / "thesis.tex").write_text("x")
     answer = run_sentinel("report", "site", "--out", out, "--reports", reports)
     assert answer.status == 2
-    assert "was not made by sentinel report site; nothing in it is touched" in answer.err
+    assert "was not made by sentinel report site, so it was not changed" in answer.err
     assert "name another folder with --out" in answer.err
     assert [file.name for file in out.iterdir()] == ["thesis.tex"]
 
@@ -43,7 +43,7 @@ def test_a_folder_that_is_no_site_is_not_touched(run_sentinel, reports, tmp_path
     ("content", "said"),
     [
         (None, "no such folder: "),
-        ({}, " holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"),
+        ({}, " has no evidence; run pytest with --sentinel-target first, or give --reports DIR"),
         ({"roll/X/git-main.json": "{}"}, "git-main.json: not Sentinel evidence (no schema_version)"),
     ],
 )

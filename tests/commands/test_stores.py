@@ -33,9 +33,9 @@ def test_a_shallow_clone_is_warned_of(run_sentinel, tiny, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--from", "nowhere"], "there is no such file or directory"),
+        (["--from", "nowhere"], "no such file or directory"),
         (["--from=-x"], "begins with '-'"),
-        (["--from", "https://example.org/a;b"], "a character that a shell acts on"),
+        (["--from", "https://example.org/a;b"], "a character that a shell interprets"),
     ],
 )
 def test_mirror_add_refuses(run_sentinel, arguments, reason):
@@ -56,7 +56,7 @@ def test_mirror_remove(run_sentinel, mirrored, tmp_path):
 def test_without_a_network_there_is_another_way(run_sentinel):
     answer = run_sentinel("mirror", "add", "tiny", "--repo-url", "file:///nowhere/at/all")
     assert answer.status == 2
-    assert "without the network: `sentinel mirror add tiny --from DIR|TAR`" in answer.err
+    assert "copy a local clone instead, run `sentinel mirror add tiny --from DIR|TAR`" in answer.err
 
 
 def test_mirror_update(run_sentinel, tiny, mirrored):
@@ -81,11 +81,11 @@ def test_cache_list_and_prune(run_sentinel, tiny, mirrored, catalog, tmp_path):
     found = {row["kind"]: row for row in run_sentinel("cache", "list", "--json").json()}
     assert found["checkout"]["name"] == checkout.tree
     assert found["wheel"]["size"] == 7
-    assert "2 things, " in run_sentinel("cache", "list").out
-    assert run_sentinel("cache", "prune").out == "0 things removed, 0 B freed\n"
+    assert "2 items, " in run_sentinel("cache", "list").out
+    assert run_sentinel("cache", "prune").out == "0 items removed, 0 B freed\n"
     # This very process uses both: nothing that is in use goes.
     assert all(row["in_use"] for row in found.values())
-    assert run_sentinel("cache", "prune", "--all").out == "0 things removed, 0 B freed\n"
+    assert run_sentinel("cache", "prune", "--all").out == "0 items removed, 0 B freed\n"
 
 
 def test_a_mirror_of_something_else_is_refused(run_sentinel, tiny, tmp_path):

@@ -12,7 +12,7 @@ def test_a_sweep_tells_when_the_bug_came_and_went(run_sentinel, tiny):
     assert answer.status == 0
     assert "|#.|" in answer.out
     assert f"fixed: 2026-01-01 {tiny.fixed[:9]} a change" in answer.out
-    assert "2 verdicts from 2 distinct closures, 2 of them probed now" in answer.out
+    assert "2 verdicts from 2 distinct versions of the code, 2 of them probed now" in answer.out
     assert "0 of them probed now" in run_sentinel("sweep", "tiny").out
 
 
@@ -29,15 +29,15 @@ def test_json_has_the_records(run_sentinel, tiny):
     [
         (["sweep", "tinny"], "unknown target 'tinny' — did you mean 'tiny'"),
         (["sweep", "tiny", "--bug", "TINY-MEEN"], "no recipe matches 'TINY-MEEN' — did you mean 'TINY-MEAN'?"),
-        (["sweep", "tiny", "--since", "2026-13-01"], "not a day: '2026-13-01'"),
-        (["sweep", "tiny", "--since", "2030-01-01"], "no commit of main is selected by --since 2030-01-01"),
+        (["sweep", "tiny", "--since", "2026-13-01"], "not a valid day: '2026-13-01'"),
+        (["sweep", "tiny", "--since", "2030-01-01"], "--since 2030-01-01 selects no commit of main"),
         (["sweep", "tiny", "--ref", "nonsense"], "nonsense"),
         (["sweep", "tiny", "--until", "git:nonsense"], "no branch, tag or commit 'nonsense'"),
         (["sweep", "tiny", "--ref=-x"], "cannot begin with '-'"),
-        (["sweep", "tiny", "--tags"], "no commit of main is selected by tags"),
-        (["sweep", "tiny", "--jobs", "0"], "at least one"),
+        (["sweep", "tiny", "--tags"], "tags selects no commit of main"),
+        (["sweep", "tiny", "--jobs", "0"], "at least 1"),
         (["sweep", "tiny", "--executor", "cluster"], "unknown executor 'cluster'"),
-        (["sweep", "tiny", "--releases", "--since", "v1"], "--since is about commits"),
+        (["sweep", "tiny", "--releases", "--since", "v1"], "--since selects commits"),
         (["sweep", "tiny", "--tags", "--releases"], "not allowed with"),
     ],
 )
@@ -56,7 +56,7 @@ def test_an_interrupt_says_that_nothing_is_lost(run_sentinel, monkeypatch):
     monkeypatch.setattr(Local, "_perform", interrupted)
     answer = run_sentinel("sweep", "tiny")
     assert answer.status == 130
-    assert "is kept" in answer.err
+    assert "results are stored" in answer.err
 
 
 GONE = """\

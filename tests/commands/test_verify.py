@@ -44,15 +44,21 @@ def test_evidence_verifies(run_sentinel, mirrored, evidence, tiny):
     assert found["git-main.json"]["conclusion"] == "the same: every number is identical"
     assert found["git-main.json"]["subject"].endswith(f"at git:{tiny.fixed[:7]}")  # what main was then
     assert found["git-pull-9-head.json"]["conclusion"] == "the same verdict; there are no numbers to compare"
-    assert "as it is here" in found["git-main.json"]["recipe"]
+    assert "of this catalog" in found["git-main.json"]["recipe"]
 
 
 FORGERIES: dict[str, tuple[Change, str]] = {
     "observation": (lambda d: d["observation"][""]["loss"].update(tensor=27.0), "loss: 27.0 recorded, 26.0 now"),
     "behaviour": (lambda d: d["observed_bad_behavior"].update(loss=99.0), "observed_bad_behavior.loss: 99.0 recorded"),
     "comparison": (lambda d: d["comparison"][0].update(unpatched=99.0), "comparison.loss.unpatched: 99.0 recorded"),
-    "expectation": (lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0), "expectation: the evidence says"),
-    "scenario": (lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"), "scenario: loss_agg_mode is not"),
+    "expectation": (
+        lambda d: d["expectation"]["fixed"]["loss"].update(value=2.0),
+        "expectation: the evidence differs from its recipe",
+    ),
+    "scenario": (
+        lambda d: d["scenario"]["variants"][""].update(loss_agg_mode="x"),
+        "scenario: loss_agg_mode differs from",
+    ),
     "more scenario": (
         lambda d: d["scenario"]["variants"].update(other={}),
         "scenario: the evidence has other variants",
@@ -92,13 +98,16 @@ def _of_another_bug(document: dict[str, Any]) -> None:
 
 COULD_NOT: dict[str, tuple[Change, str]] = {
     "boundary": (_of_the_standard_library, "'os.system' is outside the target's package tiny"),
-    "another bug": (_of_another_bug, "is of tiny ANOTHER, not of what it says"),
+    "another bug": (_of_another_bug, "is about tiny ANOTHER, not"),
     "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
-    "target": (lambda d: d.update(target="nope"), "no adapter for target 'nope'"),
+    "target": (lambda d: d.update(target="nope"), "no adapter of target 'nope'"),
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
-    "folder": (lambda d: d.update(ref="path:/"), "the evidence names a folder, which a run never writes"),
+    "folder": (
+        lambda d: d.update(ref="path:/"),
+        "the evidence names a folder, which a run never writes",
+    ),
     "release": (
         lambda d: d.update(ref="pypi:latest", checkout={**d["checkout"], "commit": None, "version": "1; rm"}),
         "not a ref: 'pypi:1; rm'",
@@ -150,7 +159,7 @@ def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny)
     clean = forge("clean", lambda d: d.update(ref="path"))
     answer = run_sentinel("verify", inside, clean)
     assert answer.status == 0
-    assert "recipe: the copy inside the evidence; the one here is another" in answer.out
+    assert "recipe: the copy inside the evidence; the recipe of this catalog differs" in answer.out
     assert answer.out.count("the same: every number is identical") == 2
     other = run_sentinel("verify", clean, "--repo", tiny.upstream)  # which is at the fixed commit
     assert other.status == 2
@@ -196,7 +205,7 @@ def test_report_is_of_the_last_run_where_the_folder_knows_it(run_sentinel, evide
     Path("sentinel-reports/run.json").write_text("[]")
     answer = run_sentinel("report")
     assert answer.status == 2
-    assert "run.json: not what a run writes; run pytest again" in answer.err
+    assert "run.json: not the run.json of a run; run pytest again" in answer.err
 
 
 @pytest.mark.parametrize("command", [("report",), ("report", "accept")], ids=" ".join)
@@ -205,7 +214,7 @@ def test_without_a_run_there_is_nothing_to_read(run_sentinel, command):
     assert answer.status == 2
     assert answer.err.startswith("nothing was examined: no such folder: sentinel-reports; run pytest")
     Path("sentinel-reports").mkdir()
-    assert "sentinel-reports holds no evidence" in run_sentinel(*command).err
+    assert "sentinel-reports has no evidence" in run_sentinel(*command).err
 
 
 def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrored, evidence, tiny, monkeypatch):
@@ -217,7 +226,7 @@ def test_the_folders_of_evidence_are_those_of_the_settings(run_sentinel, mirrore
     assert run_sentinel("report", "accept").out.endswith("4 lines changed\n")
     assert Path("accepted/tiny.jsonl").is_file()
     out = run_sentinel("report", "changes", "--no-bisect").out
-    assert out.startswith(f"3 verdicts of {evidence} compared with {Path.cwd() / 'accepted'}, which records 4 verdicts")
+    assert out.startswith(f"3 verdicts of {evidence} compared with {Path.cwd() / 'accepted'}, which has 4 verdicts")
     assert "\nnot decided:\n  unavailable: " in out
     assert "baseline" in run_sentinel("show", "TINY-MEAN").out
     assert run_sentinel("report", "findings", "--json").json()[0]["steps"][-1]["because"] == "fixed at git:main"

@@ -11,17 +11,17 @@ from sentinel.contracts.contract import DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.values.literals import Tensor
 from sentinel.worker.answers import Replies
-from sentinel.worker.client import Zygote
+from sentinel.worker.client import Preloader
 
 
 @pytest.fixture(scope="session")
-def _sessions(zygote: Zygote) -> Iterator[Any]:
-    """Sessions, the next where one has died: an attack of another module takes the zygote's processes along."""
+def _sessions(preloader: Preloader) -> Iterator[Any]:
+    """Sessions, the next where one has died: an attack of another module takes the preloader's processes along."""
     with contextlib.ExitStack() as stack:
 
         def sessions() -> Iterator[Any]:
             while True:
-                process = stack.enter_context(contextlib.closing(zygote.oracle()))
+                process = stack.enter_context(contextlib.closing(preloader.oracle()))
                 session = stack.enter_context(contextlib.closing(process.session()))
                 while not session.dead:
                     yield session

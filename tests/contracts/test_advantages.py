@@ -15,7 +15,7 @@ from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, DoesNotApply
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.drawing import Draws
-from sentinel.search.scenarios import draw, narrowed
+from sentinel.search.scenarios import draw, narrow
 from sentinel.targets import Binding, Dialect
 from sentinel.values.literals import Tensor, tensor
 
@@ -30,7 +30,7 @@ def drawn(name: str, choose: Choose, fixed: Inputs, **dialects: Any) -> dict[str
     contract = bundled_catalog().contracts[name]
     stated = tuple(Dialect(key, value) for key, value in dialects.items())
     binding = Binding("none", name, fixed=fixed, dialects=stated)
-    return draw(narrowed(contract, binding), binding, choose)
+    return draw(narrow(contract, binding), binding, choose)
 
 
 def listed(inputs: Inputs) -> dict[str, Any]:

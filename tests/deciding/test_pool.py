@@ -12,24 +12,24 @@ from sentinel.errors import INSTALL
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 
 @pytest.mark.parametrize("kind", ["oracle", "target"])
 def test_what_several_threads_ask_for_at_once_is_made_once(kind, catalog, warm_runs, fixed_tree, monkeypatch):
     """One that is dropped ends, and would take along what the loser of the race has begun in it."""
     made: list[object] = []
-    make = getattr(Zygote, kind)
+    make = getattr(Preloader, kind)
 
     def counted(*given: object) -> object:
         made.append(make(*given))
         return made[-1]
 
-    monkeypatch.setattr(Zygote, kind, counted)
+    monkeypatch.setattr(Preloader, kind, counted)
     demo, ref = catalog.targets["demo"], Ref("path", str(fixed_tree))
     checkout = open_checkout(demo, ref)
     processes = Processes(catalog, Options())
-    processes.zygote("demo").require(())
+    processes.preloader("demo").require(())
     together = threading.Barrier(4)
 
     def ask(_: int) -> object:
@@ -54,7 +54,7 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
     process = SimpleNamespace(
         dead=None, load=lambda *paths: loads.append(paths), probe=lambda request: None, close=bool
     )
-    monkeypatch.setattr(Zygote, "target", lambda *_: process)
+    monkeypatch.setattr(Preloader, "target", lambda *_: process)
     processes = Processes(catalog, Options(device=device))
     demo, ref = catalog.targets["demo"], Ref("path", str(fixed_tree))
     request = {"contract": "call", "contract_file": "call.py"}
@@ -65,10 +65,10 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
 @pytest.mark.parametrize(
     ("packages", "said"),
     [
-        (("modelscope",), "demo wants modelscope, not installed here: pip install modelscope"),
+        (("modelscope",), "demo needs modelscope, not installed here: pip install modelscope"),
         (
             ("tensordict", "modelscope", "omegaconf"),
-            "demo wants tensordict and modelscope and omegaconf, not installed here: "
+            "demo needs tensordict and modelscope and omegaconf, not installed here: "
             f"{INSTALL.format('targets')}; pip install modelscope",
         ),
         (("transformers", "pydantic"), f"not installed here: {INSTALL.format('nemorl')}"),

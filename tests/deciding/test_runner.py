@@ -14,7 +14,7 @@ from sentinel.recipes import load_recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 STATEFUL = """
 import os
@@ -45,7 +45,7 @@ def _calls(function: str, bug: str) -> dict[str, Any]:
 
 
 def _decide_together(
-    recipes: list[Mapping[str, Any]], folder: Path, catalog: Catalog, warm: Zygote, timeout: float = 30
+    recipes: list[Mapping[str, Any]], folder: Path, catalog: Catalog, warm: Preloader, timeout: float = 30
 ) -> tuple[list[Decision], list[str]]:
     """The decisions, and the boundaries that were asked about in a process of their own."""
     tree = copy_demo(folder / "tree")
@@ -113,5 +113,5 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(tmp_path, catalog, warm_ru
     assert [decision.verdict.kind for decision in decisions[:3]] == ["timeout"] * 3
     assert [decision.verdict.reason for decision in decisions[:3]] == [
         "no answer within 1 s",
-        *["it hangs, and is not called again in this run: no answer within 1 s"] * 2,
+        *["it hung before and is not called again in this run: no answer within 1 s"] * 2,
     ]

@@ -10,7 +10,7 @@ from killing import Error
 from stores import add, opened
 from walking import FULL, GROWS, unwalkable
 
-from sentinel.worker.client import Options, WorkerError, Zygote
+from sentinel.worker.client import Options, Preloader, WorkerError
 
 pytestmark = pytest.mark.skipif(bool(unwalkable("without room")), reason=unwalkable("without room") or "it can be had")
 
@@ -34,11 +34,11 @@ def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
 
     def act() -> int:
-        zygote = Zygote(Options())
+        preloader = Preloader(Options())
         try:
-            zygote.start()
+            preloader.start()
         finally:
-            zygote.stop()
+            preloader.stop()
         return 0
 
     for number in (0, 1):  # the folder, and the first file in it
@@ -48,8 +48,8 @@ def test_a_worker_without_a_place_for_its_files(tmp_path, monkeypatch):
 
 
 def test_a_target_process_without_a_place_for_its_files(lab, monkeypatch):
-    """The zygote is not to blame, and serves on."""
-    tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.zygote.hello()["pid"]
+    """The preloader is not to blame, and serves on."""
+    tree, pid = lab.write({"mod.py": "def f():\n    return 7\n"}), lab.preloader.hello()["pid"]
 
     def full(**place: object) -> str:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -59,4 +59,4 @@ def test_a_target_process_without_a_place_for_its_files(lab, monkeypatch):
         with pytest.raises(WorkerError, match="no place for its temporary files: No space left on device"):
             lab.open(tree)
     assert returned(lab.probe(lab.open(tree), "pkg.mod.f")) == 7
-    assert lab.zygote.hello()["pid"] == pid
+    assert lab.preloader.hello()["pid"] == pid

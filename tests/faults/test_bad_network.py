@@ -113,7 +113,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MirrorStore:
     [
         (FILE, closes_early, "DO NOT MATCH THE HASHES|IncompleteRead|bytes missing"),
         (FILE, is_damaged, "DO NOT MATCH THE HASHES"),
-        (PAGE, drips, "pip did not end within 4 s"),
+        (PAGE, drips, "pip did not finish within 4 s"),
     ],
 )
 def test_a_package_index(path, way, says, site, store, target, fixed_tree, tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def test_a_package_index(path, way, says, site, store, target, fixed_tree, tmp_p
     if way is drips:
         monkeypatch.setattr(pypi, "_PATIENCE", 4.0)
     site.ways[path] = way
-    with pytest.raises(Unavailable, match=f"pypi:1.0 of demo-dist cannot be had: .*({says})") as refusal:
+    with pytest.raises(Unavailable, match=f"pypi:1.0 of demo-dist cannot be downloaded: .*({says})") as refusal:
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
     assert "\n" not in refusal.value.reason
     left = [place for place in store.home.path.rglob("*") if place.is_file() or place.name.startswith(".")]
@@ -150,7 +150,7 @@ def test_a_server_of_plain_files(site, store, target, capsys, demo_repository, t
     assert main(["mirror", "add", "demo", "--from", f"{site.url}/demo.git"]) == 2
     (last,) = capsys.readouterr().err.splitlines()[-1:]
     assert last.startswith(f"sentinel: cannot mirror {site.url}/demo.git: ")
-    assert "does not speak git's protocol" in last
+    assert "does not support git's protocol" in last
     assert not [path for path in site.requested if "/objects/" in path]
     assert [place.name for place in store.home.mirrors.iterdir()] == [".demo.lock"]
     with pytest.raises(Unavailable, match="no mirror of demo; run"):

@@ -9,7 +9,7 @@ from attacks import ATTACKS, Attack
 from demo_kit import Lab, returned
 
 from sentinel.sources import Home, MirrorStore
-from sentinel.worker.client import Zygote
+from sentinel.worker.client import Preloader
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def _strict_is_to_be_had(offered: Callable[[str], str]) -> None:
 
 
 @pytest.fixture
-def lab(zygote: Zygote, tmp_path: Path) -> Iterator[Lab]:
-    lab = Lab(zygote, tmp_path / "lab")
+def lab(preloader: Preloader, tmp_path: Path) -> Iterator[Lab]:
+    lab = Lab(preloader, tmp_path / "lab")
     yield lab
     for process in lab.processes:
         process.close()

@@ -18,7 +18,7 @@ from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.records.history import keep, load_all
+from sentinel.records import history
 from sentinel.reports import store as reports
 from sentinel.reports.baseline import update
 from sentinel.reports.evidence import dumps, evidence
@@ -90,14 +90,14 @@ def compiled(lab: Lab, offered: Callable[[str], str], upstream: Repository, stor
         upstream.commit("attack", {"demo_rl/evil.py": f"ADDED = {added!r}\n{SAYS}"})
         store.add(TARGET, str(upstream.path))
         made = open_checkout(TARGET, MAIN, store=store)
-        usual = lab.zygote.options
-        lab.zygote.options = replace(usual, sandbox="strict")
+        usual = lab.preloader.options
+        lab.preloader.options = replace(usual, sandbox="strict")
         try:
-            process = lab.zygote.target(made, ("demo_rl",))
+            process = lab.preloader.target(made, ("demo_rl",))
             lab.processes.append(process)
-            compiler = lab.zygote.compile(made, files(made), lab.load(process, "demo_rl.evil.nothing"))
+            compiler = lab.preloader.compile(made, files(made), lab.load(process, "demo_rl.evil.nothing"))
         finally:
-            lab.zygote.options = usual
+            lab.preloader.options = usual
         assert compiler is None or gone(compiler)
         return store.home.checkouts
 
@@ -296,7 +296,10 @@ def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path,
         update(fresh, folder, recipes, prune=True)
         (folder / f"{place.parts[0]}.jsonl").unlink()
     link(folder / f"{place.parts[0]}.jsonl", mine / "lines")
-    for write_lines in (lambda: update(fresh, folder, recipes), lambda: keep(folder, [{"target": place.parts[0]}])):
+    for write_lines in (
+        lambda: update(fresh, folder, recipes),
+        lambda: history.save(folder, [{"target": place.parts[0]}]),
+    ):
         with pytest.raises(SentinelError, match="is a link" if level < 2 else "is a link|not JSON"):
             write_lines()
 
@@ -366,7 +369,7 @@ def test_reading_stays_in_the_folder(decision, tmp_path):
         link(folder / "demo" / name, "/")
     link(folder / "demo.jsonl", "/etc/passwd")
     assert list(reports.files(folder)) == [file]
-    assert load_all(folder) == []
+    assert history.load_all(folder) == []
     assert [at for at, _ in _documents([folder], Recipes(bundled_catalog()))] == [file]  # of `verify`
     (tmp_path / "links").mkdir()
     link(tmp_path / "links" / "demo", file.parents[1])

@@ -130,7 +130,7 @@ NO_ANSWERS = {
     "many small things": "sees(value, loss=[None] * 270_000)",
     "containers in containers": "frame(b'[' * 40 + b']' * 40)",
     "a tag that stands twice": "raw(value, b'{\"$\":\"map\"', b'{\"$\":\"map\",\"$\":\"map\"')",
-    "a ghost that is a number": "value.update(ghosts=[1])",
+    "a stub module that is a number": "value.update(ghosts=[1])",
     "a stand-in of three words": "value.update(stand_ins=[['a', 'b', 'c']])",
     # frames
     "another's nonce": "value.update(nonce='0' * 32)",
@@ -293,19 +293,19 @@ def test_what_a_head_does(lines, judged):
 
 
 def test_who_will_not_end_with_its_parent(offered, tmp_path):
-    """Controller and zygote are killed at once: nobody is left who could end a daemon, but the kernel."""
+    """Controller and preloader are killed at once: nobody is left who could end a daemon, but the kernel."""
     pytest.importorskip("pyseccomp")
     options = client.Options(timeout=30, sandbox=offered("strict"))
-    zygote = client.Zygote(options, [], contained_places(bundled_catalog()))
+    preloader = client.Preloader(options, [], contained_places(bundled_catalog()))
     try:
         lines = "import ctypes, os, time\nctypes.CDLL(None).prctl(1, 0)\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n"
-        lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
+        lab = Lab(preloader, tmp_path / "lab", sandbox="strict")
         process = lab.open(lab.write({"mod.py": f"{lines}def f():\n    return os.getpid()\n"}))
         assert returned(lab.probe(process, "pkg.mod.f")) > 1
-        os.kill(zygote.hello()["pid"], signal.SIGKILL)  # this process has its end of the target's socket still
+        os.kill(preloader.hello()["pid"], signal.SIGKILL)  # this process has its end of the target's socket still
         assert gone(process._leader.pid)
     finally:
-        zygote.stop()
+        preloader.stop()
 
 
 def test_imports_have_a_limit_of_computing_time(lab):

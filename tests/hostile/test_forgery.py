@@ -94,7 +94,7 @@ def test_an_answer_that_goes_by_how_it_is_asked(seed, judged):
     """Here by the seed, which stands for all that an honest function does not ask for."""
     name, kind, reason = of(judged(SEEDED.format(seed=seed)))
     assert (name, kind) == ("inconclusive", "unsteady")
-    assert "in a second process, with another seed and the variants in another order, the values were others" in reason
+    assert "in a second process, with another seed and the variants in another order, the values differed" in reason
 
 
 BY_HEART = """

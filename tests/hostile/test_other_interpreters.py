@@ -23,7 +23,7 @@ from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.sources import Home, MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.worker import interpreters
-from sentinel.worker.client import Options, WorkerError, Zygote
+from sentinel.worker.client import Options, Preloader, WorkerError
 
 #: What a line of a ``.pth`` file starts, in whatever interpreter of the environment: it tells on standard error.
 ATTACK = """
@@ -42,7 +42,7 @@ def daemon():
         time.sleep(300)
         os._exit(0)
 
-if os.environ.get("TMPDIR"):  # in a zygote, and not in whoever prepares this
+if os.environ.get("TMPDIR"):  # in a preloader, and not in whoever prepares this
     print("told", json.dumps({{
         "read": tried(lambda: open({secret!r}).read()),
         "write": tried(lambda: open({secret!r}, "w")),
@@ -82,9 +82,9 @@ def server() -> Iterator[socket.socket]:
 @pytest.fixture
 def started(
     environment: Path, tmp_path: Path, server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Zygote]]:
+) -> Iterator[Callable[..., Preloader]]:
     """``started(sandbox)``: the worker of an environment that attacks as it starts."""
-    zygotes = []
+    preloaders = []
     tree = copy_demo(tmp_path / "lab" / "demo")
     (tmp_path / "secret").write_text("secret")
     attack = ATTACK.format(
@@ -103,24 +103,24 @@ def started(
     seen = (*places.readable, sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     places = replace(places, readable=seen, checkouts=(str(tmp_path / "lab"),))
 
-    def start(sandbox: str) -> Zygote:
+    def start(sandbox: str) -> Preloader:
         options = Options(timeout=30, sandbox=sandbox, python=str(environment / "bin" / "python"))
-        zygotes.append(Zygote(options, [], places))
-        zygotes[-1].hello()
-        return zygotes[-1]
+        preloaders.append(Preloader(options, [], places))
+        preloaders[-1].hello()
+        return preloaders[-1]
 
     yield start
-    for zygote in zygotes:
-        zygote.stop()
+    for preloader in preloaders:
+        preloader.stop()
 
 
 def _packages(environment: Path) -> Path:
     return next(environment.glob("lib/python*/site-packages"))
 
 
-def _told(zygote: Zygote) -> dict[str, Any]:
-    zygote._log.seek(0)
-    lines = zygote._log.read().decode().splitlines()
+def _told(preloader: Preloader) -> dict[str, Any]:
+    preloader._log.seek(0)
+    lines = preloader._log.read().decode().splitlines()
     return dict(json.loads(next(line for line in lines if line.startswith("told ")).removeprefix("told ")))
 
 
@@ -143,26 +143,26 @@ def test_under_basic_it_is_not(started):
 
 
 def test_nothing_that_it_leaves_behind_outlives_the_worker(wrapped, started):
-    zygote = started("strict")
-    process, scratch = zygote._process, zygote._scratch
+    preloader = started("strict")
+    process, scratch = preloader._process, preloader._scratch
     assert scratch is not None
     inside = _below(process.pid)
     assert len(inside) >= 3  # the first of the namespace, the worker, its daemon
-    zygote.stop()
+    preloader.stop()
     assert all(map(gone, inside))
     assert not Path(scratch).exists()
 
 
 def test_a_worker_that_is_killed_is_replaced(wrapped, started, tmp_path):
-    zygote = started("strict")
-    lab = Lab(zygote, tmp_path / "lab", sandbox="strict")
-    first = zygote._process
+    preloader = started("strict")
+    lab = Lab(preloader, tmp_path / "lab", sandbox="strict")
+    first = preloader._process
     assert returned(lab.call({"mod.py": "def f():\n    return 7\n"}, "pkg.mod.f")) == 7
     for pid in reversed(_below(first.pid)):  # the first of them ends when the others have
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"ended: it was killed by SIGKILL"):
-        zygote.require(["json"])
+        preloader.require(["json"])
     assert returned(lab.call({}, "pkg.mod.f")) == 7
 
 
@@ -171,10 +171,10 @@ def test_nothing_is_left_where_the_controller_is_killed(wrapped, environment, tm
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = """
 import os, signal, sys
-from sentinel.worker.client import Options, Places, Zygote
-zygote = Zygote(Options(timeout=30, python=sys.argv[1]), [], Places(readable=sys.argv[2:]))
-zygote.hello()
-print(zygote._process.pid, zygote._scratch, flush=True)
+from sentinel.worker.client import Options, Places, Preloader
+preloader = Preloader(Options(timeout=30, python=sys.argv[1]), [], Places(readable=sys.argv[2:]))
+preloader.hello()
+print(preloader._process.pid, preloader._scratch, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     packages = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
@@ -199,7 +199,7 @@ def spin():
     process = lab.open(lab.write({"mod.py": source}))
     found, processes, folder = returned(lab.probe(process, "pkg.mod.tell", path=str(tmp_path / "lab" / "demo")))
     assert (found, processes) == (False, 2)  # its target process and itself
-    assert folder.startswith(str(lab.zygote._scratch))
+    assert folder.startswith(str(lab.preloader._scratch))
     assert returned(lab.probe(process, "pkg.mod.spin")) == 7
     process.close()
     assert gone(process._leader.pid)

@@ -23,7 +23,7 @@ from sentinel.cli import main
 from sentinel.deciding.outcomes import Decision
 from sentinel.errors import SentinelError
 from sentinel.records import timelines
-from sentinel.records.history import folded, load_all
+from sentinel.records.history import fold, load_all
 from sentinel.reports.baseline import verify_report
 from sentinel.reports.escaping import message, passage, visible
 from sentinel.reports.evidence import dumps, evidence, validate
@@ -406,7 +406,7 @@ def test_what_a_search_says(searched, sentinel_says, warm_runs, pytester):
     """To a terminal, to a program, and as recipes."""
     search = ("discover", "demo", "--ref", f"path:{searched}", "--examples", "60", "--seed", "1", *OURS)
     said = sentinel_says(*search, "--save", "found")
-    assert "not searched: demo_rl.rejection.reject_sequences: every call was refused: " in said
+    assert "not searched: demo_rl.rejection.reject_sequences: every call raised: " in said
     assert "forged" in said, "it is shown"
     clean(said)
     told = sentinel_says(*search, "--json")
@@ -529,7 +529,7 @@ def test_every_field_of_a_history(sentinel_says, pytester):
     """A history that somebody has committed."""
     source = Path(__file__).resolve().parents[2] / "reports" / "history"
     of_git = (each for each in load_all(source) if each["source"]["kind"] == "git")
-    whole = folded(min(of_git, key=lambda each: len(json.dumps(each))))
+    whole = fold(min(of_git, key=lambda each: len(json.dumps(each))))
     shared = {name: whole.pop(name, []) for name in ("basis", "tags")}
     place = pytester.path / "history" / "demo.jsonl"
     place.parent.mkdir(parents=True)

@@ -16,7 +16,7 @@ from demo_kit import SECRETS, returned
 from sentinel.recipes.catalog import bundled
 from sentinel.worker import client, syscalls
 from sentinel.worker.cgroups import Groups
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 from sentinel.worker.containment import may_be_others, reason_against
 from sentinel.worker.limits import USERS
 
@@ -104,13 +104,13 @@ def test_a_gpus_devices_are_there_where_they_are_asked_for(lab, strict, monkeypa
 
 
 def test_strict_is_the_default_on_a_gpu_as_well():
-    levels = [Zygote(Options(device="cuda", sandbox=level)).sandbox for level in ("basic", "strict", "off")]
+    levels = [Preloader(Options(device="cuda", sandbox=level)).sandbox for level in ("basic", "strict", "off")]
     assert levels == ["basic", "strict", "off"]
-    zygote = Zygote(Options(device="cuda"))
+    preloader = Preloader(Options(device="cuda"))
     try:
-        assert zygote.sandbox == ("strict" if reason_against() is None else "basic")
+        assert preloader.sandbox == ("strict" if reason_against() is None else "basic")
     finally:
-        zygote.stop()
+        preloader.stop()
 
 
 # -- the network -------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_a_name_that_leads_out_or_nowhere(raw, code, mirrored, tmp_path, name, s
 def test_two_files_in_one_place(raw, code, mirrored, kinds):
     objects = {BLOB: code, TREE: raw.tree((BLOB, "inner.py", code))}
     raw.head(raw.tree(*((kind, "same", objects[kind]) for kind in kinds)))
-    with pytest.raises(Unavailable, match="in the way of another file"):
+    with pytest.raises(Unavailable, match="conflicts with another file"):
         mirrored()
 
 
@@ -247,7 +247,7 @@ def test_a_tree_of_trees_of_trees(raw, code, mirrored):
         tree = raw.tree(*((TREE, str(number), tree) for number in range(10)))
     raw.head(tree)
     began = time.process_time()
-    with pytest.raises(Unavailable, match="lists more than any revision"):
+    with pytest.raises(Unavailable, match="printed more than"):
         mirrored()
     assert time.process_time() - began < 10
 
@@ -333,7 +333,7 @@ def test_a_sweep_meets_what_is_too_deep_too_large_or_no_tree(raw, code, move, mo
         deep = raw.tree((TREE, "x" * 200, deep))
     with pytest.raises(Unavailable, match="too long"):
         move(deep)
-    with pytest.raises(Unavailable, match="is no tree"):
+    with pytest.raises(Unavailable, match="is not a tree"):
         move(raw.write("tree", b"100644 without an end"))
     made = move(raw.tree((BLOB, "__init__.py", code), (BLOB, "large.py", raw.write("blob", bytes(3 << 20)))))
     assert _files(made) == ["demo_rl/__init__.py"]
@@ -480,7 +480,7 @@ def test_a_mirror_takes_no_configuration_along(armed, store, ran):
     store.add(TARGET, str(armed.path))
     assert "program" not in (store.path("demo") / "config").read_text()
     assert not (store.path("demo") / "hooks").exists()
-    with pytest.raises(Unavailable, match="which the mirror was made without"):
+    with pytest.raises(Unavailable, match="which the mirror lacks"):
         open_checkout(TARGET, MAIN, store=store)
     with pytest.raises(SentinelError):
         store.update(TARGET)
@@ -723,7 +723,7 @@ def test_the_interpreters_own_modules_are_found(planted, ran, lab, store):
     (planted / "demo_rl" / "asking.py").write_text(WHERE)
     (planted / "demo_rl" / "colorsys.py").write_text("")
     made = open_checkout(bundled_catalog().targets["demo"], Ref("path", str(planted)), store=store)
-    process = lab.zygote.target(made, ("demo_rl",))
+    process = lab.preloader.target(made, ("demo_rl",))
     lab.processes.append(process)
     names = ["torch", "numpy", "json", "colorsys", "sentinel"]
     found = returned(lab.probe(process, "demo_rl.asking.where", names=names, first=False))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from sentinel.contracts.choices import Choices as Drawn
 from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Input, Inputs, Observed
 from sentinel.laws.law import Case, Law, Violation
-from sentinel.search.scenarios import draw, narrowed
+from sentinel.search.scenarios import draw, narrow
 from sentinel.targets import Binding
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
@@ -157,7 +157,7 @@ def _centred(rows: Array, valid: Array, group: Sequence[Any], choices: Choices) 
 
 def scenario(choose: Choose, contract: Contract = CONTRACT) -> dict[str, Any]:
     """One scenario of the contract, as a search draws it."""
-    return draw(narrowed(contract, BINDING), BINDING, choose)
+    return draw(narrow(contract, BINDING), BINDING, choose)
 
 
 def batch(scores: list[list[float]], mask: list[list[int]], group: str, dtype: str = "float32") -> dict[str, Any]:
@@ -180,7 +180,7 @@ def ask(
     contract: Contract = CONTRACT,
 ) -> list[Violation]:
     """What a law says about a function in one scenario, with :func:`scoring` in float64 as the oracle."""
-    variants = {"": inputs} if law.vary is None else law.vary(narrowed(contract, BINDING), inputs, choose)
+    variants = {"": inputs} if law.vary is None else law.vary(narrow(contract, BINDING), inputs, choose)
     observation = {
         name: (twin or function)(given) if law.twin and name == law.twin else function(given)
         for name, given in variants.items()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.recipes.affects import Affected, affected, can_both_hold, holds, in_text, settings_in_words
+from sentinel.recipes.affects import Affected, can_both_hold, holds, in_text, read_affected, settings_in_words
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.recipes.structure import schema
 
@@ -55,10 +55,10 @@ def test_conditions_that_one_value_can_meet(one, other, possible):
 
 def test_it_reads_as_a_sentence():
     entry = {"when": {"a.b": ["x", 2], "c": "set", "d": "unset", "e": "> 1", "f": True}, "where": "it rains"}
-    assert str(affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, if it rains"
-    assert str(affected("only words")) == "only words"
+    assert str(read_affected(entry)) == "a.b=x or 2, c set, d not set, e > 1, f=true, if it rains"
+    assert str(read_affected("only words")) == "only words"
     assert str(Affected({"a": 1})) == "a=1"
-    assert str(affected({"when": ["no", "recipe"]})).startswith("{")  # foreign evidence is shown as it is
+    assert str(read_affected({"when": ["no", "recipe"]})).startswith("{")  # foreign evidence is shown as it is
     assert settings_in_words({"a": in_text(None), "b": in_text([1, "x"])}) == "a=null, b=1,x"
 
 

@@ -46,8 +46,8 @@ def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
 @pytest.mark.parametrize(
     ("kind", "written", "words", "place"),
     [
-        ("tensor", [[1.0], [1.0, 2.0]], "ragged: [1] has length 2 where [0] has length 1", (1,)),
-        ("tensor", [1.0, [2.0]], "ragged: [1] has length 1 where [0] is a number", (1,)),
+        ("tensor", [[1.0], [1.0, 2.0]], "ragged: [1] has length 2, but [0] has length 1", (1,)),
+        ("tensor", [1.0, [2.0]], "ragged: [1] has length 1, but [0] is a number", (1,)),
         ("tensor", [[1.0, "a"]], "expected a number, found the string 'a'", (0, 1)),
         ("tensor", [[1.0, None]], "found null", (0, 1)),
         ("tensor", "abc", "expected a tensor", ()),
@@ -73,9 +73,9 @@ def test_a_value_takes_the_form_of_its_input(kind, dtype, written, literal):
         ("any", {"new": "os.system", "arguments": {}}, "outside the target's packages toy, toy_plugins", ("new",)),
         ("any", {"a": [{"attribute": "toy.x.__import__('os')"}]}, "is not a dotted path", ("a", 0, "attribute")),
         ("any", {"new": "toy.A", "argument": {}}, "did you mean 'arguments'?", ("argument",)),
-        ("any", {"device": "cpu; rm"}, "is no device", ("device",)),
-        ("any", {"device": "cpu", "n": 1}, "written {mapping: {...}}", ("n",)),
-        ("any", {"tensor": {"tensor": [1.0]}}, "written {mapping: {tensor: ...}}", ("tensor",)),
+        ("any", {"device": "cpu; rm"}, "is not a device", ("device",)),
+        ("any", {"device": "cpu", "n": 1}, "a dictionary that has such keys as {mapping: {...}}", ("n",)),
+        ("any", {"tensor": {"tensor": [1.0]}}, "as {mapping: {tensor: ...}}", ("tensor",)),
         ("any", {"tuple": 1}, "tuple takes a list", ("tuple",)),
         ("any", {"array": [1, "x"], "dtype": "int64"}, "expected a number", ("array", 1)),
         ("any", {"array": [1], "dtype": "bfloat16"}, "unknown dtype", ("dtype",)),

@@ -21,7 +21,7 @@ from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_fo
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check_files
-from sentinel.recipes.grades import counted, realism
+from sentinel.recipes.grades import count_bugs, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import template
@@ -200,47 +200,47 @@ def test_everything_else_is_kept():
         (GOOD.replace("toy.losses.agg_loss", "toy.losses.agg_los"), "TOY-1.yaml:6:11: unknown boundary 'toy.losses.agg_los' — did you mean 'agg_loss'?"),
         (GOOD.replace("toy.losses.agg_loss", "os.system"), "6:11: boundary: 'os.system' is outside the target's packages toy, toy_plugins"),
         (GOOD.replace("toy.losses.agg_loss", "../toy/x.py"), "6:11: boundary: the string '../toy/x.py' is not a dotted path"),
-        (GOOD.replace("toy.losses.agg_loss", "toy"), "'toy' is a package, no function"),
+        (GOOD.replace("toy.losses.agg_loss", "toy"), "'toy' is a package, not a function"),
         (GOOD.replace("toy.losses.agg_loss", "toy.actor.Actor._advantages"), "5:11: adapter toy binds toy.actor.Actor._advantages to step, not to aggregation"),
         (GOOD.replace("contract: aggregation", "contract: agregation"), "5:11: unknown contract 'agregation' — did you mean 'aggregation'?"),
         (GOOD.replace("target: toy", "target: toi"), "4:9: unknown target 'toi' — did you mean 'toy'?"),
         (GOOD.replace("loss_mat:", "loss_matt:"), "8:3: unknown input 'loss_matt' of contract aggregation — did you mean 'loss_mat'?"),
-        (GOOD.replace("loss_mat:", "# loss_mat:"), "the scenario lacks 'loss_mat', which contract aggregation needs: per-token losses"),
-        (GOOD.replace("[[1, 0]]", "[[1, 0], [1]]"), "9:23: loss_mask: ragged: [1] has length 1 where [0] has length 2"),
+        (GOOD.replace("loss_mat:", "# loss_mat:"), "the scenario lacks 'loss_mat', which contract aggregation requires: per-token losses"),
+        (GOOD.replace("[[1, 0]]", "[[1, 0], [1]]"), "9:23: loss_mask: ragged: [1] has length 1, but [0] has length 2"),
         (GOOD.replace("[[1, 0]]", "[[1, 0.5]]"), "9:19: loss_mask: the number 0.5 does not fit dtype int64"),
         (GOOD.replace("[[1, 0]]", "null"), "9:14: loss_mask: expected a tensor"),
-        (GOOD.replace("  loss_mask: [[1, 0]]", "  loss_mask: [[1, 0]]\n  response_mask: [[1, 0]]"), "10:3: 'response_mask' is 'response_mask', which is already given as 'loss_mask'"),
+        (GOOD.replace("  loss_mask: [[1, 0]]", "  loss_mask: [[1, 0]]\n  response_mask: [[1, 0]]"), "10:3: 'response_mask' means 'response_mask', which is already given as 'loss_mask'"),
         (GOOD.replace("title:", "titel:"), "3:1: unknown key 'titel' — did you mean 'title'?"),
         (GOOD.replace("title: masked losses are summed", "title: 3"), "3:8: title must be a string, found the number 3"),
         (GOOD.replace("recipe_version: 1", "recipe_version: 2"), "1:17: recipe_version must be 1, found the number 2"),
         (GOOD.replace("bug_id: TOY-1\n", ""), "1:1: missing key 'bug_id'"),
-        (GOOD.replace("TOY-1", "../TOY"), "2:9: bug_id: the string '../TOY' will not do; Letters, digits"),
+        (GOOD.replace("TOY-1", "../TOY"), "2:9: bug_id: the string '../TOY' is not valid; Letters, digits"),
         (GOOD.replace("bug_id: TOY-1", 'bug_id: "TOY\\n"'), "2:9: bug_id: the string 'TOY"),
-        (GOOD + "reach: {producer: a/b.py, how: x}\n", "14:19: reach.producer: the string 'a/b.py' will not do; Where the value"),
+        (GOOD + "reach: {producer: a/b.py, how: x}\n", "14:19: reach.producer: the string 'a/b.py' is not valid; Where the value"),
         (GOOD + "reach: {producer: none}\n", "missing key 'how'"),
         (GOOD + "affects: [{wehn: {a.b: 1}}]\n", "14:12: unknown key 'wehn' — did you mean 'when'?"),
-        (GOOD + "affects: [{when: {a.b: '>1'}}]\n", "14:24: affects[0].when.a.b: the string '>1' will not do; a value, a list of values"),
+        (GOOD + "affects: [{when: {a.b: '>1'}}]\n", "14:24: affects[0].when.a.b: the string '>1' is not valid; a value, a list of values"),
         (GOOD + "affects: [{when: {a b: 1}}]\n", "14:19: 'a b' is not the dotted name of a setting"),
-        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: c}}\naffects: [{when: {a.d: 1}}]\n", "15:12: reach needs a.b=c, and affects[0] does not say so: add a.b to it"),
-        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: false}}\naffects: [{when: {a.b: true}}]\n", "15:19: reach needs a.b=false, and affects[0] a.b=true: no value is both"),
-        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: '> 1'}}\naffects: [{when: {a.b: [0, 1]}}]\n", "15:19: reach needs a.b > 1, and affects[0] a.b=0 or 1: no value is both"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: c}}\naffects: [{when: {a.d: 1}}]\n", "15:12: reach needs a.b=c, but affects[0] does not set it: add a.b to it"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: false}}\naffects: [{when: {a.b: true}}]\n", "15:19: reach needs a.b=false, but affects[0] has a.b=true: no value meets both"),
+        (GOOD + "reach: {producer: a.py:1@0.1, how: x, when: {a.b: '> 1'}}\naffects: [{when: {a.b: [0, 1]}}]\n", "15:19: reach needs a.b > 1, but affects[0] has a.b=0 or 1: no value meets both"),
         (GOOD.replace("loss: 1.0", "los: 1.0"), "11:18: unknown observation 'los' — did you mean 'loss'?"),
         (GOOD.replace("loss: 1.0", "loss: {valu: 1.0}"), "11:25: unknown key 'valu' — did you mean 'value'?"),
         (GOOD.replace("loss: 1.0", "loss: {value: [1, a], dtype: int64}"), "11:36: loss: expected a number, found the string 'a'"),
-        (GOOD.replace("loss: 1.0", "loss: 1.0, token_mean_loss: 1.0"), "'token_mean_loss' is 'loss', which is already expected above"),
+        (GOOD.replace("loss: 1.0", "loss: 1.0, token_mean_loss: 1.0"), "'token_mean_loss' means 'loss', which already has an expected value above"),
         (GOOD.replace("loss: 1.0", "loss: {}"), "an expected value is plain, or {value: ...}"),
         (GOOD.replace("expect: reproduced", "expect: broken"), "must be one of reproduced, fixed, changed, unavailable, inconclusive; found the string 'broken'"),
         (GOOD.replace("expect: reproduced", "expect: fixd"), "did you mean 'fixed'?"),
-        (GOOD.replace(f"git:{SHA}", "git:main"), "13:11: git:main is not immutable; moving refs belong in watch:"),
-        (GOOD.replace(f"git:{SHA}", "path:../x"), "is not immutable; what lies on one machine is no pin"),
+        (GOOD.replace(f"git:{SHA}", "git:main"), "13:11: git:main is not immutable; a moving ref belongs in watch:"),
+        (GOOD.replace(f"git:{SHA}", "path:../x"), "is not immutable; a ref to this machine is not a pin"),
         (GOOD.replace(f"git:{SHA}", "git:--upload-pack=x"), "13:11: not a ref"),
         (changed(pins=2 * [{"ref": f"git:{SHA}", "expect": "fixed"}]), "is pinned twice"),
-        (changed(watch=["path:/tmp"]), "path: means something else on each machine"),
+        (changed(watch=["path:/tmp"]), "path: names something else on each machine"),
         (changed(watch=["main"]), "not a ref: 'main'"),
         (changed(requires=["toy.x", "os.path"]), "requires: 'os.path' is outside the target's packages"),
         (changed(also_breaks=["order_does_not_mater"]), "22:3: unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),
         (changed(also_breaks=[{"law": "order_does_not_matter"}]), "missing key 'when'"),
-        (GOOD + "when: often\n", "14:7: when: the string 'often' will not do; The scenarios that trigger the bug"),
+        (GOOD + "when: often\n", "14:7: when: the string 'often' is not valid; The scenarios that trigger the bug"),
         (GOOD + "when: {}\n", "when is empty"),
         (GOOD + "when: {response_mas: a gap}\n", "14:8: no contract has an input 'response_mas' — did you mean 'response_mask'?"),
         (GOOD + "when: {response_mask: a hole}\n", "14:23: a tensor can show: non-zero where masked"),
@@ -249,20 +249,20 @@ def test_everything_else_is_kept():
         (changed(expected_unpatched=None), "expected_fixed without expected_unpatched"),
         (changed(expected_fixed=None, invariant="order_does_not_matter"), "expected_unpatched without expected_fixed"),
         (changed(expected_fixed={}), "expected_fixed is empty"),
-        (changed(tolerance={"exact": True, "relative": 0.1}), "exact: true leaves no tolerance"),
-        (changed(tolerance={"relative": -1}), "tolerance.relative: the number -1 will not do"),
+        (changed(tolerance={"exact": True, "relative": 0.1}), "exact: true excludes a tolerance"),
+        (changed(tolerance={"relative": -1}), "tolerance.relative: the number -1 is not valid"),
         (changed(tolerance={"relative": float("inf")}), "relative must be a finite number"),
         (changed(upstream={"url": "javascript:alert(1)"}), "upstream.url"),
-        (changed(constructed_scenario={}), "two names of one thing"),
+        (changed(constructed_scenario={}), "mean the same; keep one"),
         (changed(variants={}), "variants is empty"),
         (changed(variants={"a b": {}}), "'a b' is not a name of letters, digits and _"),
         (changed(variants={"difference": {}}), "'difference' is not a name"),
         (changed(variants={"a": [1]}), "variants.a must be a mapping or nothing, found a list"),
-        (variants(expected_fixed={"loss": 1.0}), "does not say of which variant (baseline, outlier); write baseline.loss"),
+        (variants(expected_fixed={"loss": 1.0}), "does not name a variant (baseline, outlier); write baseline.loss"),
         (variants(expected_fixed={"basline.loss": 1.0}), "did you mean 'baseline'?"),
         (variants(expected_fixed={"difference(outlier, basline).loss": 1.0}), "unknown variant 'basline'"),
         (changed(contract=None, boundary="toy.both.function"), "is bound to several contracts (aggregation, step): add contract:"),
-        (changed(contract="step", boundary="toy.actor.Actor._advantages", scenario={"rewards": [1]}, expected_unpatched=None, expected_fixed=None), "nothing to decide by"),
+        (changed(contract="step", boundary="toy.actor.Actor._advantages", scenario={"rewards": [1]}, expected_unpatched=None, expected_fixed=None), "the recipe cannot decide"),
         (changed(contract="call", scenario={"arguments": {"f": {"attribute": "os.system"}}}, expected_unpatched={"returned": 1}, expected_fixed={"returned": 2}), "arguments: 'os.system' is outside the target's packages"),
         (changed(target="other", contract="step", boundary="other.f", scenario={"rewards": [1]}, expected_unpatched={"advantages": 1}, expected_fixed={"advantages": 2}, pins=[{"ref": "pypi:1.0", "expect": "fixed"}]), "target other has no releases on PyPI"),
         ("- a\n", "1:1: a recipe is a mapping that begins with recipe_version: 1; found a list"),
@@ -299,7 +299,7 @@ def test_expectations_that_cannot_be_told_apart_are_refused(unpatched, fixed, ke
     if told_apart:
         assert load(text).expected_fixed
     else:
-        assert "cannot be told apart" in refusal(text)[0]
+        assert "cannot be distinguished" in refusal(text)[0]
 
 
 def test_every_problem_is_reported_in_one_go():
@@ -310,7 +310,7 @@ def test_every_problem_is_reported_in_one_go():
 
 def test_a_default_that_cannot_be_made_asks_for_the_input():
     text = GOOD.replace("[[1, 0]]", "1")
-    assert "the default of 'old_log_probs' cannot be made from this scenario" in refusal(text)[0]
+    assert "the default of 'old_log_probs' failed for this scenario" in refusal(text)[0]
 
 
 # -- files and folders
@@ -364,7 +364,7 @@ def test_recipes_are_found_by_target_and_bug(tmp_path):
         find_recipes(found, ["toi"])
     with pytest.raises(SentinelError, match="no recipe matches 'TOI-1' — did you mean 'TOY-1'"):
         find_recipes(found, ["toy"], ["TOI-1"])
-    with pytest.raises(SentinelError, match=r"no recipe matches 'X\*'; `sentinel list recipes` shows those that there"):
+    with pytest.raises(SentinelError, match=r"no recipe matches 'X\*'; `sentinel list recipes` lists all"):
         find_recipes(found, ["toy"], ["X*"])
     with pytest.raises(RecipeError, match="broken"):
         find_recipes(found)
@@ -406,9 +406,9 @@ def test_what_a_published_blob_says_besides_is_a_note():
     recipe = load(blob(constructed_scenario=scenario, severty="x", pins=["git:main"]), json=True)
     assert list(recipe.variants) == [""]
     assert [note.partition("warning: ")[2] for note in recipe.notes] == [
-        "unknown key 'severty' is left aside",
-        "unknown key 'pins' is left aside",
-        "'row_1_is_bad' is no input of contract aggregation: taken as prose",
+        "unknown key 'severty' is ignored",
+        "unknown key 'pins' is ignored",
+        "'row_1_is_bad' is not an input of contract aggregation; it is read as prose",
     ]
     assert recipe.pins == ()
 
@@ -416,7 +416,7 @@ def test_what_a_published_blob_says_besides_is_a_note():
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"hooked_boundary": "tooy.losses.agg_loss"}, "is in no known target's package — did you mean 'toy'?"),
+        ({"hooked_boundary": "tooy.losses.agg_loss"}, "is not in a package of a known target — did you mean 'toy'?"),
         ({"hooked_boundary": "toy.losses.agg_los"}, "did you mean 'agg_loss'?"),
         ({"hooked_boundary": None}, "missing key 'hooked_boundary'"),
         ({"target": "other"}, "outside the target's package other"),
@@ -424,7 +424,7 @@ def test_what_a_published_blob_says_besides_is_a_note():
         ({"expected_fixed": {"outlier.x": 1.0}, "expected_unpatched": {"outlier.x": 2.0}}, "unknown observation 'x'"),
         (
             {"hooked_boundary": "toy.actor.Actor._advantages", "constructed_scenario": {"rewards": [1]}},
-            "nothing to decide by",
+            "the recipe cannot decide",
         ),
         ({"constructed_scenario": {"loss_mat": [[1]]}}, "lacks 'response_mask'"),
         ({"bug_id": "a/../b"}, "bug_id"),
@@ -506,7 +506,7 @@ def test_lint_says_what_could_be_better(tmp_path):
     path = write(tmp_path, "elsewhere.yaml", changed(pins=None, title=None))
     messages = [problem.message for problem in check_files([path], CATALOG)]
     assert [message.split(":")[0] for message in messages] == [
-        "the file of TOY-1 is best called TOY-1.yaml",
+        "name the file TOY-1.yaml, like its bug id",
         "no pins",
         "no title",
     ]
@@ -523,14 +523,16 @@ def test_a_mode_that_nobody_knows_is_a_warning(tmp_path):
     (problem,) = check_files([path], bundled_catalog())
     assert (problem.severity, problem.message) == (
         "warning",
-        "policy_update knows no loss_agg_mode 'tokn-mean' — did you mean 'token-mean'?",
+        "policy_update has no loss_agg_mode 'tokn-mean' — did you mean 'token-mean'?",
     )
 
 
 def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
     text = template("TOY-9", "toy", "toy.losses.agg_loss", toys.AGGREGATION)
     path = write(tmp_path, "TOY-9.yaml", text)
-    assert {problem.message for problem in check_files([path], CATALOG)} == {"still says TODO"}  # all of them, at once
+    assert {problem.message for problem in check_files([path], CATALOG)} == {
+        "still contains the placeholder TODO"
+    }  # all of them, at once
     filled = (
         text.replace("loss_mat: TODO", "loss_mat: [[1.0, 5.0]]")
         .replace("response_mask: TODO", "response_mask: [[1, 0]]")
@@ -541,7 +543,7 @@ def test_a_template_checks_once_it_is_filled_in_and_not_before(tmp_path):
         .replace("title: TODO", "title: masked losses count")
     )
     problems = check_files([write(tmp_path, "TOY-9.yaml", filled)], CATALOG)
-    assert [problem.message for problem in problems] == ["still says TODO"]
+    assert [problem.message for problem in problems] == ["still contains the placeholder TODO"]
     assert check_files([write(tmp_path, "TOY-9.yaml", filled.replace("TODO: what", "What"))], CATALOG) == []
 
 
@@ -576,8 +578,8 @@ def test_counts_are_of_roots_with_recipes_in_brackets_and_hardening_apart():
         {"target": "t", "root": name, "realism": real}
         for name, real in zip("aabc", ["", "", "fault", "unreachable"], strict=True)
     ]
-    assert counted(rows) == "2 bugs (3 recipes) and 1 of hardening (1)"
-    assert counted(rows[:1]) == "1 bug (1 recipe)"
+    assert count_bugs(rows) == "2 bugs (3 recipes) and 1 of hardening (1)"
+    assert count_bugs(rows[:1]) == "1 bug (1 recipe)"
 
 
 # -- what the contract, the binding and the law need ------------------------------------------------------------------
@@ -626,7 +628,7 @@ def test_a_wording_has_a_place_for_the_answer(wording, good):
 def test_a_law_that_compares_needs_variants():
     alone = changed(expected_unpatched=None, expected_fixed=None)
     with pytest.raises(
-        RecipeError, match="the law masked_values_have_no_influence compares variants, and there are none"
+        RecipeError, match="the law masked_values_have_no_influence compares variants, but the recipe has none"
     ):
         load(alone, bundled_like())
     one = {"variants": {"only": {"loss_mat": [[1.0, 2.0]]}}}
@@ -649,7 +651,7 @@ def test_a_setting_that_the_boundary_needs_must_be_given(tmp_path):
     (problem,) = check_files([path], bundled_catalog())
     assert (problem.severity, problem.message) == (
         "error",
-        "verl.trainer.ppo.core_algos.compute_policy_loss_vanilla needs dual_clip, which is null by default: give it, such as dual_clip: 3.0",
+        "verl.trainer.ppo.core_algos.compute_policy_loss_vanilla needs dual_clip, which is null by default: add it to the scenario, such as dual_clip: 3.0",
     )
     path.write_text(path.read_text().replace("\nscenario:\n", "\nscenario:\n  dual_clip: null\n"))
     assert check_files([path], bundled_catalog()) == [], "written, it is meant"

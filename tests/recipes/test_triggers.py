@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.triggers import ALWAYS, WORDS, Trigger, alternatives, laws_named
+from sentinel.recipes.triggers import ALWAYS, WORDS, Trigger, also_broken_laws, alternatives
 from sentinel.values.literals import tensor
 
 CONTRACTS = bundled_catalog().contracts
@@ -29,7 +29,7 @@ def scenario(dtype: str = "float32", **changes: Any) -> dict[str, Any]:
 
 
 def met(when: Any, *variants: dict[str, Any], contract: Any = GROUPS) -> bool:
-    return Trigger(alternatives(when), GROUPS.mask, GROUPS.group).explained(contract, variants).whole
+    return Trigger(alternatives(when), GROUPS.mask, GROUPS.group).explain(contract, variants).whole
 
 
 MASK = [[1, 1], [1, 0], [1, 1], [1, 1]]
@@ -128,10 +128,10 @@ def test_any_is_every_tensor_of_numbers_and_the_mask_goes_by_its_meaning():
 
 def test_some_keys_alone_may_be_wrong():
     trigger = Trigger(alternatives([{"only": ["returns"]}, {"group": "one group", "only": ["advantages"]}]))
-    assert trigger.explained(GROUPS, [scenario()]).keys == {"returns"}
-    assert trigger.explained(GROUPS, [scenario(group=["p"] * 4)]).keys == {"returns", "advantages"}
-    assert not trigger.explained(GROUPS, [scenario()]).whole
+    assert trigger.explain(GROUPS, [scenario()]).keys == {"returns"}
+    assert trigger.explain(GROUPS, [scenario(group=["p"] * 4)]).keys == {"returns", "advantages"}
+    assert not trigger.explain(GROUPS, [scenario()]).whole
 
 
 def test_an_entry_of_also_breaks_is_a_name_or_has_a_condition():
-    assert laws_named({"also_breaks": ["one", {"law": "other", "when": ALWAYS}]}) == ("one", "other")
+    assert also_broken_laws({"also_breaks": ["one", {"law": "other", "when": ALWAYS}]}) == ("one", "other")

@@ -15,7 +15,7 @@ from sentinel.records.history import Selection
 from sentinel.records.ledger import Ledger
 from sentinel.settings import Settings
 from sentinel.sources import Home, MirrorStore, open_checkout
-from sentinel.worker.client import Zygote
+from sentinel.worker.client import Preloader
 
 Swept = Callable[..., dict[str, Any]]
 
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> MirrorStore:
 
 
 @pytest.fixture
-def ledger(tiny_catalog: Catalog, history: History, store: MirrorStore, warm_runs: Zygote) -> Callable[[], Ledger]:
+def ledger(tiny_catalog: Catalog, history: History, store: MirrorStore, warm_runs: Preloader) -> Callable[[], Ledger]:
     """The ledger of the history as it is now."""
 
     def make() -> Ledger:

@@ -19,7 +19,7 @@ Find = Callable[..., Bisection]
 def find(ledger: Callable[[], Ledger], tiny_catalog: Catalog) -> Find:
     def run(good: str, bad: str, **options: Any) -> Bisection:
         book = ledger()
-        with book.deciding(find_recipes(tiny_catalog, ("tiny",)), lambda: book.local(1)) as decide:
+        with book.decider(find_recipes(tiny_catalog, ("tiny",)), lambda: book.local(1)) as decide:
             ends = book.commit(good), book.commit(bad)
             return bisect(book.mirror, *ends, lambda commit: decide(commit)["TINY-MEAN"], **options)
 
@@ -75,7 +75,7 @@ def test_ends_on_two_branches_are_judged_by_where_they_parted(history, find):
 
 @pytest.mark.parametrize(
     ("good", "bad", "said"),
-    [(0, 1, "has to have the bug"), (1, 0, "has to have the bug"), (0, 0, "same commit"), (2, 0, "cannot be decided")],
+    [(0, 1, "must be reproduced"), (1, 0, "must be reproduced"), (0, 0, "are the same"), (2, 0, "cannot be decided")],
 )
 def test_ends_that_do_not_fit(history, find, good, bad, said):
     write(history, FIXED, FIXED + "\n", BROKEN)

@@ -14,7 +14,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.records import history, timelines
-from sentinel.records.history import keep, load_all
+from sentinel.records.history import load_all, save
 from sentinel.tools.site.lifetimes import life_of
 from sentinel.tools.site.material import Bug
 from sentinel.tools.site.rendering import Pages
@@ -27,7 +27,7 @@ def test_each_is_about_a_shipped_recipe_and_comes_back_as_it_was_written(tmp_pat
     catalog = bundled_catalog()
     shipped = {recipe.bug_id for recipe in find_recipes(catalog, tuple(catalog.targets))}
     assert {record["bug_id"] for record in RECORDS} <= shipped
-    keep(tmp_path, RECORDS)
+    save(tmp_path, RECORDS)
     for file in FOLDER.glob("*.jsonl"):
         assert (tmp_path / file.name).read_bytes() == file.read_bytes()
         assert b":null" not in file.read_bytes()
@@ -67,7 +67,7 @@ def test_recipes_name_the_commits_that_sweeps_found(key, told):
     assert len(known) >= told
 
 
-@pytest.mark.parametrize("line", ["seen", "came with their code", "ended"])
+@pytest.mark.parametrize("line", ["seen", "introduced with their code", "ended"])
 def test_the_committed_table_is_that_of_the_records(line):
     headings, rows = timelines.overview(RECORDS)
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -98,7 +98,7 @@ def test_a_history_of_a_stranger_is_refused_or_shown(target, bug, source, tmp_pa
     """A date of no calendar, a count that is none, an empty list: what is let through can be shown."""
     place = tmp_path / f"{target}.jsonl"
     (record,) = (r for r in RECORDS if r["bug_id"] == bug and r["source"]["kind"] == source)
-    whole = json.loads(json.dumps(history.folded(record)))
+    whole = json.loads(json.dumps(history.fold(record)))
     heads = [f'{{"shared":"0","{name}":{json.dumps(whole.pop(name))}}}' for name in ("basis", "tags")]
     whole |= {"basis": "0", "tags": "0"}
     draw = Pages()._environment.get_template("macros.html").module.timeline  # type: ignore[attr-defined]

@@ -84,8 +84,8 @@ def test_tests_train_nothing(module):
 
 
 def test_every_pattern_matches_whole_words_and_could_matter():
-    assert inventory._spoken("oldLogProbs") == ((0, "log-probability"),)
-    assert inventory._spoken("catalog_problem") == ()
+    assert inventory._subjects_in("oldLogProbs") == ((0, "log-probability"),)
+    assert inventory._subjects_in("catalog_problem") == ()
     for subject, levels in inventory.WORDS.items():
         assert any(levels), subject
     assert all(of_itself > beside >= 0 for of_itself, beside in inventory.SITES.values())
@@ -114,7 +114,7 @@ def _ending(work: tuple[str, bytes]) -> Source:
 
 
 def test_a_file_that_ends_the_process_ends_the_command(monkeypatch):
-    monkeypatch.setattr(inventory, "_read", _ending)
+    monkeypatch.setattr(inventory, "_parse", _ending)
     with pytest.raises(SentinelError, match="seconds or 2 GiB to parse"):
         read({"x": ("tiny.x", b"")})
 

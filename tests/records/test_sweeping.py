@@ -126,7 +126,7 @@ def test_what_lies_beside_the_imports_counts_too(history, swept, brute_force, be
 
 
 def test_what_is_forgotten_is_asked_again(history, swept, monkeypatch):
-    monkeypatch.setattr("sentinel.records.closures._REMEMBERED", 1)
+    monkeypatch.setattr("sentinel.records.closures._CACHED", 1)
     history.commit({"tiny/__init__.py": "", "tiny/losses.py": INDIRECT, "tiny/inner.py": BUGGY})
     history.commit({"tiny/unrelated.py": "x = 1"})
     history.commit({"tiny/inner.py": FIXED})

@@ -10,7 +10,7 @@ from sentinel.errors import SentinelError
 from sentinel.recipes import Expected
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.reports import store
-from sentinel.reports.baseline import circumstances, difference, not_here, update, verify_report
+from sentinel.reports.baseline import circumstances, difference, is_unavailable_here, update, verify_report
 from sentinel.reports.evidence import evidence
 from sentinel.reports.lines import Recipes
 from sentinel.values.literals import tensor
@@ -34,7 +34,7 @@ def observing(decide: Build, value: Any, **changes: Any) -> dict[str, Any]:
         ("unavailable", "reproduced", "newly broken: unavailable (timeout) -> reproduced"),
         ("fixed", "changed", "drifted: fixed -> changed (timeout)"),
         ("fixed", "inconclusive", "newly inconclusive: fixed -> inconclusive (timeout): took longer than 60 s"),
-        ("fixed", "unavailable", "no longer to be had: fixed -> unavailable (timeout): took longer than 60 s"),
+        ("fixed", "unavailable", "no longer available: fixed -> unavailable (timeout): took longer than 60 s"),
     ],
 )
 def test_which_way_it_went(decide, before, after, says):
@@ -45,7 +45,7 @@ def test_another_reason_is_a_difference_and_other_words_are_not(decide):
     recorded = evidence(decide("inconclusive"))
     other = Verdict("inconclusive", "signal 11", "crash")
     now = evidence(decide("inconclusive", verdict=other, failure=Failure("crash", "signal 11")))
-    assert difference(recorded, now) == ["another reason: inconclusive (timeout) -> inconclusive (crash): signal 11"]
+    assert difference(recorded, now) == ["other reason: inconclusive (timeout) -> inconclusive (crash): signal 11"]
     assert difference(recorded, evidence(decide("inconclusive", verdict=replace(other, kind="timeout")))) == []
 
 
@@ -84,7 +84,9 @@ def test_the_recipes_own_tolerance_goes_first(decide, recipe):
 
 
 def test_another_bug_cannot_be_compared(decide, recipe):
-    assert difference(evidence(decide()), evidence(decide(recipe=recipe(bug_id="OTHER"))))[0].startswith("another bug")
+    assert difference(evidence(decide()), evidence(decide(recipe=recipe(bug_id="OTHER"))))[0].startswith(
+        "different bugs"
+    )
 
 
 def test_the_environment_is_told_and_never_judged(decide):
@@ -169,7 +171,7 @@ def test_accept_turns_single_files_into_lines(decide, recipe, tmp_path):
 def test_what_this_machine_lacks_is_no_difference(decide, kind, python, absent):
     recorded = evidence(decide("fixed", environment=replace(decide().environment, python=python)))
     now = evidence(decide(verdict=Verdict("unavailable", "", kind), failure=Failure(kind, "not here")))
-    assert not_here(recorded, now) is absent
+    assert is_unavailable_here(recorded, now) is absent
 
 
 @pytest.mark.parametrize(("kind", "stays"), [("ref", True), ("python", True), ("not-in-this-version", False)])

@@ -150,7 +150,7 @@ def test_any_plain_value_is_kept(decide, recipe, value):
 
 
 def test_a_value_that_json_cannot_hold_is_named(decide):
-    with pytest.raises(SentinelError, match=r"cannot hold a object \(at .*\)"):
+    with pytest.raises(SentinelError, match=r"cannot contain a object \(at .*\)"):
         evidence(decide(comparisons=(Comparison("x", object()),)))
 
 

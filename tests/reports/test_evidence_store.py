@@ -87,7 +87,7 @@ def test_what_is_not_evidence_is_not_overwritten(decide, tmp_path, content):
     file = tmp_path / PLACE
     file.parent.mkdir(parents=True)
     file.write_text(content)
-    with pytest.raises(SentinelError, match="is not Sentinel evidence and is not overwritten"):
+    with pytest.raises(SentinelError, match="is not Sentinel evidence, so it is not overwritten"):
         store.write(tmp_path, decide())
     assert file.read_text() == content
 
@@ -99,7 +99,7 @@ def test_evidence_that_was_cut_off_is_written_anew(decide, tmp_path, length, zer
     file = store.write(tmp_path, decide())
     whole = file.read_bytes()
     file.write_bytes(whole[:length] + b"\0" * zeros)
-    with pytest.warns(store.DamagedEvidence, match=f"{PLACE} was cut off or damaged, and has been written anew"):
+    with pytest.warns(store.DamagedEvidence, match=f"{PLACE} was damaged and has been overwritten"):
         store.write(tmp_path, decide())
     assert file.read_bytes() == whole
 
@@ -122,7 +122,7 @@ def test_evidence_whose_blocks_are_lost_is_written_anew(decide, tmp_path):
         ('{"schema_version": 7}', "schema version 7"),
         ('{"schema_version": 1}', r"not valid evidence: at \$"),
         ('{"schema_version": NaN}', "1:20: not JSON: JSON has no NaN or infinity"),
-        ('{"schema_version": -1.5e999}', "does not fit a float"),
+        ('{"schema_version": -1.5e999}', "is too large for a float"),
         ('{"schema_version": 1, "schema_version": 1}', "duplicate key 'schema_version'"),
         ("[" * 100_000, "1:1: nested deeper"),
         ("\xff\xfe", "1:1: not UTF-8"),

@@ -10,7 +10,7 @@ import pytest
 from sentinel.deciding.outcomes import Comparison, Failure, Verdict
 from sentinel.reports import summary as table
 from sentinel.reports.evidence import evidence
-from sentinel.reports.explain import beside, distinct, explain
+from sentinel.reports.explain import distinct, explain, row_cells
 from sentinel.reports.markdown import LIMIT, markdown
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
@@ -43,7 +43,7 @@ def test_the_plain_table(results):
         "1 reproduced, 1 inconclusive, 1 fixed",
         "not decided: 1 of 3",
         "  inconclusive: expected reproduced; timeout: took longer than 60 s",
-        "reproduced: the bug is there, fixed: it is not, changed: neither the buggy nor the fixed values, "
+        "reproduced: the bug is present, fixed: it is absent, changed: neither the buggy nor the fixed values, "
         "inconclusive: could not be decided, unavailable: not available",
         "evidence: sentinel-reports",
     ]
@@ -95,7 +95,7 @@ def test_laws_that_hold_are_counted_and_not_listed(decide, recipe):
     broken = decide("reproduced", recipe=recipe(bug_id="", boundary="roll.broken"), **law)
     pairs = [(evidence(holds), "passed"), (evidence(mute), "skipped"), (evidence(broken), "failed")]
     text = markdown(pairs)
-    assert "roll: 1 law holds, 1 had nothing to look at" in text
+    assert "roll: 1 law holds, 1 not applicable" in text
     assert "roll.broken" in text
     assert "roll.holds" not in text
     assert "roll.mute" not in text
@@ -120,7 +120,7 @@ def test_plain_where_colours_or_room_are_missing(results, how):
 def test_a_failure_is_explained(decide):
     text = explain(decide("fixed"), "pytest 'recipes/roll/X.yaml::git:c09bc8b'")
     assert text.split("\n") == [
-        "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is not), expected reproduced",
+        "roll ROLL-AGGLOSS-TOKENMEAN-MASK at git:c09bc8b: fixed (it is absent), expected reproduced",
         "token-mean sums masked tokens",
         "",
         "boundary: roll.utils.functionals.agg_loss (roll/utils/functionals.py:312 at commit c09bc8bc9f43)",
@@ -204,7 +204,7 @@ def test_markdown_stays_under_githubs_limit(decide, recipe, outcome):
     assert len(text) < LIMIT
     assert "left out here" in text
     assert ("<code>ZZZ</code>" in text) == (outcome == "passed"), "a failure is not left out for what passed"
-    assert ("more, of which the table tells" in text) == (outcome == "failed")
+    assert ("more, see the table" in text) == (outcome == "failed")
 
 
 def test_values_that_differ_late_are_shown_from_there():
@@ -217,6 +217,6 @@ def test_values_that_differ_late_are_shown_from_there():
 
 
 def test_a_value_that_is_right_with_the_bug_too_is_no_pair():
-    assert beside(-1.0, -1, -1.0) == ["-1.0", "as fixed", "-1"]
-    assert beside(..., 2.0, 1.0) == ["1.0", "", "2.0"]
-    assert beside(1.0, None) == ["1.0", "null"]
+    assert row_cells(-1.0, -1, -1.0) == ["-1.0", "as fixed", "-1"]
+    assert row_cells(..., 2.0, 1.0) == ["1.0", "", "2.0"]
+    assert row_cells(1.0, None) == ["1.0", "null"]

@@ -43,7 +43,7 @@ def test_the_level_goes_by_severity_and_lines_are_lines(decide, recipe, severity
     assert result["level"] == level
     assert result["message"]["text"].split("\n") == [
         "token-mean sums masked tokens",
-        f"reproduced (the bug is there); {severity}",
+        f"reproduced (the bug is present); {severity}",
         "loss: 26.0, right 1.0; 3 of 5 differ",
         "repeat: pytest recipes/roll/ROLL-AGGLOSS-TOKENMEAN-MASK.yaml::git:c09bc8b",
     ]

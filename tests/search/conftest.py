@@ -16,7 +16,7 @@ from sentinel.search.checks import subjects
 from sentinel.sources import open_checkout
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def runners() -> Iterator[list[Runner]]:
 
 
 @pytest.fixture
-def open_toys(toys: Catalog, lab: Lab, warm_runs: Zygote, runners: list[Runner]) -> OpenToys:
+def open_toys(toys: Catalog, lab: Lab, warm_runs: Preloader, runners: list[Runner]) -> OpenToys:
     def opened(*names: str, code: str = TOYS, **options: float) -> tuple[OpenTarget, dict[str, Subject]]:
         tree = lab.write({"toys.py": code})
 

@@ -23,7 +23,7 @@ def searched(open_toys: OpenToys, name: str, examples: int = 60, seed: int = 0) 
 
 def test_a_right_function_gives_no_finding(open_toys):
     search, outcome = searched(open_toys, "right")
-    assert (search.tried, outcome.spoken, outcome.findings) == (60, 60, [])
+    assert (search.tried, outcome.judged, outcome.findings) == (60, 60, [])
     assert outcome.sample is not None
 
 
@@ -45,7 +45,7 @@ def test_a_reference_that_was_taken_away_is_asked_again(open_toys):
     consulting._leader.kill()
     search = BoundarySearch(open_target.law_session, found["right"], 1)
     search.run(3)
-    assert [outcome.spoken for outcome in search.outcomes.values()] == [3]
+    assert [outcome.judged for outcome in search.outcomes.values()] == [3]
     assert consulting.dead
     assert consulting not in open_target.law_session._references._idle
 
@@ -73,13 +73,13 @@ def test_a_known_scenario_may_have_an_option_that_this_version_has_not(open_toys
     open_target, found = open_toys("plain_wrong")
     subject = found["plain_wrong"]
     search = BoundarySearch(open_target.law_session, subject, 0)
-    assert search.narrowed(subject) is None
+    assert search.without_rejected(subject) is None
     search.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": 1.0}})])
     (outcome,) = search.outcomes.values()
     assert not outcome.findings
-    narrower = search.narrowed(subject)
+    narrower = search.without_rejected(subject)
     assert [item.name for item in subject.contract.inputs if item not in narrower.contract.inputs] == ["offset"]
-    assert search.narrowed(narrower) is None
+    assert search.without_rejected(narrower) is None
     search.begin([Example({"": {**known_scenario([1.0, 2.0], [1.0, 0.0]), "offset": None}})])
     assert outcome.findings
 
@@ -94,7 +94,7 @@ def test_a_twin_that_is_not_there_concerns_its_own_law_alone(open_toys, toys):
     search.run(20)
     oracle, twins = search.outcomes.values()
     assert oracle.findings
-    assert (twins.spoken, set(twins.kinds.values())) == (0, {"not-in-this-version"})
+    assert (twins.judged, set(twins.kinds.values())) == (0, {"not-in-this-version"})
 
 
 def test_known_scenarios_are_confirmed_in_one_fresh_process(open_toys, monkeypatch):
@@ -176,7 +176,7 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
     law, outcome = found["right"].laws[0], LawOutcome()
     outcome.refused["no parameter for 'weights'"] = 1
     outcome.kinds["no parameter for 'weights'"] = "drift"
-    outcome.silent["nothing to compare"] = 11
+    outcome.not_judged["nothing to compare"] = 11
     assert of_outcome(open_target, found["right"], law, outcome, 12, 0).verdict.name == "inconclusive"
     outcome.unknown = 1
     verdict = of_outcome(open_target, found["right"], law, outcome, 12, 0).verdict
@@ -191,7 +191,7 @@ def test_a_law_that_says_nothing_once_an_input_is_left_out_has_nothing_to_look_a
 
 def test_the_oracle_knows_a_declared_dialect(open_toys):
     _, outcome = searched(open_toys, "shifted")
-    assert (outcome.spoken, outcome.findings) == (60, [])
+    assert (outcome.judged, outcome.findings) == (60, [])
 
 
 def test_a_law_that_the_framework_means_to_break_is_shown_and_no_finding(open_toys):
@@ -248,7 +248,7 @@ def test_an_input_that_a_revision_does_not_have_is_left_out(open_toys):
     assert search.tried == 60
     assert outcome.findings == []
     assert 0 < outcome.refused.total() <= 2
-    assert outcome.spoken == 60 - outcome.refused.total()
+    assert outcome.judged == 60 - outcome.refused.total()
     offset = search.subject.contract.input("offset")
     assert (offset.choices, offset.knob) == ((), False)
 
@@ -259,11 +259,13 @@ def test_a_boundary_that_hangs_costs_its_timeout_once(open_toys):
     with pytest.raises(Undecidable, match="it hangs: no answer within 2 s"):
         BoundarySearch(open_target.law_session, found["hangs"], 0).run(60)
     for session in (open_target.law_session, open_target.law_session.fresh(), LineSession(open_target.law_session)):
-        with pytest.raises(Undecidable, match="it hangs, and is not called again in this run: no answer within 2 s"):
+        with pytest.raises(
+            Undecidable, match="it hung before and is not called again in this run: no answer within 2 s"
+        ):
             BoundarySearch(session, found["hangs"], 1).run(60)
     search = BoundarySearch(open_target.law_session, found["right"], 0)
     search.run(10)
-    assert [outcome.spoken for outcome in search.outcomes.values()] == [10]
+    assert [outcome.judged for outcome in search.outcomes.values()] == [10]
 
 
 def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
@@ -272,8 +274,10 @@ def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
     search = BoundarySearch(open_target.law_session, found["whitens"], 0)
     search.run(60)
     [(law, outcome)] = search.outcomes.items()
-    assert outcome.spoken > 0
-    told = "a training hangs here: the ranks do not call the same collectives: rank 0 called all_reduce (pkg/toys.py:"
+    assert outcome.judged > 0
+    told = (
+        "a training run hangs here: the ranks do not call the same collectives: rank 0 called all_reduce (pkg/toys.py:"
+    )
     assert search.deadlocks.startswith(told)
     assert search.deadlocks.endswith("rank 1 returned")
     verdict = of_outcome(open_target, found["whitens"], law, outcome, search.tried, 0).verdict

@@ -15,8 +15,8 @@ from sentinel.recipes import load_recipe
 from sentinel.search.boundary_search import Finding
 from sentinel.search.decisions import stale_dialects
 from sentinel.search.discovery import Discovery, Memory, grouped
-from sentinel.search.saving import recipe_document, save, tried_document
-from sentinel.search.scenarios import narrowed
+from sentinel.search.saving import decisive_document, recipe_document, save
+from sentinel.search.scenarios import narrow
 from sentinel.targets import Dialect
 from sentinel.worker.client import Session
 
@@ -117,7 +117,7 @@ def test_what_the_adapter_no_longer_accepts_is_forgotten(open_toys, tmp_path):
         memory = Memory(shutil.copytree(tmp_path / "found", tmp_path / f"{number}"))
         assert memory.of("toys", subject, subject.laws[0])
         binding = replace(subject.binding, **now)
-        narrower = replace(subject, binding=binding, contract=narrowed(TOY, binding))
+        narrower = replace(subject, binding=binding, contract=narrow(TOY, binding))
         assert discover(open_target, {"unmasked": narrower}, memory, examples=0).findings == [], now
         assert memory.of("toys", subject, subject.laws[0]) == [], now
 
@@ -128,7 +128,7 @@ def test_where_every_call_is_refused_nothing_was_searched(open_toys):
     assert [search.subject.boundary for search in progress.searches] == ["pkg.toys.right"]
     ((boundary, reason),) = [(item.boundary, item.reason) for item in progress.not_searched]
     assert boundary == "pkg.toys.refuses"
-    assert reason.startswith("every call was refused: ")
+    assert reason.startswith("every call raised: ")
     assert "not on this machine" in reason
 
 
@@ -159,7 +159,7 @@ def test_a_stale_dialect_is_told(open_toys, monkeypatch):
 def test_a_saved_finding_is_a_finished_recipe(open_toys, runners, toys, tmp_path):
     open_target, found = open_toys("unmasked")
     (finding,) = discover(open_target, found, examples=30).findings
-    document = tried_document(finding, open_target, runners[-1], toys)
+    document = decisive_document(finding, open_target, runners[-1], toys)
     place = save(tmp_path / "recipes", document)
     assert place.name == "TOYS-UNMASKED-THE-ORACLE-AGREES.yaml"
     again = save(tmp_path / "recipes", document)

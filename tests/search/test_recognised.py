@@ -11,7 +11,7 @@ from toy_target import TOYS
 
 from sentinel.recipes import Expected, load_recipe
 from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.discovery import is_about, recognised
+from sentinel.search.discovery import is_about, match_known_bugs
 from sentinel.targets import Binding, PackageRoot, Target
 
 LAW = "masked_values_have_no_influence"
@@ -113,7 +113,7 @@ def told(open_toys: Any, runners: Any, toys: Any, tmp_path: Path) -> Any:
         search.run(60)
         [outcome] = search.outcomes.values()
         found, where = outcome.findings[:1], list(subjects.values())
-        items = list(recognised(runners[-1], toys.targets["toys"], open_target, found, bugs, where))
+        items = list(match_known_bugs(runners[-1], toys.targets["toys"], open_target, found, bugs, where))
         hidden.extend(item.hidden for item in items)
         return [(item.known_as, item.trial.variants[""]["response_mask"].nested()) for item in items]
 

@@ -9,7 +9,7 @@ from toy_target import TOYS, OpenToys
 from sentinel.deciding.runner import Job
 from sentinel.recipes import load_recipe
 from sentinel.search.boundary_search import BoundarySearch, Finding
-from sentinel.search.saving import Untried, save, tried_document, written
+from sentinel.search.saving import CannotDistinguish, as_written, decisive_document, save
 from sentinel.values.literals import tensor
 
 #: The toys with the sum over all values made one over those that count.
@@ -27,7 +27,7 @@ def found(open_toys: OpenToys, name: str) -> tuple[Any, Finding]:
 @pytest.mark.parametrize("name", ["unmasked", "leaking"])
 def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open_toys, runners, toys, tmp_path):
     open_target, finding = found(open_toys, name)
-    recipe = load_recipe(save(tmp_path, tried_document(finding, open_target, runners[-1], toys)), toys)
+    recipe = load_recipe(save(tmp_path, decisive_document(finding, open_target, runners[-1], toys)), toys)
     assert recipe.has_values is (name == "unmasked")  # the other one has no reference: its law decides
     assert runners[-1].decide(Job(recipe, open_target.ref)).verdict.name == "reproduced"
     mended, _ = open_toys(name, code=MENDED)
@@ -37,8 +37,8 @@ def test_a_saved_recipe_tells_the_mended_boundary_from_the_broken_one(name, open
 def test_what_the_code_at_hand_does_not_show_is_not_saved(open_toys, toys):
     open_target, finding = found(open_toys, "leaking")
     told: Any = SimpleNamespace(decide=lambda job: SimpleNamespace(verdict=SimpleNamespace(name="fixed", reason="so")))
-    with pytest.raises(Untried, match="the recipe says fixed of the code that shows it: so"):
-        tried_document(finding, open_target, told, toys)
+    with pytest.raises(CannotDistinguish, match="on the code with the bug, the recipe is fixed and not reproduced: so"):
+        decisive_document(finding, open_target, told, toys)
 
 
 def test_what_no_answer_can_mend_is_not_saved(open_toys, runners, toys):
@@ -49,13 +49,13 @@ def test_what_no_answer_can_mend_is_not_saved(open_toys, runners, toys):
         finding.trial,
         finding.violations,
     )
-    with pytest.raises(Untried, match="no answer that a mended boundary might give keeps the law"):
-        tried_document(stubborn, open_target, runners[-1], toys)
+    with pytest.raises(CannotDistinguish, match="no simulated right output keeps the law"):
+        decisive_document(stubborn, open_target, runners[-1], toys)
 
 
 def test_tensors_inside_of_other_values_stay_tensors():
     value = {"ids": tensor([1, 2], "int64"), "rows": [{"weights": tensor([[0.5]], "float32")}], "name": "a"}
-    assert written(value) == {
+    assert as_written(value) == {
         "ids": {"tensor": [1, 2], "dtype": "int64"},
         "rows": [{"weights": {"tensor": [[0.5]], "dtype": "float32"}}],
         "name": "a",

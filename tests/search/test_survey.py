@@ -13,11 +13,11 @@ from sentinel.reports.store import evidence_path, load, write
 from sentinel.search.survey import LEVELS, LawJob, Survey, law_jobs
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
-from sentinel.worker.client import Options, WorkerError, Zygote
+from sentinel.worker.client import Options, Preloader, WorkerError
 
 
 @pytest.fixture
-def runner(catalog: Catalog, warm_runs: Zygote) -> Iterator[Runner]:
+def runner(catalog: Catalog, warm_runs: Preloader) -> Iterator[Runner]:
     runner = Runner(catalog, lambda target, ref, pull: open_checkout(target, ref), Options())
     yield runner
     runner.close()

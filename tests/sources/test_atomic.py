@@ -20,7 +20,7 @@ def killed_writer(file: Path) -> None:
     """A writer that is killed when its temporary file is there."""
     pid = os.fork()
     if not pid:
-        home._own(file)
+        home._create_temporary(file)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -28,13 +28,13 @@ def killed_writer(file: Path) -> None:
 def test_what_a_killed_writer_left_goes_with_the_next_one(folder):
     killed_writer(folder / "a.json")
     assert len(list(folder.iterdir())) == 1
-    home.replace_file(folder / "b.json", "b")
+    home.write_atomically(folder / "b.json", "b")
     assert [(file.name, file.read_text()) for file in folder.iterdir()] == [("b.json", "b")]
 
 
 def test_what_a_live_writer_is_at_stays(folder):
-    temporary, handle = home._own(folder / "a.json")
-    home.replace_file(folder / "b.json", "b")
+    temporary, handle = home._create_temporary(folder / "a.json")
+    home.write_atomically(folder / "b.json", "b")
     assert temporary.exists()
     os.close(handle)
     home.remove_leftovers(folder)
@@ -52,7 +52,7 @@ def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch
         usual(handle)
 
     monkeypatch.setattr(home, "lock", lock)
-    home.replace_file(folder / "a.json", "a")
+    home.write_atomically(folder / "a.json", "a")
     assert [file.name for file in folder.iterdir()] == ["a.json"]
     assert len(taken) == 1
 
@@ -60,5 +60,5 @@ def test_a_writer_that_was_taken_for_a_leftover_begins_again(folder, monkeypatch
 def test_files_of_others_stay(folder):
     for name in (".mine.tmp", "mine-0123456789ab.tmp", ".mine-0123456789ab.json"):
         (folder / name).touch()
-    home.replace_file(folder / "a.json", "a")
+    home.write_atomically(folder / "a.json", "a")
     assert len(list(folder.iterdir())) == 4

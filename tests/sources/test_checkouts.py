@@ -102,7 +102,7 @@ def test_an_absent_source_file_is_fetched_by_name(store, home, target, with_larg
     made = open_checkout(target, MAIN, store=store, progress=said.append)
     assert "fetching 1 file from file://" in " ".join(said)
     assert (made.path / "fake" / "tables.py").read_bytes().endswith(b"TABLE = 3\n")
-    assert [(gone.path, gone.reason) for gone in made.left_out] == [("fake/asset.bin", "absent from the mirror")]
+    assert [(gone.path, gone.reason) for gone in made.left_out] == [("fake/asset.bin", "missing in the mirror")]
     assert "remote" not in (store.path("fake") / "config").read_text()
     other = MirrorStore(Home(home.path.parent / "other"))
     other.add(target, str(with_large_files))
@@ -112,7 +112,7 @@ def test_an_absent_source_file_is_fetched_by_name(store, home, target, with_larg
 def test_an_absent_source_file_that_cannot_be_fetched(store, target, with_large_files):
     store.add(target)
     shutil.rmtree(with_large_files)
-    with pytest.raises(Unavailable, match=r"git:main needs fake/tables.py, .* fetching it from file://.* failed"):
+    with pytest.raises(Unavailable, match=r"git:main needs fake/tables.py, .* fetching from file://.* failed"):
         open_checkout(target, MAIN, store=store)
     assert not list(store.home.checkouts.glob("*/*/checkout.json"))
 

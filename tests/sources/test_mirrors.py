@@ -116,7 +116,7 @@ def test_a_missing_blob_is_an_error_and_no_network_access(store, target, with_la
     monkeypatch.setitem(gitbinary._ENVIRONMENT, "GIT_TRACE", str(trace))
     monkeypatch.delitem(gitbinary._ENVIRONMENT, "GIT_NO_LAZY_FETCH")  # As git older than 2.45 sees it.
     assert git_objects.sizes(mirror, [blob]) == {blob: None}
-    with pytest.raises(GitError, match=f"object {blob} is absent"):
+    with pytest.raises(GitError, match=f"object {blob} is missing"):
         list(git_objects.contents(mirror, [blob]))
     assert gitbinary.run(mirror, "cat-file", "-p", blob).status != 0
     assert gitbinary.run(mirror, "archive", "main").status != 0
@@ -171,10 +171,10 @@ def test_an_origin_that_cannot_be_used(store, target, tmp_path, git):
     (tmp_path / "file").write_text("no tar")
     git(tmp_path, "init", "-q", "--bare", "nothing.git")
     for origin, says in [
-        ("absent", "there is no such file or directory"),
+        ("absent", "no such file or directory"),
         ("empty", "is not a git directory"),
-        ("file", "is not a whole tar"),
-        ("nothing.git", "no ref whose commit is in it"),
+        ("file", "is not a complete tar"),
+        ("nothing.git", "no ref whose commit exists"),
     ]:
         with pytest.raises(SentinelError, match=says):
             store.add(target, str(tmp_path / origin))
@@ -187,7 +187,7 @@ def test_an_origin_that_cannot_be_used(store, target, tmp_path, git):
 def test_a_history_that_is_torn(store, target, upstream, git):
     first = git(upstream, "rev-parse", "main~1")
     (upstream / ".git" / "objects" / first[:2] / first[2:]).unlink()
-    with pytest.raises(SentinelError, match="is not whole"):
+    with pytest.raises(SentinelError, match="is incomplete"):
         store.add(target, str(upstream))
     assert store.list() == []
 
@@ -225,9 +225,9 @@ def test_a_home_that_cannot_be_written(target, upstream, tmp_path):
 @pytest.mark.parametrize("place", ["/proc", "/proc/nothing", "x" * 300])
 def test_a_home_that_cannot_be_made(place, target, upstream, tmp_path):
     home = Home(tmp_path / place)
-    with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a folder"):
+    with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a writable folder"):
         MirrorStore(home).add(target, str(upstream))
-    with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a folder"):
+    with pytest.raises(SentinelError, match=r"cannot write to .*; set SENTINEL_HOME to a writable folder"):
         open_checkout(target, Ref("path", str(upstream)), store=MirrorStore(home))
 
 

@@ -76,7 +76,7 @@ def test_leftovers_of_runs_that_were_cut_off(home, made):
     (leftover / "tree").chmod(0o555)
     mine = home.checkouts / "fake" / ".new-mine"
     mine.mkdir()
-    locks.take(home.checkouts, mine)
+    locks.mark_used(home.checkouts, mine)
     assert [entry.name for entry in pruning.prune(home)] == [".new-killed"]
     assert not leftover.exists()
     assert mine.exists()

@@ -84,12 +84,12 @@ def test_latest_is_the_newest_release_whatever_interpreter_runs(store, target, i
 def test_what_cannot_be_had(store, target, index, monkeypatch):
     _wheel(index, "1.2.0")
     with pytest.raises(
-        Unavailable, match=r"^pypi:9.9 of fake-dist cannot be had: No matching .*fake-dist==9.9"
+        Unavailable, match=r"^pypi:9.9 of fake-dist cannot be downloaded: No matching .*fake-dist==9.9"
     ) as error:
         open_checkout(target, Ref.parse("pypi:9.9"), store=store)
     assert "\n" not in error.value.reason
     monkeypatch.setattr(pypi, "_download", None)
-    with pytest.raises(Unavailable, match=r"pypi:9.9 of fake-dist cannot be had"):
+    with pytest.raises(Unavailable, match=r"pypi:9.9 of fake-dist cannot be downloaded"):
         open_checkout(target, Ref.parse("pypi:9.9"), store=store)
     with pytest.raises(Unavailable, match="fake has no releases on PyPI"):
         open_checkout(Target("fake", "", target.roots), Ref.parse("pypi:1"), store=store)
@@ -99,7 +99,7 @@ def test_no_network(store, target, index, monkeypatch):
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
-    with pytest.raises(Unavailable, match=r"cannot be had: .*the package index could not be reached"):
+    with pytest.raises(Unavailable, match=r"cannot be downloaded: .*the package index is unreachable"):
         open_checkout(target, Ref.parse("pypi:latest"), store=store)
 
 
@@ -124,7 +124,7 @@ def test_a_damaged_wheel_in_the_cache(store, target, index):
     kept = store.home.wheels / "fake-dist" / "fake_dist-1.0-py3-none-any.whl"
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"cut off")
-    with pytest.raises(Unavailable, match="is not a whole wheel"):
+    with pytest.raises(Unavailable, match="is not a complete wheel"):
         open_checkout(target, Ref.parse("pypi:1.0"), store=store)
     assert open_checkout(target, Ref.parse("pypi:1.0"), store=store).version == "1.0"
 

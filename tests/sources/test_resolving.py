@@ -91,5 +91,5 @@ def test_a_short_sha_of_several_commits(store, target, upstream, git):
         (upstream / "commit").write_bytes(commit)
         git(upstream, "branch", branch, git(upstream, "hash-object", "-t", "commit", "-w", "commit"))
     store.add(target, str(upstream))
-    with pytest.raises(Unavailable, match="is the beginning of several commits"):
+    with pytest.raises(Unavailable, match="is an ambiguous abbreviation"):
         store.resolve(target, start)

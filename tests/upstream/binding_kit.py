@@ -14,7 +14,7 @@ from twins import Edit, copied
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import Choose, DoesNotApply
-from sentinel.deciding.law_session import LawSession, Subject, Trial, widened
+from sentinel.deciding.law_session import LawSession, Subject, Trial, widen
 from sentinel.deciding.runner import Runner
 from sentinel.errors import Unavailable
 from sentinel.laws.law import Law
@@ -138,15 +138,15 @@ class Bound:
         """
         rule: Law = self._catalog.laws[law]
         [trial] = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, variants)], coarsest=coarsest)
-        if trial.silent:
-            raise DoesNotApply(trial.silent)
+        if trial.inapplicable:
+            raise DoesNotApply(trial.inapplicable)
         return trial
 
     def ask_all(self, subject: Subject, law: str, scenarios: Sequence[Mapping[str, Any]]) -> list[Trial]:
         """What a law says about each scenario, asked at once; one after the other where a call is refused."""
         rule: Law = self._catalog.laws[law]
         trials = self._law_session.try_(replace(subject, laws=(rule,)), [(rule, {"": inputs}) for inputs in scenarios])
-        if any(trial.refused or trial.silent for trial in trials):
+        if any(trial.refused or trial.inapplicable for trial in trials):
             return [self.ask(subject, law, {"": inputs}) for inputs in scenarios]
         return trials
 
@@ -188,7 +188,7 @@ class Bound:
         law = next(name for name in ("the_oracle_agrees", "metrics_tell_the_truth") if name in subject.contract.laws)
         scenarios = self.scenarios(subject, mask)
         for (name, inputs), trial in zip(scenarios.items(), self.ask_all(subject, law, list(scenarios.values()))):
-            if trial.violations and (wide := widened(subject.contract, {"": inputs})) is not None:
+            if trial.violations and (wide := widen(subject.contract, {"": inputs})) is not None:
                 again = self.ask(subject, law, *wide)
                 trial = trial if again.refused else again
             if trial.refused:

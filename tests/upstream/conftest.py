@@ -7,15 +7,15 @@ from demo_kit import borrowing
 
 from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_zygote() -> Iterator[None]:
-    """Every runner of these tests borrows one zygote: torch is imported once, and what a target uses when it is asked
-    for first: what is loaded makes each fork dearer."""
-    warm = Zygote(Options(), [], contained_places(bundled_catalog()))
+def _one_preloader() -> Iterator[None]:
+    """Let all runners of these tests share one preloader, so that torch is imported once. A target's packages are
+    imported when they are first needed, because each loaded package makes every fork slower."""
+    warm = Preloader(Options(), [], contained_places(bundled_catalog()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sentinel.deciding.pool.Zygote", borrowing(warm))
+        patch.setattr("sentinel.deciding.pool.Preloader", borrowing(warm))
         yield
     warm.stop()

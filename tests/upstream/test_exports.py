@@ -60,7 +60,10 @@ def test_a_runner_agrees_with_the_evidence(bug, exporter):
 
 def test_this_bug_has_a_runner(exporter):
     recipe = RECIPES[ALWAYS[0]]
-    assert "agg_loss(**CALL)" in exporter.export(recipe, *recipe.revisions()).runner
+    bundle = exporter.export(recipe, *recipe.revisions())
+    if "no mirror of" in bundle.reason:
+        pytest.skip(bundle.reason)
+    assert "agg_loss(**CALL)" in bundle.runner
 
 
 def prepared(file: Path) -> Contribution:

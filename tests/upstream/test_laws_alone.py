@@ -16,7 +16,7 @@ from sentinel.laws.law import Violation
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.boundary_search import EXAMPLE_CHOICES, BoundarySearch, Drawn, example
 from sentinel.search.checks import subjects
-from sentinel.search.discovery import recognised
+from sentinel.search.discovery import match_known_bugs
 
 #: Scenarios that may be needed to flag a bug: most need fewer than thirty, what overflows alone several hundred.
 ENOUGH = 1000
@@ -90,7 +90,7 @@ def test_each_law_that_a_recipes_scenario_breaks_is_known_to_a_recipe(job, searc
     search.begin([replace(example(subject, job.recipe), laws=tuple(law.name for law in subject.laws))])
     found = [replace(finding, examples=()) for outcome in search.outcomes.values() for finding in outcome.findings]
     target = bundled_catalog().targets[job.recipe.target]
-    explained = recognised(searching, target, open_target, found, list(RECIPES.values()))
+    explained = match_known_bugs(searching, target, open_target, found, list(RECIPES.values()))
     unknown = {item.law.name: item.violations[0].detail for item in explained if not item.known_as}
     assert {law: said for law, said in unknown.items() if (job.recipe.bug_id, law) not in NO_BUG} == {}
 

@@ -54,7 +54,7 @@ def test_members_that_nobody_bound_answer(target, members, answering, tmp_path):
                     search.run(6)
                 except Undecidable:
                     continue
-            answered += [subject.boundary] if any(outcome.spoken for outcome in search.outcomes.values()) else []
+            answered += [subject.boundary] if any(outcome.judged for outcome in search.outcomes.values()) else []
     except Unavailable as error:
         pytest.skip(error.reason)
     finally:

@@ -121,7 +121,7 @@ def test_what_is_fixed_nowhere_is_fixed_in_the_oracle(bug_id, consulted):
 
 
 def test_a_second_run_writes_the_same_bytes():
-    """In processes of its own, in the other order, and but for ghosts: one pin of each verdict."""
+    """In processes of its own, in the other order, and except for stub modules: one pin of each verdict."""
     chosen = {pin.expect: pin for pin in reversed(BY_CHECKOUT) if pin.ref.kind == "git"}
     there = [pin for pin in chosen.values() if MIRRORS.get(pin.recipe.target)]
     if not there:
@@ -135,7 +135,7 @@ def test_a_second_run_writes_the_same_bytes():
         finally:
             warm.close()
     for name, one in documents[0].items():
-        # Which ghosts a lazily loaded module was given hangs on who asked for it first in that process.
+        # Which stub modules a lazily loaded module received depends on who first imported it in that process.
         one["environment"]["ghosts"] = documents[1][name]["environment"]["ghosts"]
         assert dumps(one) == dumps(documents[1][name]), name
 

@@ -15,8 +15,8 @@ from sentinel.targets.refs import Ref
 
 SCRIPT = """
 import sys
-from sentinel.worker.bytecode import keep_beside
-keep_beside(({root!r},), {cache!r})
+from sentinel.worker.bytecode import use_folder
+use_folder(({root!r},), {cache!r})
 sys.path[:0] = [{root!r}, {elsewhere!r}]
 import inside.part, outside
 print(inside.part.VALUE, outside.VALUE)
@@ -72,7 +72,7 @@ def test_a_contained_process_finds_the_byte_code_of_what_others_had_to_compile(l
         "\0",
         "mod.py",
     ]
-    compiler = lab.zygote.compile(checkout, files(checkout), [*compiled, *lies])
+    compiler = lab.preloader.compile(checkout, files(checkout), [*compiled, *lies])
     assert compiler is not None
     assert gone(compiler)
     assert {file.name.partition(".")[0] for file in beside.rglob("*.pyc")} == {"__init__", "mod"}
@@ -94,13 +94,11 @@ def test_byte_code_goes_by_what_was_compiled_and_by_no_time(tmp_path):
     part.write_text("VALUE = 1\n")
     os.utime(part, (5, 5))
     said(
-        "from sentinel.worker.bytecode import compile_beside\n"
-        f"compile_beside({str(root)!r}, ['part.py'], {str(cache)!r}, lambda first: None)"
+        "from sentinel.worker.bytecode import write_byte_code\n"
+        f"write_byte_code({str(root)!r}, ['part.py'], {str(cache)!r}, lambda first: None)"
     )
     assert list(cache.rglob("part.*.pyc"))
-    look = (
-        f"import sys\nfrom sentinel.worker.bytecode import keep_beside\nkeep_beside(({str(root)!r},), {str(cache)!r})"
-    )
+    look = f"import sys\nfrom sentinel.worker.bytecode import use_folder\nuse_folder(({str(root)!r},), {str(cache)!r})"
     look += f"\nsys.path.insert(0, {str(root)!r})\nimport part\nprint(part.VALUE)"
     assert said(look) == "1"
     part.write_text("VALUE = 2\n")

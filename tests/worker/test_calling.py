@@ -76,7 +76,7 @@ def test_a_missing_upstream_name_is_no_failure_and_says_where_it_went(losses, fi
         ("agg_loss = 3\n", "is not callable"),
         (
             "def agg_loss(loss_mat, loss_mask, loss_agg_mode): return {'losses': loss_mat}\n",
-            "returned no 'loss'; it returned losses",
+            "did not return 'loss'; it returned losses",
         ),
     ],
 )

@@ -15,15 +15,17 @@ from demo_kit import MASKED_TOKENS, Lab, copy_demo, failure, gone, returned
 from sentinel.deciding.pool import contained_places
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.worker import client
-from sentinel.worker.client import Options, TargetProcess, WorkerError, Zygote
+from sentinel.worker.client import Options, Preloader, TargetProcess, WorkerError
 
 HAZARDS = "demo_rl.hazards"
 
 
 @pytest.fixture(params=["basic", "strict"])
-def lab(request: pytest.FixtureRequest, zygote: Zygote, tmp_path: Path, offered: Callable[[str], str]) -> Iterator[Lab]:
+def lab(
+    request: pytest.FixtureRequest, preloader: Preloader, tmp_path: Path, offered: Callable[[str], str]
+) -> Iterator[Lab]:
     """A lab under a level of containment."""
-    laboratory = Lab(zygote, tmp_path, sandbox=offered(request.param))
+    laboratory = Lab(preloader, tmp_path, sandbox=offered(request.param))
     yield laboratory
     for process in laboratory.processes:
         process.close()
@@ -79,7 +81,7 @@ def test_a_probe_that_hangs_is_ended(name, lab, tmp_path):
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl", timeout=0.3)
     found = failure(lab.probe(process, f"{HAZARDS}.{name}"))
     assert (found.kind, found.reason) == ("timeout", "no answer within 0.3 s")
-    process._options = lab.zygote.options  # who answers may take longer, on a busy machine
+    process._options = lab.preloader.options  # who answers may take longer, on a busy machine
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
 
 
@@ -187,41 +189,41 @@ def test_a_run_goes_on_after_an_import_that_kills(decide, broken_tree):
 
 
 @pytest.fixture
-def own_zygote() -> Iterator[Zygote]:
-    """A zygote that a test may kill."""
-    zygote = Zygote(Options(timeout=30), [], contained_places(bundled_catalog()))
-    yield zygote
-    zygote.stop()
+def own_preloader() -> Iterator[Preloader]:
+    """A preloader that a test may kill."""
+    preloader = Preloader(Options(timeout=30), [], contained_places(bundled_catalog()))
+    yield preloader
+    preloader.stop()
 
 
-def test_nothing_is_left_behind(own_zygote, tmp_path):
-    lab = Lab(own_zygote, tmp_path, sandbox="basic")
+def test_nothing_is_left_behind(own_preloader, tmp_path):
+    lab = Lab(own_preloader, tmp_path, sandbox="basic")
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     pids = tmp_path / "pids"
     returned(lab.probe(process, f"{HAZARDS}.leave_children", pid_file=str(pids)))
     scratch = Path(returned(lab.probe(process, f"{HAZARDS}.look_at_the_world"))["home"])
-    zygote_pid = own_zygote.hello()["pid"]
+    preloader_pid = own_preloader.hello()["pid"]
     assert scratch.is_dir()
-    own_zygote.stop()
-    assert all(gone(pid) for pid in (zygote_pid, process._leader.pid, *map(int, pids.read_text().split())))
+    own_preloader.stop()
+    assert all(gone(pid) for pid in (preloader_pid, process._leader.pid, *map(int, pids.read_text().split())))
     assert not scratch.exists()
-    own_zygote.stop()
+    own_preloader.stop()
     with pytest.raises(WorkerError, match="has been stopped"):
-        own_zygote.target(_checkout(tmp_path / "demo"), ("demo_rl",))
+        own_preloader.target(_checkout(tmp_path / "demo"), ("demo_rl",))
 
 
-def test_a_zygote_that_dies_takes_its_processes_along_and_is_replaced(own_zygote, tmp_path):
-    lab = Lab(own_zygote, tmp_path)
+def test_a_preloader_that_dies_takes_its_processes_along_and_is_replaced(own_preloader, tmp_path):
+    lab = Lab(own_preloader, tmp_path)
     process = lab.open(copy_demo(tmp_path / "demo"), "demo_rl")
     assert returned(lab.probe(process, f"{HAZARDS}.forge_on_stdout")) == 7
-    first = own_zygote.hello()["pid"]
+    first = own_preloader.hello()["pid"]
     os.kill(first, signal.SIGKILL)
     assert gone(process._leader.pid)
     found = failure(lab.probe(process, f"{HAZARDS}.forge_on_stdout"))
     assert (found.kind, "target process ended" in found.reason) == ("crash", True)
     again = lab.open(tmp_path / "demo", "demo_rl")
     assert returned(lab.probe(again, f"{HAZARDS}.forge_on_stdout")) == 7
-    assert own_zygote.hello()["pid"] != first
+    assert own_preloader.hello()["pid"] != first
 
 
 def test_an_interpreter_without_torch_is_named(tmp_path):
@@ -230,17 +232,17 @@ def test_an_interpreter_without_torch_is_named(tmp_path):
     python.chmod(0o755)
     if subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 0:
         pytest.skip("this interpreter has torch outside site-packages")
-    zygote = Zygote(Options(python=str(python), sandbox="basic"))  # under strict no script is started
+    preloader = Preloader(Options(python=str(python), sandbox="basic"))  # under strict no script is started
     with pytest.raises(WorkerError, match=r"has no (torch|numpy); install"):
-        zygote.hello()
-    zygote.stop()
+        preloader.hello()
+    preloader.stop()
 
 
 def test_no_interpreter_at_all(tmp_path):
-    zygote = Zygote(Options(python=str(tmp_path / "nothing")))
+    preloader = Preloader(Options(python=str(tmp_path / "nothing")))
     with pytest.raises(WorkerError, match=r"cannot start .*nothing"):
-        zygote.hello()
-    zygote.stop()
+        preloader.hello()
+    preloader.stop()
 
 
 def _checkout(tree: Path) -> Any:

@@ -86,7 +86,7 @@ def test_folders_that_nobody_keeps_are_removed(tmp_path, monkeypatch):
     kept, handle = client._locked_folder()
     left, other = client._locked_folder()
     os.close(other)  # as the kernel does for who is killed
-    Path(left, "zygote.log").touch()
+    Path(left, "preloader.log").touch()
     (tmp_path / "sentinel-worker-file").touch()
     (tmp_path / "sentinel-worker-link").symlink_to(kept)
     last, another = client._locked_folder()

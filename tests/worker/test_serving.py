@@ -181,10 +181,10 @@ def test_threads_may_ask_one_process_at_the_same_time(process):
         assert list(pool.map(search, range(8))) == [[1.0, 2.0, 3.0, 4.0, 5.0]] * 8
 
 
-def test_sessions_that_ended_leave_room_for_others(zygote, offered):
+def test_sessions_that_ended_leave_room_for_others(preloader, offered):
     """Strictly contained there are at most 256 processes, and one that nobody has waited for is one of them."""
     offered("strict")
-    process = zygote.oracle()
+    process = preloader.oracle()
     try:
         for _ in range(300):
             process.session().close()

@@ -5,9 +5,9 @@ from typing import Any
 
 from sentinel.binding.drift import StandInNamespace
 from sentinel.search.options import options
-from sentinel.worker import ghosts
-from sentinel.worker.ghosts import Ghost
+from sentinel.worker import stubs
 from sentinel.worker.side_effects import parts, turned
+from sentinel.worker.stubs import StubModule
 
 
 def test_parts_of_whatever_is_handed_on():
@@ -15,15 +15,15 @@ def test_parts_of_whatever_is_handed_on():
         def __init__(self) -> None:
             self.rate, self._hidden = 0.5, 1
 
-    value = {"text": "at 0x7f01 in /tree/a.py:12", "held": Held(), "ghost": Ghost("ray"), "rows": [[1, 2], "b"]}
+    value = {"text": "at 0x7f01 in /tree/a.py:12", "held": Held(), "stub": StubModule("ray"), "rows": [[1, 2], "b"]}
     found = dict(parts({"said": value}, "", ("/tree/",)))
     assert found["said.text"] == "at  in a.py:"
     assert found["said.held.rate"] == 0.5
-    assert found["said.ghost"] == "Ghost"
+    assert found["said.stub"] == "StubModule"
     assert found["said.rows has"] == 2
     assert found["said.rows.0"].nested() == [1, 2]
     assert not any("hidden" in path for path in found)
-    assert not ghosts.state().used
+    assert not stubs.state().used
 
 
 def test_options_are_set_otherwise_and_back():

@@ -1,8 +1,8 @@
-"""The command line of a training run as settings, as Hydra and argparse take it; and launch scripts that hold one.
+"""Read the settings from a training command, as Hydra and argparse accept them, or from a launch script.
 
-Nothing is executed: a script is parsed, and its own variables and arrays are put in, and so is what ``$(cat FILE)``
-gives. What only a shell could know (the output of another command, a variable of the environment, what a condition
-decides) is left out and reported. ``bash -c "…"`` is read as a script.
+Nothing is executed. A script is parsed; its own variables, arrays and ``$(cat FILE)`` are substituted. Values that only
+a shell can compute (the output of other commands, environment variables, assignments under a condition) are left out
+and reported. ``bash -c "…"`` is read as a script.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from sentinel.values.files import read_bytes, read_text
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: What stands where only a shell knows what it puts in, one value or any number of words; no argument can hold it.
+#: Placeholders for a value, and for any number of words, that only a shell can compute. No argument can contain NUL.
 UNKNOWN = "\0"
 _ANY_NUMBER = "\0\0"
-#: The value of such a setting: a reference that leads nowhere is not known, where a missing one would be the default.
+#: The value of such a setting: an unresolvable reference, which counts as unknown. A missing setting would get the
+#: default instead.
 NOT_KNOWN = "${?}"
 _DEEPEST = 5
 
-#: Characters that a script's text and its variables may come to when all is put in. A few lines that double a variable
-#: are enough to exhaust any memory.
+#: The most characters of a script with its variables substituted. A few lines that double a variable would exhaust the
+#: memory.
 _MOST_TEXT = 8 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
@@ -36,11 +37,13 @@ _CONDITIONAL = ("if_statement", "case_statement", "while_statement", "for_statem
 
 @dataclass(frozen=True)
 class CommandLine:
-    """:ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value in YAML.
-    :ivar unknown: the settings whose values only a shell could know; ``…`` for words that may be any.
+    """A training command.
+
+    :ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value is YAML.
+    :ivar unknown: the settings whose values only a shell can compute; ``…`` for any number of unknown words.
     :ivar words: the arguments that are neither options nor assignments.
-    :ivar where: the script's file and line; empty for words that were typed.
-    :ivar others: where a script has other commands that run Python programs.
+    :ivar where: the script's file and line; empty for a command that the user gave.
+    :ivar others: the places of the script's other commands that run Python programs.
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
     """
 
@@ -56,7 +59,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     """Read the settings that a command gives to its program: ``python -m package key=value --option value``.
 
     Words before the program (``ray job submit --address …``, ``torchrun --nproc-per-node 8``) belong to launchers.
-    An option with several values is a list of them, one with none is true.
+    An option with several values is a list, and an option without a value is true.
     """
     inner = _shell_command(words)
     if inner is not None:
@@ -78,7 +81,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
 
 
 def _shell_command(words: Sequence[str]) -> str | None:
-    """Return the text that a shell is given to run: ``srun bash -lc "python train.py"``; None if none is."""
+    """Return the script in ``srun bash -lc "python train.py"``; None if the command has no ``bash -c``."""
     for number, word in enumerate(words[:-2]):
         if word.rpartition("/")[2] in ("bash", "sh", "zsh") and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
             return words[number + 2].replace(_ANY_NUMBER, "$@").replace(UNKNOWN, "$NOT_KNOWN")
@@ -92,9 +95,9 @@ _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.c
 def _program(words: Sequence[str]) -> tuple[int, str]:
     """Return the index of the program's first argument, and the program: ``train.py``, or a module after ``-m``.
 
-    Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options whose number of values is not known. None of
-    these is a Python file, so the first Python file or module is the program; if it is a module that a Python file
-    follows, the module is one more launcher.
+    Launchers (``env VAR=x srun torchrun --nproc-per-node 8``) have options with an unknown number of values. None of
+    these is a Python file, so the first Python file or module is the program. A module that is followed by a Python
+    file is a launcher.
     """
     for number, word in enumerate(words):
         if word.endswith(".py") and not word.startswith("-"):
@@ -111,7 +114,7 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Give each argument's name and values; a word that is neither an option's nor an assignment has no name."""
+    """Yield each argument's name and values. The name is empty for a word outside options and assignments."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
@@ -124,7 +127,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         elif _OPTION.match(word):
             name = word.lstrip("-")
         elif name:
-            if word == UNKNOWN and values:  # its words may be more of them, or options
+            if word == UNKNOWN and values:  # it may stand for more values, or for options
                 yield "", [word]
             values.append(word)
         else:
@@ -134,15 +137,15 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def of_script(file: Path, source: bytes | None = None) -> CommandLine:
-    """Read the command of a launch script that gives the most settings to a Python program.
+    """Read a launch script's command that passes the most settings to a Python program.
 
-    :param source: what is read instead of the file.
+    :param source: text to read instead of the file.
     """
     script = _Script(file)
     try:
         script.read(file, source=source)
     except RecursionError:
-        raise SentinelError(f"{file} is no launch script: nested too deep") from None
+        raise SentinelError(f"{file} is not a launch script: nested too deeply") from None
     commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
     if not commands:
         raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
@@ -167,11 +170,11 @@ class _Script:
         self._walk(_parsed(source), file, depth, certain=True)
 
     def _spend(self, characters: int) -> None:
-        """:raises SentinelError: if the script comes to more text than is read."""
+        """Count characters; raise SentinelError if the script has too many."""
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
-                f"{self.file}: its variables and the files that it sources come to more than {_MOST_TEXT >> 20} MiB; "
+                f"{self.file}: its variables and the files that it sources have more than {_MOST_TEXT >> 20} MiB; "
                 "give the command itself after --"
             )
 
@@ -199,12 +202,12 @@ class _Script:
                 self.read(path, depth + 1)
 
     def _file(self, word: str) -> Path | None:
-        """Return a file that a script names; of a path that begins with the script's folder, the rest is known."""
+        """Return a file that a script names. An unknown prefix of the path is taken as the script's folder."""
         path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
         return path if path.is_file() else None
 
     def _output(self, node: Node) -> str:
-        """Return what ``$(cat FILE)`` or ``$(< FILE)`` gives; of any other command that is not known."""
+        """Return the text of ``$(cat FILE)`` or ``$(< FILE)``; UNKNOWN for any other command."""
         words = [word for child in node.named_children for word in self._output_words(child)]
         file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
         if file is None:
@@ -239,7 +242,8 @@ class _Script:
         self.arrays[_of(name)] = [*before, *words]
 
     def _argument(self, node: Node) -> list[str]:
-        """The words that an argument becomes: an array's, in quotation marks or not; else split at blanks, or one."""
+        """Return the words that an argument expands to: the words of an array, the split words of an unquoted
+        expansion, or one word."""
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -281,7 +285,7 @@ class _Script:
 
 
 def _array(node: Node) -> str:
-    """Give the array that ``${ARGS[@]}`` puts in; empty where a node is something else."""
+    """Return the name of the array in ``${ARGS[@]}``; empty for any other node."""
     match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
     return match[1] if match else ""
 
@@ -291,7 +295,7 @@ def _of(node: Node) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """Unescape a double-quoted string: a backslash counts before these characters alone."""
+    """Unescape a double-quoted string, in which a backslash escapes only these characters."""
     return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 

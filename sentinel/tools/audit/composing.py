@@ -19,7 +19,7 @@ from sentinel.tools.audit.declared import places, tree_folders
 from sentinel.tools.audit.files import read_mapping, settings_of
 from sentinel.values.files import read_bytes
 
-#: Files that are read for one configuration. The largest that people train with has some thirty.
+#: The most files that are read for one configuration. The largest known has about thirty.
 _MOST = 200
 _DEEPEST = 12
 
@@ -30,7 +30,7 @@ _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 def composed(file: Path, data: Mapping[Any, Any], folders: Sequence[Path]) -> tuple[dict[Any, Any], list[str]]:
     """Return a configuration merged with the files that its ``defaults`` list names, and the entries left unread.
 
-    :param folders: where these files are looked for, besides the folder of the configuration.
+    :param folders: the search path of these files, after the folder of the configuration.
     """
     reader = _Reader((file.absolute().parent, *folders))
     return reader.merged(data, "", ""), reader.unread
@@ -44,9 +44,9 @@ class _Reader:
     left: int = _MOST
 
     def merged(self, data: Mapping[Any, Any], group: str, package: str, depth: int = 0) -> dict[Any, Any]:
-        """Merge one file with those that it names.
+        """Merge one file with the files in its ``defaults`` list.
 
-        :param group: the folder of the file below the one it was looked for in.
+        :param group: the file's folder, relative to its folder of the search path.
         :param package: the dotted section that its settings belong to.
         """
         listed = data.get("defaults")
@@ -54,7 +54,7 @@ class _Reader:
         if not any(name == "_self_" for name, _ in entries):
             entries.append(("_self_", None))
         for name, choice in entries:
-            if name.startswith("override "):  # of several the outermost file's counts
+            if name.startswith("override "):  # the outermost file's override wins
                 self.choices.setdefault(_place(name, group, package, choice)[:2], choice)
         result: dict[Any, Any] = {}
         for name, choice in entries:
@@ -64,7 +64,7 @@ class _Reader:
                 unread = len(self.unread)
                 part = self._entry(name, choice, group, package, depth)
                 if len(self.unread) > unread:
-                    result.clear()  # what was not read may set any of it otherwise
+                    result.clear()  # the file that was not read may override any of it
                 _merge(result, part)
         return result
 
@@ -103,7 +103,7 @@ class _Reader:
         return next((file for file in names if file.is_file()), None)
 
 
-#: Stands for the choice of an entry that is the name of a file.
+#: The choice of an entry that is a file name.
 _PLAIN = object()
 
 
@@ -116,7 +116,7 @@ def _entries(listed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _place(name: str, group: str, package: str, choice: Any) -> tuple[str, str, bool]:
-    """Return the folder and the section of an entry, and whether the entry itself names the section."""
+    """Return the folder and the section of an entry, and whether the entry names its section."""
     match = _ENTRY.fullmatch(name)
     path, section = (match[2], match[3]) if match else (name, None)
     folder = os.path.dirname(path) if choice is _PLAIN else path
@@ -134,7 +134,7 @@ def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
-    """Merge settings into others, section by section; the later ones count."""
+    """Merge settings into others, section by section; later values win."""
     for name, value in data.items():
         if isinstance(value, Mapping) and isinstance(into.get(name), dict):
             _merge(into[name], value)
@@ -145,10 +145,10 @@ def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Return the folders in which a configuration's files are looked for, and a sentence for each that is left out.
+    """Return the search path of a configuration's files, and a message for each entry that is left out.
 
-    Those that the configuration names itself come first, then the copy's own. A ``pkg://`` entry would import the
-    package, and that may be the copy that is looked at: it stands for the package's folder in the copy.
+    The configuration's own entries come first, then the copy's folders. Hydra imports the package of a ``pkg://``
+    entry; here it is the package's folder in the copy, and nothing is imported.
     """
     node = data.get("hydra")
     written = node.get("searchpath") if isinstance(node, dict) else None
@@ -160,14 +160,14 @@ def search_path(
             folders.append(folder.absolute())
         else:
             left_out.append(
-                f"hydra.searchpath: {entry} is left out: it is no folder here, and no package or folder of "
-                f"{target.name}; name the folder, as file:///…"
+                f"hydra.searchpath: {entry} is left out: it is neither a folder here nor a package or folder of "
+                f"{target.name}; give the folder as file:///…"
             )
     return list(dict.fromkeys([*folders, *tree_folders(catalog, target, checkout)])), left_out
 
 
 def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
-    """Return the folders that an entry of a search path may mean, in the order in which they count."""
+    """Yield the folders that an entry of a search path may mean, most likely first."""
     if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
         yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
     elif scheme in ("", "file") and name:

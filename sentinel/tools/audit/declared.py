@@ -1,4 +1,4 @@
-"""Which options a copy of a framework has: read off the copy, where ``recipes/<target>/options.toml`` says to look.
+"""Read the options of a copy of a framework from the files that ``recipes/<target>/options.toml`` lists.
 
     [[options]]
     name = "PPO"
@@ -6,10 +6,10 @@
     file = "package/config.py"
     class = "TrainConfig"
 
-One entry for each place where a trainer's options have been; of those with one name, the first counts whose file and
-class the copy has. Kinds: ``classes`` (a dataclass and its sections), ``parser`` (argparse), ``tree`` (YAML).
-``elsewhere`` holds options that another package or file declares, with their defaults. ``more`` names what declares
-options that are not read; a setting of a run that is not known may then be one of them.
+There is an entry for each place where some version declares a trainer's options. If several entries have the same name,
+the first whose file and class the copy has is used. Kinds: ``classes`` (a dataclass and its sections), ``parser``
+(argparse), ``tree`` (YAML). ``elsewhere`` has options that another package or file declares, with their defaults.
+``more`` names code that declares further options and is not read; an unknown setting of a run may be one of those.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sentinel.tools.audit.files import MISSING, flattened, read_mapping, setting
 from sentinel.tools.audit.option_classes import options_of_class
 from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
 
-#: Beside the recipes of a target.
+#: The file's name, in the folder of the target's recipes.
 FILE = "options.toml"
 
-#: A file of a copy that is larger was not written by hand; it is not read.
+#: Maximum bytes of a file that is read; larger files are generated.
 _LARGEST = 4_000_000
 
-#: What a flag sets if it is given, and the default that it has otherwise.
+#: Action of a flag -> the value that it sets, and the default.
 _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """Give the options of each trainer of a copy, in the order of the declarations; none where nothing is declared."""
+    """Return the options of each trainer of a copy, in the order of the declarations."""
     trainers: dict[str, Options] = {}
     for file, entry in _declarations(catalog, target.name):
         if entry["name"] in trainers:
@@ -56,11 +56,11 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
             else:
                 options, unread = options_of_tree(place)
         except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, SentinelError):
-            continue  # a copy that is broken there says nothing; what is then not known is said to be not known
+            continue  # the file is broken in this copy; its settings are then reported as unknown
         except KeyError as error:
             raise SentinelError(f"{file}: {entry['name']}: missing key {error}") from None
         if not options:
-            continue  # the class had another name then
+            continue  # in this version the class has another name
         elsewhere = {name: Option(text) for name, text in flattened(entry.get("elsewhere", {})).items()}
         more = {"": entry["more"]} if "more" in entry else unread
         trainers[entry["name"]] = Options(
@@ -76,7 +76,7 @@ def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
-    """Give the folders of a copy's trees: where a configuration finds those of the copy's that it is composed of."""
+    """Return the folders of a copy's YAML trees, which are on the search path of a composed configuration."""
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
     folders = [_place(target, checkout, file) for file in trees]
     return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
@@ -85,10 +85,10 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
 def options_of_parser(
     file: Path,
 ) -> tuple[dict[str, Option], dict[str, str], dict[str, tuple[str, str | None]]]:
-    """Return the options of every call that names one, ``--name``: of ``add_argument``, or a function around it.
+    """Return the options of all calls with a ``"--name"`` argument: ``add_argument``, or a function that wraps it.
 
-    :return: the options; as :func:`options_of_class` does what may declare more: a call whose name is computed (in a
-        loop over literal strings, ``f"--{prefix}.lr"`` is not); and :attr:`Options.flags`.
+    :return: the options; :attr:`Options.open`, for calls whose name is computed (``f"--{prefix}.lr"`` in a loop over
+        literal strings can be read); and :attr:`Options.flags`.
     """
     options: dict[str, Option] = {}
     more: dict[str, str] = {}
@@ -110,7 +110,7 @@ def options_of_parser(
         action = text_of(keywords.get("action")) or ""
         for name in options_named:
             if name == _COMPUTED:
-                more[""] = f"a call of {file.name} whose option has a computed name"
+                more[""] = f"a call in {file.name} whose option has a computed name"
                 continue
             setting = spelled(text_of(keywords.get("dest")) or name)
             options.setdefault(setting, Option(_default(keywords), choices_of(keywords.get("choices"))))
@@ -122,12 +122,12 @@ def options_of_parser(
     return options, more, flags
 
 
-#: Stands for the name of an option that only the code knows.
+#: Stands for an option name that the code computes.
 _COMPUTED = "--?"
 
 
 def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of an argument: one of a literal, one for each value of the loop's variable of an f-string."""
+    """Return the texts of an argument: the literal, or an f-string's text for each value of the loop variable."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if not isinstance(node, ast.JoinedStr):
@@ -144,9 +144,9 @@ def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, .
 
 
 def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return what the file itself sets, and that nothing declares more.
+    """Return the settings of a YAML file as options, and an empty :attr:`Options.open`.
 
-    The files that its Hydra ``defaults`` list names are not looked up: the list is not an option.
+    The files in its Hydra ``defaults`` list are not read here.
     """
     data = settings_of(read_mapping(file))
     return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}, {}
@@ -176,7 +176,8 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Say where a file or folder of the repository would be in a copy; an installed one has its packages alone."""
+    """Return the possible places of a repository's file or folder in a copy; an installed copy has only the
+    packages."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 

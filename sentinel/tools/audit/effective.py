@@ -1,4 +1,4 @@
-"""What a training run has for a setting: what its configuration says, else the default of the copy it runs on."""
+"""Look up a training run's settings: the value of its configuration, or the default of the copy that it runs on."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ from functools import cached_property
 
 from sentinel.tools.audit.options import Options
 
-#: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. A relative one (``${.path}``) is not.
+#: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. Relative references (``${.path}``)
+#: are not read.
 _REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
 
 
-#: Settings that are compared with all options of a trainer.
+#: The most unknown settings for which a similar option is looked up.
 _MOST = 30
 
 
 @dataclass(frozen=True)
 class Setting:
-    """:ivar name: the setting, or the section above it that says that it is not there.
-    :ivar value: its text, None where it cannot be known.
-    :ivar default: whether the configuration is silent, and this is the copy's default.
+    """The value of a setting in a training run.
+
+    :ivar name: the setting, or the section above it if that is null.
+    :ivar value: its text; None if it cannot be known.
+    :ivar default: whether the configuration does not set it, so that this is the copy's default.
     """
 
     name: str
@@ -31,12 +34,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Training:
-    """:ivar configuration: setting -> text, as the configuration has it.
-    :ivar options: what the trainer takes that the configuration is for; None where nothing is known of it.
-    :ivar others: what the copy's other trainers take.
-    :ivar added: settings that the command adds, and that need not be options.
-    :ivar doubtful: options whose defaults are not relied on: something that was not read may set them. A section ends
-        with a dot, and the empty name stands for all.
+    """A training run: its configuration, and the options of the copy that it runs on.
+
+    :ivar configuration: setting -> text.
+    :ivar options: the options of the configuration's trainer; None if they are unknown.
+    :ivar others: the options of the copy's other trainers.
+    :ivar added: settings that the command adds with ``+``. They need not be options.
+    :ivar doubtful: options that code which was not read may set, so that their defaults are not used. A section ends
+        with a dot; the empty name stands for all options.
     """
 
     configuration: Mapping[str, str]
@@ -46,7 +51,8 @@ class Training:
     doubtful: frozenset[str] = frozenset()
 
     def unknown(self) -> list[str]:
-        """Return the settings that this trainer certainly does not have; of a whole unknown section, its name."""
+        """Return the settings that this trainer certainly does not have. A section that is unknown as a whole is one
+        entry."""
         options = self.options
         if options is None:
             return []
@@ -62,7 +68,7 @@ class Training:
         return list(found)
 
     def unread(self) -> list[str]:
-        """Return the settings that something else than the options that were read may declare."""
+        """Return the settings that are not among the options read, but may be declared by code that was not read."""
         options = self.options
         if options is None:
             return list(self.configuration)
@@ -70,13 +76,14 @@ class Training:
 
     @cached_property
     def invalid(self) -> Mapping[str, str]:
-        """Map settings whose values their options do not take to what they take; they count as not known."""
+        """Map settings with a value that their option does not accept to a description of the accepted values. Such a
+        setting counts as not known."""
         known = self.options.options if self.options is not None else {}
         expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in known}
         return {name: text for name, text in expected.items() if text}
 
     def is_unread(self, name: str) -> bool:
-        """Return True if a setting is not known because what the user gives for it could not be read."""
+        """Return True if the user sets this, but the value could not be read."""
         setting = self.setting(name)
         given = setting is not None and (setting.name in self.configuration or self._doubtful(name))
         return setting is not None and given and setting.value is None
@@ -85,7 +92,7 @@ class Training:
         return any(name == item or (item[-1:] in ("", ".") and name.startswith(item)) for item in self.doubtful)
 
     def meant(self) -> dict[str, str]:
-        """Map settings that this trainer does not have, or may not have, to the options that they may mean."""
+        """Map settings that may be misspelled to the options with the most similar names."""
         options = self.options
         if options is None:
             return {}
@@ -96,15 +103,15 @@ class Training:
         }
 
     def setting(self, name: str) -> Setting | None:
-        """Give a run's value; None where neither the configuration nor the copy knows the name."""
+        """Return the run's value of a setting; None if neither the configuration nor the copy has the name."""
         return self._resolved(self._lookup(name), 8)
 
     def absent(self, name: str) -> bool:
-        """Say whether the copy's options are known, and this is none of them."""
+        """Return True if the copy's options are known and do not include this name."""
         return self.options is not None and self._lookup(name) is None
 
     def elsewhere(self, name: str) -> str | None:
-        """Give the other trainer that alone has this option."""
+        """Return the first other trainer that has this option."""
         return next((other.name for other in self.others if name in other), None)
 
     def _lookup(self, name: str) -> Setting | None:
@@ -115,7 +122,7 @@ class Training:
         parts = name.split(".")
         above = [".".join(parts[:size]) for size in range(1, len(parts))]
         for section in above:
-            if self.configuration.get(section):  # written as null, or as one value: it has no members
+            if self.configuration.get(section):  # the section is null or a single value, so it has no members
                 return Setting(section, "null" if self.configuration[section] == "null" else None)
         return self._default(name, above)
 
@@ -132,7 +139,7 @@ class Training:
         return Setting(name, option.default if option else "{…}", default=True)
 
     def _written(self, section: str) -> bool:
-        """Say whether the configuration sets a member of it."""
+        """Return True if the configuration sets a member of this section."""
         return any(other.startswith(f"{section}.") for other in self.configuration)
 
     def _resolved(self, setting: Setting | None, steps: int) -> Setting | None:
@@ -154,13 +161,13 @@ def training(
     typed: frozenset[str] = frozenset(),
     hidden: frozenset[str] = frozenset(),
 ) -> Training:
-    """Return the run that a configuration is for.
+    """Return the run of a configuration, with the trainer that it fits best.
 
-    :param made_by: the class that a script makes the configuration with. If it is empty, or no trainer's, the trainer
-        is the one that knows most of the settings, the first of several.
+    :param made_by: the configuration class that a script calls. If it is empty, or the class of no trainer, the trainer
+        is the first that has the most of the settings among its options.
     :param added: settings that need not be options of the trainer.
-    :param typed: settings that are options of a command line; a flag's name need not be that of what it sets.
-    :param hidden: what something that was not read may set, as in :attr:`Training.doubtful`.
+    :param typed: settings from a command line; the name of a flag may differ from the setting that it sets.
+    :param hidden: options that code which was not read may set, as in :attr:`Training.doubtful`.
     """
     meanings = [trainer.meaning(configuration, typed) for trainer in trainers]
     made = [bool(made_by) and trainer.made_by == made_by for trainer in trainers]

@@ -1,4 +1,4 @@
-"""A configuration file as settings: dotted name -> text."""
+"""Read a configuration file as settings: dotted name -> text."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def flattened(data: Any, prefix: str = "") -> dict[str, str]:
 
 
 def spelled(name: object) -> str:
-    """Give a setting's name as recipes write it: an option's dashes are underscores."""
+    """Return a setting's name as recipes write it, with underscores for dashes."""
     return str(name).lstrip("-").replace("-", "_")
 
 
 def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Without the nodes by which Hydra composes a configuration, and runs it: they are no settings."""
+    """Return a configuration without ``defaults`` and ``hydra``, which are Hydra's own and not settings."""
     return {name: value for name, value in data.items() if name not in ("defaults", "hydra")}
 
 
 def read_mapping(file: Path) -> dict[str, Any]:
     """Return the mapping in a YAML, JSON or TOML file.
 
-    :raises SentinelError: if the file cannot be read or holds no mapping; the message starts with ``file:line:column``.
+    :raises SentinelError: if the file cannot be read or is not a mapping; the message starts with ``file:line:column``.
     """
     try:
         data = read_text(read_bytes(file), suffix_of(file), configuration=True).data
     except DocumentError as error:
         raise SentinelError(f"{file}:{error.line}:{error.column}: {error.message}") from None
     if not isinstance(data, dict):
-        raise SentinelError(f"{file} holds no mapping of options")
+        raise SentinelError(f"{file} is not a mapping of options")
     return data
 
 
 def value_of(text: str) -> Any:
-    """Return the value of a setting that stands in a command line or is a default; text that is not YAML is itself."""
+    """Return the value of a setting from its text, parsed as YAML; the text itself if it is not YAML."""
     try:
         return None if text == "None" else parse_yaml(text, configuration=True).data if text.strip() else None
     except DocumentError:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sentinel.commands.console import counted
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
-from sentinel.tools.audit.python_script import assigned_of, calls_of
+from sentinel.tools.audit.python_script import read_script
 
 #: Other commands of a script that are listed.
 _MOST = 10
@@ -25,7 +26,8 @@ class Launch:
     :ivar config: the configuration file that the command names.
     :ivar files: other options whose value is a file of settings, with the file.
     :ivar assigned: the options that the program's own code may set later, with the place.
-    :ivar hidden: sections any member of which something unread may set, with a dot at the end; empty for all options.
+    :ivar hidden: sections, with a final dot, any member of which code that was not read may set; the empty name stands
+        for all options.
     :ivar added: settings that the command adds with ``+`` to those that the configuration has.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
@@ -55,14 +57,14 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         return _of_python(script, (), classes)
     line = of_script(script) if script else of_words(words)
     where = line.where or " ".join(words)
-    read = (f"{where}: {_counted(len(line.settings))} read",) if line.where else ()
+    read = (f"{where}: {counted(len(line.settings), 'setting')} read",) if line.where else ()
     unread: list[str] = []
     if line.unknown:
-        unread.append(f"not known, as only a shell puts them in: {', '.join(line.unknown)}")
+        unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
-    program = _beside(script, line.program) if line.program.endswith(".py") else None
+    program = _file_near(script, line.program) if line.program.endswith(".py") else None
     made = Launch()
     if program is not None:
         made = _of_python(program, line.settings, classes, must=not line.settings and not line.unknown)
@@ -81,7 +83,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
     files = {name: file for name, value in settings if (file := _settings_file(script, str(value))) is not None}
     if named and config is None:
         words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
-        unread.append(f"not read, as it is not a file here: the configuration that {words_of} names")
+        unread.append(f"not read, because it is not a file here: the configuration that {words_of} names")
     if not settings and config is None:
         gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
         raise NothingExamined(
@@ -103,25 +105,25 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
 def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: bool = True) -> Launch:
     """Read the configuration that a Python script makes.
 
-    :param words: the arguments of the script, which are its own if it makes the configuration itself.
-    :param must: whether a script that makes none is an error.
+    :param words: the script's arguments. They are not read if the script makes the configuration itself.
+    :param must: whether it is an error if the script makes no configuration.
     """
-    calls = calls_of(file, classes)
+    calls, lines = read_script(file, classes)
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
-    assigned = {option: f"{file}:{line}" for option, line in assigned_of(file).items()}
+    assigned = {option: f"{file}:{line}" for option, line in lines.items()}
     if not calls:
         return Launch(assigned=assigned)
     call, *others = calls
-    read = f"{file}:{call.line}: {_counted(len(call.settings))} of {call.name} read"
+    read = f"{file}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
-        unread.append(f"not read in {file}:{call.line}, as the script computes them: {', '.join(call.unread)}")
+        unread.append(f"not read in {file}:{call.line}, because the script computes them: {', '.join(call.unread)}")
     if others:
         unread.append(f"not read in {file}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
     if words:
-        unread.append(f"not read, as arguments of {file.name} itself: {' '.join(words)}")
+        unread.append(f"not read, because they are arguments of {file.name} itself: {' '.join(words)}")
     unknown = [(name, NOT_KNOWN) for name in call.unread if "*" not in name and "(" not in name]
     computed = [name.replace("setattr(", "*") for name in call.unread]
     hidden = frozenset(name.partition("*")[0] for name in computed if "*" in name)
@@ -148,21 +150,21 @@ def _configuration(script: Path | None, program: str, named: Mapping[str, str]) 
     for folder in folders if name else ():
         for base in ("", str(Path(program).parent)):
             places += [str(Path(base, folder, f"{name}{end}")) for end in ("", ".yaml")]
-    return next((file for place in places if (file := _beside(script, place))), None)
+    return next((file for place in places if (file := _file_near(script, place))), None)
 
 
-def _beside(script: Path | None, name: str) -> Path | None:
-    """Return a file that a command names, in this folder or that of its script; None if it is not there."""
+def _file_near(script: Path | None, name: str) -> Path | None:
+    """Return a file that a command names, relative to this folder or the script's; None if there is no such file."""
     places = [Path(name), *([script.parent / name] if script else [])]
     return next((place for place in places if name and "\0" not in name and place.is_file()), None)
 
 
-#: How the names of files end that may hold settings.
+#: Suffixes of files that may have settings.
 _ENDS = (".yaml", ".yml", ".toml", ".json")
 
 
 def _settings_file(script: Path | None, name: str) -> Path | None:
-    return _beside(script, name) if name.lower().endswith(_ENDS) else None
+    return _file_near(script, name) if name.lower().endswith(_ENDS) else None
 
 
 def setting_of(word: str) -> tuple[str, Any]:
@@ -172,7 +174,3 @@ def setting_of(word: str) -> tuple[str, Any]:
     if not equals or not name:
         raise SentinelError(f"--set {word}: a setting is written KEY=VALUE")
     return name, value_of(text)
-
-
-def _counted(number: int) -> str:
-    return f"{number} setting{'' if number == 1 else 's'}"

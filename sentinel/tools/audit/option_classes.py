@@ -1,7 +1,6 @@
-"""Options that are declared as dataclasses or pydantic's models, nested in each other, read off the code; nothing is
-imported.
+"""Read options that are declared as nested dataclasses or pydantic models. Nothing is imported.
 
-What a class computes (``__post_init__``, a default that is a function's result) is not read: such a default is unknown.
+Values that code computes (in ``__post_init__``, or as the result of a function) are unknown defaults.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from dataclasses import field as dataclass_field
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.tools.audit.options import Option, choices_of, parsed, text_of
+from sentinel.tools.audit.options import Option, called, choices_of, parsed, text_of
 
 _DEEPEST = 12
 
-#: Sections that are looked into. Twelve classes with ten fields of the next one each would be a million million.
+#: The most sections that are read. Without it, twelve classes with ten fields of the next class would give 10^12.
 _MOST = 2000
 
-#: Dotted module -> its file, or None where it is not in the copy.
+#: Dotted module -> its file, or None if the copy does not have it.
 Find = Callable[[str], "Path | None"]
 
 
@@ -29,10 +28,10 @@ _NO_OPTIONS = frozenset({"abc", "enum", "omegaconf", "pydantic", "pydantic_confi
 
 
 def options_of_class(file: Path, name: str, find: Find) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return the fields of a class, those of its sections among them, by their dotted names.
+    """Return the fields of a class and of its sections, by dotted name.
 
     :param find: returns the file of a module that the class or a section of it is imported from.
-    :return: the options, and for each prefix below which there may be more the base class that was not found.
+    :return: the options, and :attr:`Options.open`: the base classes that were not found, by prefix.
     """
     modules = _Modules(find)
     owner = modules.class_named(modules.read(file), name)
@@ -50,7 +49,7 @@ class _Module:
 
     @cached_property
     def values(self) -> dict[str, ast.expr]:
-        """Names that the module gives a value at its top."""
+        """Map the names assigned at the module's top level to their values."""
         return {
             target.id: node.value
             for node in self.tree.body
@@ -69,8 +68,8 @@ class _Module:
             for alias in node.names
         }
 
-    def beside(self, module: str) -> Path | None:
-        """Return the file of a module that is imported relative to this one, in the same packages."""
+    def relative(self, module: str) -> Path | None:
+        """Return the file of a module that this module imports relatively."""
         name = module.lstrip(".")
         folder = self.file.parent
         for _ in range(len(module) - len(name) - 1):
@@ -128,14 +127,17 @@ class _Modules:
             if name not in module.imports:
                 return None, "", name
             source, name = module.imports[name]
-            file = module.beside(source) if source.startswith(".") else self.find(source) if source else None
+            file = module.relative(source) if source.startswith(".") else self.find(source) if source else None
             if file is None:
                 return None, source, name
             module = self.read(file)
         return None, source, name
 
     def options(self, owner: _Class, prefix: str = "", values: Mapping[str, ast.expr] | None = None) -> Iterator[Named]:
-        """:param values: fields that whoever makes the object gives a value, and which."""
+        """Yield the options of a class.
+
+        :param values: the fields that the call of the class sets, with their values.
+        """
         if prefix.count(".") > _DEEPEST or next(self.left, None) is None:
             return
         for name, item in self._fields(owner, prefix).items():
@@ -164,7 +166,7 @@ class _Modules:
 
     def _field(self, name: str, item: _Field) -> Iterator[Named]:
         value, choices = item.value, _choices(item.annotation)
-        if isinstance(value, ast.Call) and _called(value) in ("field", "Field"):
+        if isinstance(value, ast.Call) and called(value) in ("field", "Field"):
             keywords = {keyword.arg: keyword.value for keyword in value.keywords}
             choices = _declared_choices(keywords.get("metadata")) or choices
             default = value.args[0] if value.args else keywords.get("default")
@@ -172,9 +174,9 @@ class _Modules:
         if isinstance(value, ast.Name) and value.id in item.module.values:
             value = item.module.values[value.id]
         call = _inner(value)
-        made = self.class_named(item.module, _called(call)) if call is not None else None
+        made = self.class_named(item.module, called(call)) if call is not None else None
         section = made or self._section(item)
-        text = "" if call is not None and _called(call) in ("list", "dict", "set", "tuple") else text_of(value)
+        text = "" if call is not None and called(call) in ("list", "dict", "set", "tuple") else text_of(value)
         if made is not None and call is not None:
             values = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
             yield from self.options(made, f"{name}.", values)
@@ -184,7 +186,7 @@ class _Modules:
             yield from self.options(section, f"{name}.")
 
     def _section(self, item: _Field) -> _Class | None:
-        """Give the dataclass that an annotation names, alone or beside None."""
+        """Return the dataclass that an annotation names, alone or with None."""
         for name in _named(item.annotation):
             owner = self.class_named(item.module, name)
             if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body):
@@ -195,29 +197,22 @@ class _Modules:
 Named = tuple[str, Option]
 
 
-def _called(call: ast.Call) -> str:
-    function = call.func
-    return (
-        function.id if isinstance(function, ast.Name) else function.attr if isinstance(function, ast.Attribute) else ""
-    )
-
-
 def _made(factory: ast.expr | None) -> ast.expr | None:
-    """Give the call that a ``default_factory`` makes."""
+    """Return the call that a ``default_factory`` makes."""
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
 
 
 def _inner(value: ast.expr | None) -> ast.Call | None:
-    """Give the call that makes an object, out of ``copy.deepcopy(...)`` too."""
+    """Return the call that creates an object, also inside ``copy.deepcopy(...)``."""
     if not isinstance(value, ast.Call):
         return None
-    return _inner(value.args[0]) if _called(value) in ("deepcopy", "copy") and value.args else value
+    return _inner(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value
 
 
 def _named(annotation: ast.expr) -> Iterator[str]:
-    """The names of an annotation that is a name, or several with ``|``, ``Optional`` or ``Union``; none in a list."""
+    """Yield the names in an annotation: a name, or a union of names. Names inside other generics are left out."""
     if isinstance(annotation, ast.Name):
         yield annotation.id
     elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

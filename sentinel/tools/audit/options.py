@@ -1,4 +1,5 @@
-"""The options that a copy of a framework has, each with its default, as its code says: that is read and not run."""
+"""Represent the options of a copy of a framework, with their defaults, and read literals of its code without running
+it."""
 
 from __future__ import annotations
 
@@ -17,16 +18,18 @@ from sentinel.values.files import regular_bytes
 
 @dataclass(frozen=True)
 class Option:
-    """:ivar default: its text (see :func:`~sentinel.recipes.affects.in_text`), or None where it cannot be read off the
-        code: there is none, or a function computes it.
-    :ivar choices: the values that its declaration allows; empty where that does not say.
+    """An option of a trainer.
+
+    :ivar default: its text (see :func:`~sentinel.recipes.affects.in_text`); None if the option has no default or code
+        computes it.
+    :ivar choices: the values that its declaration allows; empty if it does not list them.
     """
 
     default: str | None = None
     choices: tuple[str, ...] = ()
 
     def expects(self, text: str) -> str:
-        """Return what the option takes, if a value certainly is not that; else the empty string."""
+        """Return a description of the accepted values if this value is certainly invalid, or an empty string."""
         if text in ("", "null") or "${" in text:
             return ""
         if self.choices:
@@ -42,13 +45,13 @@ class Option:
 class Options:
     """The options of one trainer.
 
-    :ivar options: dotted name -> option. Below an option that is a section and null by default stand the defaults that
-        its members have as soon as somebody writes the section.
+    :ivar options: dotted name -> option. If a section is null by default, its members are listed with the defaults
+        that they get when the configuration sets the section.
     :ivar made_by: the class that a Python script calls to set them; empty if there is none.
-    :ivar flags: option of the command line -> the setting that it sets, and its value if the option takes none; for
-        those alone that are not called as what they set, or set it to false.
-    :ivar open: dotted prefix -> what may declare more options below it than were read, such as a base class of another
-        package. The empty prefix stands for all options.
+    :ivar flags: option of the command line -> the setting that it sets, and the value if the option takes none. Only
+        options whose name differs from their setting, or that set it to false, are listed.
+    :ivar open: dotted prefix -> the code that may declare more options below it and was not read, such as a base class
+        of another package. The empty prefix stands for all options.
     """
 
     name: str
@@ -62,7 +65,7 @@ class Options:
         return name in self.options or self.section(name)
 
     def meaning(self, configuration: Mapping[str, str], typed: Collection[str]) -> dict[str, str]:
-        """Return a configuration with the options that were typed under the names of what they set."""
+        """Return a configuration in which options of the command line are replaced by the settings that they set."""
         meant = {}
         for name, text in configuration.items():
             setting, value = self.flags.get(name, (name, None)) if name in typed else (name, None)
@@ -70,17 +73,18 @@ class Options:
         return meant
 
     def closed(self, name: str) -> bool:
-        """Return True if there is certainly no such option: no section above it may have members of any name."""
+        """Return True if this option certainly does not exist: no section above it accepts arbitrary members."""
         parts = name.split(".")
         above = [self.options.get(".".join(parts[:size])) for size in range(1, len(parts))]
         return name not in self and not any(option is not None for option in above) and not self.may_declare(name)
 
     def may_declare(self, name: str) -> str:
-        """Return what may declare an option that was not read; empty if nothing may."""
+        """Return the code that was not read and may declare this option; empty if there is none."""
         return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
 
     def closest(self, name: str, alike: float = 0.6) -> str:
-        """Return the option whose name is most like a wrong one, by its letters or by its words; empty if none is."""
+        """Return the option whose name is most similar to a wrong name, by letters or by words; empty if none is
+        similar."""
         words, matcher = _words(name), SequenceMatcher(None, "", name)
         best = (alike, 0.0, "")
         for other in islice(self.options, _MOST):
@@ -95,14 +99,14 @@ class Options:
         return best[2]
 
     def section(self, name: str) -> bool:
-        """Say whether it is no option itself, but the beginning of some."""
+        """Return True if this is not an option itself, but a section of options."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
 
 
-#: Bytes; a file that is larger was not written by hand.
+#: Maximum bytes of a file that is read; larger files are generated.
 _LARGEST = 4_000_000
 
-#: Options that a wrong name is compared with; the largest trainer has some two thousand.
+#: The most options that a wrong name is compared with. The largest trainer has about 2,000.
 _MOST = 5000
 
 
@@ -119,14 +123,23 @@ def _words(name: str) -> set[str]:
 
 
 def parsed(file: Path) -> ast.Module:
-    """Give the syntax of a file. What the compiler has to say about its style is for whoever wrote it."""
+    """Parse a Python file, without its syntax warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(regular_bytes(file, _LARGEST))
 
 
+def name_of(node: ast.expr) -> str:
+    """Return the last part of a dotted name; empty if the node is not a name."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def called(call: ast.Call) -> str:
+    return name_of(call.func)
+
+
 def text_of(node: ast.expr | None) -> str | None:
-    """Give the text of a literal, None where the value is computed."""
+    """Return the text of a literal; None if the value is computed."""
     if node is None:
         return None
     try:
@@ -139,7 +152,7 @@ def text_of(node: ast.expr | None) -> str | None:
 
 
 def choices_of(node: ast.expr | None) -> tuple[str, ...]:
-    """Give the members of a literal list, or of ``Literal[...]``; nothing where one of them is computed."""
+    """Return the members of a literal list or of ``Literal[...]``; empty if one of them is computed."""
     if isinstance(node, ast.Subscript):
         node = node.slice
     members = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node] if node is not None else []

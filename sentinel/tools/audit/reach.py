@@ -1,8 +1,8 @@
-"""Whether a training configuration reaches a bug, as far as the recipe's ``affects`` names settings.
+"""Decide whether a training configuration reaches a bug, by the settings that the recipe's ``affects`` names.
 
-A setting that the configuration does not name has the default of the copy that is looked at. What no setting decides
-(the data, a caller of one's own) is not looked at: "reached" means that the settings lead there. Prose alone is never
-an answer: a person has to read it.
+A setting that the configuration does not set has the copy's default. Conditions other than settings (the data, the
+user's own code) are not checked: "reached" means that the settings lead to the buggy code. If ``affects`` has only
+prose, the answer is "not known", and the user has to read it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ ANSWERS = ("reached", "not known", "not reached")
 @dataclass(frozen=True)
 class Reach:
     """:ivar answer: one of :data:`ANSWERS`.
-    :ivar because: the settings that say so; of what is not known, what it takes.
-    :ivar where: what beside the settings must be for the bug to bite.
-    :ivar settings: whether the recipe names settings; else ``where`` says what it is about.
-    :ivar unread: the settings that the answer depends on, and that the user gives in a form that was not read.
+    :ivar because: the settings that decide the answer; if it is not known, the values that would reach the bug.
+    :ivar where: the condition that must hold besides the settings.
+    :ivar settings: whether the recipe names settings; otherwise ``where`` describes the runs that are affected.
+    :ivar unread: settings that the answer depends on and that the user sets in a form that could not be read.
     """
 
     answer: str
@@ -33,15 +33,15 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
-    """Say whether a run's settings reach a bug; one entry of ``affects`` is enough."""
+    """Return whether a run's settings reach a bug. One matching entry of ``affects`` is enough."""
     answers = [_entry(entry, run) for entry in affects]
-    nothing = Reach("not known", "the recipe names no setting")
+    nothing = Reach("not known", "the recipe does not name a setting")
     return min(answers, key=lambda answer: ANSWERS.index(answer.answer), default=nothing)
 
 
 def _entry(entry: Affected, run: Training) -> Reach:
     if not entry.when:
-        return Reach("not known", "no setting decides it", entry.where, settings=False)
+        return Reach("not known", "it does not depend on settings", entry.where, settings=False)
     met, unknown = [], []
     for name, condition in entry.when.items():
         setting = run.setting(name)
@@ -49,7 +49,7 @@ def _entry(entry: Affected, run: Training) -> Reach:
         if other is not None:
             return Reach("not reached", f"{name} is an option of {other}")
         if setting is None and condition == "unset" and run.absent(name):
-            met.append(f"there is no {name}")
+            met.append(f"{name} does not exist in this version")
             continue
         if setting is None or setting.value is None:
             unknown.append(condition_in_words(name, condition))
@@ -71,5 +71,5 @@ def _entry(entry: Affected, run: Training) -> Reach:
         met.append(text)
     if unknown:
         unread = tuple(name for name in entry.when if run.is_unread(name))
-        return Reach("not known", f"it takes {', '.join(unknown)}", entry.where, unread=unread)
+        return Reach("not known", f"it depends on {', '.join(unknown)}", entry.where, unread=unread)
     return Reach("reached", ", ".join(met), entry.where)

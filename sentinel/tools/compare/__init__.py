@@ -1,1 +1,1 @@
-"""Compares functions of several frameworks that are bound to one contract."""
+"""Compare functions of several frameworks that are bound to one contract."""

@@ -1,6 +1,6 @@
-"""Compares functions of several frameworks that are bound to one contract.
+"""Compare functions of several frameworks that are bound to one contract.
 
-It is ``diff`` for two functions instead of two revisions: the same scenarios go to both, and their numbers must agree.
+This is ``diff`` for two functions instead of two revisions: both get the same scenarios, and their numbers must agree.
 If a function cannot take a setting of the scenario, it is called with its own.
 """
 
@@ -18,7 +18,7 @@ from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply, Input, Inputs
 from sentinel.contracts.group_advantage import GROUP_ADVANTAGE
-from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widened
+from sentinel.deciding.law_session import Description, LawSession, Subject, Trial, Undecidable, widen
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.proof import NotProvenError, prove
 from sentinel.deciding.runner import Job, Runner
@@ -28,18 +28,18 @@ from sentinel.laws.law import Case, Law, Violation
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
 from sentinel.search.boundary_search import BoundarySearch
-from sentinel.search.scenarios import NotSearchable, accepts, narrowed, with_dialects
+from sentinel.search.scenarios import NotSearchable, accepts, narrow, with_dialects
 from sentinel.targets import Binding
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import tensor
 from sentinel.worker.answers import Failed, Replies, Reply
 
-#: Calls that shrinking one difference may take.
+#: The most calls for shrinking one difference.
 _SHRINKING = 150
 
 _RELATIVE = {"mean_level": "group", "clip": None}
 
-#: What people call a contract with certain settings.
+#: Common names for a contract with certain settings.
 NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("reward_normalisation", {**_RELATIVE, "std_level": "group", "leave_one_out": False}),
     "dr-grpo": ("reward_normalisation", {**_RELATIVE, "std_level": None, "leave_one_out": False}),
@@ -59,7 +59,7 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
     """Return the contract and the settings that a name stands for.
 
-    :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`; it suggests the nearest.
+    :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`, with the nearest names.
     """
     if name in contracts:
         return name, {}
@@ -96,13 +96,13 @@ def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
 
-#: contract -> another contract whose functions compute the same: with which settings, and how to convert
-#: a scenario and an answer.
+#: Contract -> another contract whose functions compute the same, with the settings for that, and converters of
+#: scenarios and observations.
 _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_as_group, _read_as_rewards)}
 
 
 class Function(LawSession):
-    """A bound function, called in its own settings where it cannot take a scenario's.
+    """A bound function. If it cannot take a scenario's settings, it is called with its own.
 
     :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
     """
@@ -146,8 +146,10 @@ class Function(LawSession):
 
 
 def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
-    """Return a scenario with the function's fixed values and dialects, and its first choice where it does not accept
-    the scenario's."""
+    """Return the scenario with the function's own settings.
+
+    These are its fixed values and dialects, and its first choice for each input whose value it does not accept.
+    """
     contract, binding = subject.contract, subject.binding
     own = dict(inputs)
     for item in contract.inputs:
@@ -160,7 +162,7 @@ def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
 
 
 class TwoFunctions(Pair):
-    """Two functions as one session. A scenario on which either raises is not compared."""
+    """Two functions used like one session. A scenario on which either raises is not compared."""
 
     def __init__(self, one: Function, other: Function, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, other, logs)
@@ -186,12 +188,12 @@ class TwoFunctions(Pair):
         try:
             return super()._look(subject, law, variants, called, answer, coarsest)
         except DoesNotApply as error:
-            return Trial(variants, silent=str(error))
+            return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Drop violations that vanish in float64: they are rounding."""
+        """Return the trial without violations that vanish in float64; those are rounding."""
         trial = super()._closer(subject, law, trial)
-        wide = widened(subject.contract, trial.variants) if trial.violations else None
+        wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
             [again] = self.try_(subject, [(law, wide[0])], coarsest=wide[1])
             if again.case is not None and not again.violations:
@@ -200,7 +202,10 @@ class TwoFunctions(Pair):
 
 
 def functions_agree(case: Case) -> list[Violation]:
-    """Require ``|one - other| <= bound`` of outputs, gradients and decisions, where both are finite and count."""
+    """Return violations of ``|one - other| <= bound`` in outputs, gradients and decisions.
+
+    Compared are elements that are finite and valid at both.
+    """
     violations = same(case, BEFORE, AFTER, roles=("output", "gradient", "decision"))
     return [item for item in violations if item.symptom != "non-finite"]
 
@@ -209,7 +214,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return the inputs that both functions take, as a subject; or the reason if there is none."""
+    """Return the inputs that both functions accept as a subject, or why there is none."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -237,7 +242,7 @@ def share_subject(one: Function, other: Function) -> Subject | str:
 
 
 def _selects(item: Input) -> bool:
-    """Return True for an input that selects among the things a function computes, such as an estimator's name."""
+    """Return True for an input that selects what a function computes, such as an estimator's name."""
     return item.kind == "string" and not item.dialect and item.default in (REQUIRED, None)
 
 
@@ -247,7 +252,7 @@ def _values(function: Function, item: Input) -> tuple[Any, ...]:
 
 
 def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
-    """Return the contract as a binding has it with some settings; None if it cannot be set so."""
+    """Return the contract as a binding has it with the given settings; None if it does not have them."""
     for name, value in where.items():
         item = contract.input(name)
         free = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
@@ -255,7 +260,7 @@ def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Co
         if not free and value not in ((binding.fixed[name],) if name in binding.fixed else there):
             return None
     with suppress(NotSearchable):
-        return narrowed(contract, replace(binding, fixed={**binding.fixed, **where}))
+        return narrow(contract, replace(binding, fixed={**binding.fixed, **where}))
     return None
 
 
@@ -263,9 +268,9 @@ def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Co
 class Difference:
     """The smallest scenario on which two functions differ, measured again in fresh processes.
 
-    :ivar settings: name -> the settings in which the two were called, where these are not the same.
+    :ivar settings: name -> the settings with which the two were called, if these differ.
     :ivar answers: the two values of the key that differs.
-    :ivar defined: the contract's definition in the settings of each; None where it has none.
+    :ivar defined: the contract's definition for the settings of each; None without an oracle.
     """
 
     inputs: Inputs
@@ -278,7 +283,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Compared:
-    """One function against the first one.
+    """The comparison of one function with the reference.
 
     :ivar reason: why it was not compared; empty if it was.
     :ivar bugs: the known bugs that the function has at its revision.
@@ -330,7 +335,7 @@ class Frameworks:
         if not members and not unavailable:
             raise NothingExamined(
                 f"nothing of {', '.join(self.targets)} is bound to the contract {contract_name}: name other --targets, "
-                "or another contract (`sentinel list boundaries TARGET` shows them)"
+                "or another contract (`sentinel list boundaries TARGET` lists them)"
             )
         members.sort(key=lambda each: (self.targets.index(each.opened.target), -_count_choices(each)))
         if not members:
@@ -355,8 +360,8 @@ class Frameworks:
         finally:
             pair.close()
         outcome = search.outcomes[FUNCTIONS_AGREE]
-        if not outcome.spoken:
-            return Compared(other.name, reason=search.undecided or "both answered no scenario")
+        if not outcome.judged:
+            return Compared(other.name, reason=search.undecided or "no scenario returned from both")
         claim, place = pair.logs.get(subject.name, Log()).claims.get(AFTER), ""
         if claim is not None:
             with suppress(NotProvenError, SentinelError):
@@ -368,10 +373,10 @@ class Frameworks:
             if finding.trial.case is not None
         )
         bugs = tuple(self._known_bugs(other)) if differences else ()
-        return Compared(other.name, place, outcome.spoken, differences, bugs)
+        return Compared(other.name, place, outcome.judged, differences, bugs)
 
     def _known_bugs(self, function: Function) -> Iterator[str]:
-        """Decide the known bugs of a function at its ref."""
+        """Decide the known bugs of a function at its ref, and yield the ids of those it has."""
         binding = function.subject.binding
         for recipe in (each for each in self.recipes if each.target == function.opened.target):
             if recipe.boundary in binding.paths:
@@ -380,8 +385,7 @@ class Frameworks:
                     yield recipe.bug_id
 
     def _functions(self, target: str, contract: Contract, where: Mapping[str, Any]) -> Iterator[Function]:
-        """Open a target and return its functions that can be set so, also those that compute the same under another
-        contract.
+        """Yield a target's functions that have the given settings, including those of an equivalent contract.
 
         :raises Unavailable: if the target's revision is not available.
         """
@@ -393,17 +397,17 @@ class Frameworks:
             ref = self.refs.get(target) or self.refs.get(None) or Ref("git", self.catalog.targets[target].branch)
             self.opened[target] = self.runner.open_target(target, ref, bindings)
         opened, adapter = self.opened[target], str(self.catalog.adapters[target].file)
-        short = shortened([each.boundary for each in bindings])
+        short = shorten_paths([each.boundary for each in bindings])
         for binding in bindings:
             own = self.catalog.contracts[binding.contract]
-            narrow = settle(own, binding, settings_as(where) if binding.contract == other else where)
-            if narrow is None:
+            own_contract = settle(own, binding, settings_as(where) if binding.contract == other else where)
+            if own_contract is None:
                 continue
-            subject, convert = Subject(binding, narrow, (), adapter, binding.boundary), None
+            subject, convert = Subject(binding, own_contract, (), adapter, binding.boundary), None
             if write is not None and read is not None and binding.contract == other:
                 convert, read_binding = (subject, write, read), _bind_to(contract, binding, where)
-                narrow = settle(contract, read_binding, where) or contract
-                subject = replace(subject, binding=read_binding, contract=narrow)
+                own_contract = settle(contract, read_binding, where) or contract
+                subject = replace(subject, binding=read_binding, contract=own_contract)
             yield Function(f"{target} {short[binding.boundary]}", subject, opened, opened.law_session, convert)
 
 
@@ -439,8 +443,11 @@ def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> 
     )
 
 
-def shortened(paths: Sequence[str]) -> dict[str, str]:
-    """Return each dotted path by as many of its last parts as tell it from the others; at least two for a method."""
+def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
+    """Return each dotted path shortened to the last parts that distinguish it from the others.
+
+    A method keeps at least two parts.
+    """
     short = {}
     for path in paths:
         parts = path.split(".")

@@ -1,4 +1,4 @@
-"""Compares each open pull request of a mirror with the commit at which it left the branch, and keeps the results."""
+"""Compare each open pull request of a mirror with its base, and store the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sentinel.deciding.runner import Runner
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.records.basis import deciding
+from sentinel.records.basis import deciding_digest
 from sentinel.records.closure_verdicts import ClosureVerdictStore, lines
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped
@@ -40,10 +40,10 @@ from sentinel.targets.refs import Ref
 Answer = Literal["brings", "redefines", "mends", "changes", "nothing", "cannot be decided"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
-#: Seconds for one head. Boundaries without a result by then are not compared.
+#: Time limit for one head in seconds. Boundaries without a result by then are not compared.
 _LONGEST = 600.0
 
-#: Processes of branch revisions that are kept for the next head, some 500 MB each, most of it shared.
+#: Processes of branch revisions that stay for the next head, about 500 MB each, mostly shared.
 _PLACES = 6
 
 _PROVEN = "No signal code differs by the inventory's rule; the text of both trees proves it, and nothing was run."
@@ -52,7 +52,7 @@ _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
 _GRAVEST = ("worse", "better", "other", "beside")
 
-#: Boundaries that a page names for one pull request.
+#: Findings of one pull request on a page.
 _LINES = 4
 
 _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
@@ -65,9 +65,12 @@ class Pull:
     :ivar base: the commit at which its head left the branch; empty if unknown.
     :ivar answer: the gravest result: ``brings`` a broken law or a known bug, or the base can be called and the head
         cannot; ``redefines`` a contract's definition and breaks no other law; ``mends`` a law or bug; ``changes``
-        numbers; ``nothing`` if everything examined is equal.
-    :ivar said: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
+        numbers; ``nothing`` if everything that was examined is equal.
+    :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
         result.
+    :ivar compared: the number of compared boundaries.
+    :ivar scenarios: the number of scenarios of all of them.
+    :ivar text: the comparison as Markdown.
     :ivar by: the digest of recipes, laws, contracts and engine; empty if only the text decided.
     """
 
@@ -76,7 +79,7 @@ class Pull:
     subject: str
     base: str = ""
     answer: Answer = "nothing"
-    said: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
     compared: int = 0
     scenarios: int = 0
     seconds: float = 0.0
@@ -87,8 +90,8 @@ class Pull:
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
     """Return number and commit of each open pull request, the newest first.
 
-    A host keeps ``refs/pull/N/merge`` for open pull requests. Without such refs, heads that the branch does not contain
-    count as open.
+    A host keeps ``refs/pull/N/merge`` for open pull requests. Without such refs, a head that the branch does not
+    contain counts as open.
     """
     heads: dict[int, str] = {}
     merges: set[int] = set()
@@ -130,7 +133,7 @@ class Radar:
         name = f"{hashlib.sha256(basis.encode()).hexdigest()[:12]}.jsonl"
         self._file = self._store.folder / file_name(target.name) / "pulls" / name
         self._basis = {"basis": basis}
-        self._by = deciding(catalog, target.name, recipes)
+        self._by = deciding_digest(catalog, target.name, recipes)
         self.answers = {pull.head: pull for pull in self._read_results() if pull.by in ("", self._by)}
         self._bases: dict[str, str | None] = {}
 
@@ -163,11 +166,11 @@ class Radar:
             commit = commits.commit(self._mirror, head)
             try:
                 pull = self._decide(number, commit, time.monotonic())
-            except SentinelError as error:  # perhaps a fault of this machine: the next run tries again
+            except SentinelError as error:  # this may be a fault of this machine, so the next run tries again
                 return Pull(number, head, commit.subject, "", "cannot be decided", (str(error),))
             self.answers[head] = pull
-            # A timeout may be a fault of this machine: the next run tries again.
-            if pull.said[-1:] != (_STOPPED,):
+            # A timeout may be a fault of this machine, so the next run tries again.
+            if pull.findings[-1:] != (_STOPPED,):
                 self._store.append(self._file, self._basis, asdict(pull))
         return pull
 
@@ -182,7 +185,9 @@ class Radar:
         sha = self._base(head.sha)
         if sha is None:
             shallow = ", which is shallow" if read_shallow(self._mirror) else ""
-            raise Unavailable(f"no history joins {head.sha[:9]} and {self._target.branch} in this mirror{shallow}")
+            raise Unavailable(
+                f"{head.sha[:9]} and {self._target.branch} have no common history in this mirror{shallow}"
+            )
         base = commits.commit(self._mirror, sha)
         if not self._code.files(head.tree):
             roots = ", ".join(root.path for root in self._target.roots)
@@ -193,8 +198,7 @@ class Radar:
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Return True if a boundary reaches changed code, a signal function has changed, or a changed file registers
-        something."""
+        """Return True if a boundary or signal function is affected, or a changed file registers a function."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -250,7 +254,7 @@ class Radar:
         away = [item for item in results if item.state == "gone"]
         texts += [f"{item.name}: gone{', perhaps to ' * bool(item.renamed)}{', '.join(item.renamed)}" for item in away]
         new = [item for item in results if item.state == "new" and not item.judgement]
-        texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was looked at'}" for item in new]
+        texts += [f"{item.name}: new, {item.reason or 'and breaks no law that was checked'}" for item in new]
         texts += [line.strip() for line in report.list_unexamined(comparison, results, over) if line != "not examined:"]
         if over:
             texts.append(_STOPPED)
@@ -292,7 +296,7 @@ def comment(pull: Pull) -> str:
     """Write the result for one pull request as Markdown."""
     lead = "Nothing changes in the numbers." if pull.answer == "nothing" else ""
     lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
-    text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.said)
+    text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.findings)
     return "\n\n".join(filter(None, [lead, text.strip()])) + "\n"
 
 
@@ -318,7 +322,7 @@ def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
                 "head": pull.head[:9],
                 "subject": message(pull.subject),
                 "answer": pull.answer,
-                "said": [message(line) for line in pull.said[:_LINES]],
+                "findings": [message(line) for line in pull.findings[:_LINES]],
             }
             for pull in about
         ],
@@ -329,8 +333,8 @@ def markdown(target: str, page: Mapping[str, Any]) -> str:
     """Write the summary of a job."""
     parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
-        parts += ["", "| pull request | | what is seen |", "|" + " --- |" * 3]
+        parts += ["", "| pull request | result | findings |", "|" + " --- |" * 3]
     for row in page["rows"]:
-        cells = (f"#{row['number']} {row['subject']} ({row['head']})", row["answer"], "; ".join(row["said"]))
+        cells = (f"#{row['number']} {row['subject']} ({row['head']})", row["answer"], "; ".join(row["findings"]))
         parts.append(f"| {' | '.join(map(escaped, cells))} |")
     return "\n".join(parts) + "\n"

@@ -1,7 +1,7 @@
-"""A static site from records: the table of bugs, a page per bug, laws, lifetimes.
+"""Build a static site from records: the table of bugs, a page for each bug, laws, lifetimes.
 
     material                       reads evidence, recipes and histories
-    matrix, story, lifetimes, law_table   the content of pages, as plain records
+    matrix, story, lifetimes, law_table   the content of pages, as plain data
     grids                          values as tables
     rendering, bug_files, building   templates, the files of a bug, the files of the site
 

@@ -1,4 +1,4 @@
-"""The page of one bug."""
+"""Render the page of one bug."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from sentinel.recipes.affects import affected, in_text, settings_in_words
-from sentinel.recipes.grades import reached, realism, root
+from sentinel.recipes.affects import in_text, read_affected, settings_in_words
+from sentinel.recipes.grades import describe_reach, realism, root
 from sentinel.reports.brief import command
 from sentinel.reports.escaping import paragraphs
 from sentinel.reports.store import file_name
@@ -42,7 +42,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
         "paragraphs": paragraphs(bug.recipe.story if bug.recipe else str(bug.document.get("story") or "")),
         "laws": [(name, catalog.laws.get(name)) for name in bug.laws],
         "facts": _facts(bug, repository, material.bugs),
-        "affects": [str(affected(entry)) for entry in bug.document.get("affects") or ()],
+        "affects": [str(read_affected(entry)) for entry in bug.document.get("affects") or ()],
         "source": _source(repository, first.document) if first is not None else "",
         "source_url": partial(_source, repository),
         "commit_url": partial(_commit, repository),
@@ -91,7 +91,7 @@ def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, st
     ]
     pairs = (
         ("realism", realism(written)),
-        ("reach", reached(written)),
+        ("reach", describe_reach(written)),
         ("the same root cause", ", ".join(shared) if bug.bug_id else ""),
     )
     facts += [(name, text, "") for name, text in pairs if text]
@@ -121,7 +121,7 @@ def _commit(repository: str, document: Document) -> str:
 def _command(bug: Bug, evidence: Evidence | None) -> str:
     ref = evidence.short if evidence is not None else ""
     if not bug.bug_id:
-        plain = bug.where == file_name(bug.boundary)  # otherwise one of two bindings of this boundary
+        plain = bug.where == file_name(bug.boundary)  # otherwise it is one of two bindings of this boundary
         subject = bug.boundary if plain else f"{bug.boundary}({bug.contract})"
         law = f"laws/{bug.target}/{subject}::{bug.law}[{ref}]"
         return f"pytest {shlex.quote(law)} --sentinel-ref={shlex.quote(ref)}"

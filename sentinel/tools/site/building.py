@@ -31,7 +31,7 @@ Files = Iterator[tuple[str, str]]
 
 
 def require() -> None:
-    """:raises SentinelError: if Jinja2 (the ``site`` extra) is not installed."""
+    """Raise SentinelError if Jinja2 (the ``site`` extra) is not installed."""
     if importlib.util.find_spec("jinja2") is None:
         raise SentinelError(f"a site needs jinja2; {INSTALL.format('site')}")
 
@@ -98,22 +98,23 @@ _OTHERWISE = "name another folder with --out"
 
 
 def check(folder: Path) -> None:
-    """:raises SentinelError: if the folder has files that are not a site of Sentinel."""
+    """Raise SentinelError if the folder has files that are not a site of Sentinel."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
         raise SentinelError(
-            f"{folder} is not empty and was not made by sentinel report site; nothing in it is touched: {_OTHERWISE}"
+            f"{folder} is not empty and was not made by sentinel report site, so it was not changed: {_OTHERWISE}"
         )
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Write a site, and remove files of an earlier build that this one does not have. Equal files are not rewritten."""
+    """Write a site, and remove files of an earlier build that are no longer part of it. Equal files are not
+    rewritten."""
     check(folder)
     before = _listed(folder)
     made = dict(files)  # render everything first, so that an error or Ctrl-C leaves the old site complete
     if outside := [name for name in made if not _inside(name)]:
-        raise SentinelError(f"{visible(outside[0])} would lie outside the site; nothing was written")
+        raise SentinelError(f"{visible(outside[0])} would be outside the site; nothing was written")
     write_atomically(folder / MARKER, _marker({*before, *made}), _OTHERWISE)
     for name, text in made.items():
         file = own(folder, PurePosixPath(name))
@@ -134,7 +135,7 @@ def _listed(folder: Path) -> set[str]:
         names = json.loads((folder / MARKER).read_text(encoding="utf-8"))["files"]
         return {str(name) for name in names if _inside(str(name))}
     except (OSError, ValueError, KeyError, TypeError):
-        return set()  # a marker that cannot be read lists nothing to remove
+        return set()  # if the marker cannot be read, no file is removed
 
 
 def _inside(name: str) -> bool:

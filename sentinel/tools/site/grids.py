@@ -1,4 +1,4 @@
-"""Values as readable tables with masked cells, rejected rows, leaking values, and wrong next to right values."""
+"""Convert values to tables with masked cells, rejected rows, leaking values, and wrong next to right values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_ROWS, MOST_COLUMNS = 12, 16
 #: Other values are truncated after this many characters.
 _LONGEST = 600
 
-#: Marks of a cell: leaks from behind the mask; differs between variants; wrong; was wrong and is right.
+#: Marks of a cell: it is masked and affects the result; differs between variants; is wrong; was wrong and is right.
 Mark = Literal["", "leak", "varies", "wrong", "mended"]
 
 Rows = list[list[Any]]
@@ -66,7 +66,7 @@ def grid(
     upright: bool = False,
     marks: Marks = MappingProxyType({}),
     note: str = "",
-    beside: Any = None,
+    other: Any = None,
 ) -> Grid:
     """Return a value of an evidence document as a table.
 
@@ -74,10 +74,10 @@ def grid(
         masks are ignored.
     :param upright: draw a one-dimensional value as a column.
     :param marks: (row, column) of the written value -> mark.
-    :param beside: the value that it is compared with; different numbers get enough digits to differ.
+    :param other: the value to compare with. Different numbers get enough digits to look different.
     """
     rows = rows_of(value)
-    full = _look_alike(value, beside)
+    full = _look_alike(value, other)
     if rows is None or not any(rows):
         return Grid(name, kind_of(value), plain=written(value, full), note=note)
     flat = one_dimensional(value)
@@ -150,9 +150,9 @@ def kind_of(value: Any) -> str:
 _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
-def _look_alike(value: Any, beside: Any) -> bool:
+def _look_alike(value: Any, other: Any) -> bool:
     """Return True if two different numbers would be displayed alike."""
-    pairs = zip(_leaves(bare(value)), _leaves(bare(beside)))
+    pairs = zip(_leaves(bare(value)), _leaves(bare(other)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 
 

@@ -1,4 +1,4 @@
-"""The table of laws by boundary, with known bugs and findings; used by its template only."""
+"""Build the table of laws by boundary, with known bugs and findings. Only its template uses it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
     """Return a cell: ``bug`` (a recipe or a search shows a violation at upstream's newest), ``dialect`` (intended),
-    ``mended`` (known bugs, all fixed now), ``checked`` (no violation recorded), ``none`` (the law does not apply)."""
+    ``mended`` (all known bugs are fixed), ``checked`` (no violation recorded), ``none`` (the law does not apply)."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

@@ -1,4 +1,4 @@
-"""The lifetime of each bug upstream and its releases, from recorded histories; used by templates only."""
+"""Compute each bug's lifetime upstream and its releases from recorded histories. Only templates use it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from sentinel.records.history import state_of
-from sentinel.records.timelines import came_with_its_code, carried_by, change_text
+from sentinel.records.timelines import came_with_its_code, change_text, releases_with_bug
 from sentinel.tools.site.material import Bug, Material
 
 Record = Mapping[str, Any]
@@ -31,7 +31,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Summarise the records of a bug; None if it has none.
+    """Return a summary of a bug's records; None if it has no records.
 
     Its releases are tags of the repository if those were checked, otherwise releases of the package index.
     """
@@ -49,8 +49,8 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
         "stretches": list(_stretches(runs)),
         "changes": [change_text(change) for change in record["changes"]],
         "releases": [{**release, "date": release["date"][:10]} for release in releases],
-        "carried": carried_by(line) if line else [],
-        "on_pypi": carried_by(index) if index else [],
+        "carried": releases_with_bug(line) if line else [],
+        "on_pypi": releases_with_bug(index) if index else [],
         "since": runs[0]["first"]["date"][:10] if runs else "",
         "until": runs[-1]["last"]["date"][:10] if runs else "",
         "extent": _extent(record),

@@ -1,4 +1,4 @@
-"""The input of a site: committed evidence, its recipes, and recorded histories."""
+"""Read the input of a site: committed evidence, its recipes, and recorded histories."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.errors import NothingExamined
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.triggers import laws_named
+from sentinel.recipes.triggers import also_broken_laws
 from sentinel.records import history
 from sentinel.reports.evidence import dumps
 from sentinel.reports.lines import Recipes
@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """The ref as item ids show it."""
+        """The ref, as in item ids."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 
@@ -121,7 +121,7 @@ class Bug:
         if self.recipe is not None:
             return self.recipe.laws
         written = self.document
-        return tuple(name for name in (written.get("invariant") or self.law, *laws_named(written)) if name)
+        return tuple(name for name in (written.get("invariant") or self.law, *also_broken_laws(written)) if name)
 
     @property
     def upstream(self) -> Mapping[str, Any]:
@@ -138,13 +138,13 @@ class Bug:
 
 @dataclass(frozen=True)
 class Material:
-    """Everything that a site is built from.
+    """The input of a site.
 
     :ivar bugs: all bugs of targets with evidence, sorted, including bugs without evidence.
     :ivar laws: findings of searches, by the name of a law.
     :ivar changes: the results of ``sentinel diff --save`` and ``sentinel pulls --save``.
     :ivar coverage: the result of ``sentinel coverage --save``.
-    :ivar notes: files that could not be read, as lines for a person.
+    :ivar notes: a line for each file that could not be read.
     :ivar exports: bug id -> text of its runner, for bugs on which ``sentinel contribute`` ran; empty if it wrote none.
     """
 
@@ -183,7 +183,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
         groups.setdefault(about, []).append(Evidence(document, place, dumps(document)))
     if not groups:
         raise NothingExamined(
-            f"{reports} holds no evidence; run pytest with --sentinel-target first, or give --reports DIR"
+            f"{reports} has no evidence; run pytest with --sentinel-target first, or give --reports DIR"
         )
     targets = {str(evidence.document["target"]) for group in groups.values() for evidence in group}
     recipes = {(recipe.target, recipe.bug_id): recipe for recipe in find_recipes(catalog) if recipe.target in targets}

@@ -1,4 +1,4 @@
-"""The start page's table: each bug by version of its framework, and its main verdicts."""
+"""Build the start page's table: each bug by version of its framework, and its main verdicts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
-from sentinel.recipes.affects import affected, in_text
-from sentinel.recipes.grades import counted, grade, order, realism, root
+from sentinel.recipes.affects import in_text, read_affected
+from sentinel.recipes.grades import count_bugs, grade, order, realism, root
 from sentinel.records.history import state_of
 from sentinel.tools.site.material import Bug, Evidence, Material
 from sentinel.tools.site.story import chips
@@ -59,7 +59,7 @@ class Row:
     @property
     def affects(self) -> str:
         """The entries of ``affects`` for the page's script: settings with their conditions, and texts."""
-        entries = [affected(entry) for entry in self.bug.document.get("affects") or ()]
+        entries = [read_affected(entry) for entry in self.bug.document.get("affects") or ()]
         return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
 
 
@@ -88,8 +88,8 @@ class Table:
 
 
 def counted_rows(rows: Sequence[Row]) -> str:
-    """As :func:`~sentinel.recipes.grades.counted`."""
-    return counted({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
+    """Return the number of bugs in rows, as :func:`~sentinel.recipes.grades.count_bugs` writes it."""
+    return count_bugs({"target": row.bug.target, "root": row.root, "realism": row.realism} for row in rows)
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:

@@ -80,7 +80,7 @@ class Pages:
 
 
 def shown(value: Any) -> Any:
-    """Make control characters of a text visible before it is escaped; markup of our templates stays."""
+    """Make control characters of a text visible before it is escaped. Markup of the site's own templates is kept."""
     return visible(value, lines=True) if type(value) is str else value
 
 
@@ -116,7 +116,7 @@ def revision(evidence: Evidence) -> str:
 
 
 def words(name: Any) -> str:
-    """Return an identifier as words."""
+    """Return an identifier with spaces instead of underscores."""
     return str(name).replace("_", " ")
 
 

@@ -1,4 +1,4 @@
-"""The story of a bug in tensors: the scenario with its masked values, and the results before and after."""
+"""Tell a bug as tensors: the scenario with its masked values, and the results with and without the bug."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from sentinel.tools.site.grids import (
 from sentinel.tools.site.material import Bug, Document, Evidence
 from sentinel.values.literals import TAGGED
 
-#: Laws about masked values: non-zero values behind the mask are marked as leaking.
+#: Laws about masked values; for these, masked values that are not zero are marked as leaking.
 _ABOUT_MASKS = (
     "masked_values_have_no_influence",
     "a_rejected_row_is_an_absent_row",
@@ -116,8 +116,8 @@ _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """Label the evidence of a bug: upstream ``today``, the ``base`` with the bug, its ``fix``; the rest has no
-    label."""
+    """Label the evidence of a bug: upstream ``today``, the ``base`` with the bug, its ``fix``; other evidence is not
+    labelled."""
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
@@ -247,7 +247,7 @@ def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inp
     return False
 
 
-# -- what came of it ---------------------------------------------------------------------------------------------------
+# -- results -----------------------------------------------------------------------------------------------------------
 
 
 def _outcomes(
@@ -274,8 +274,8 @@ def _outcomes(
         yield Outcome(
             key,
             declared.meaning if declared else "",
-            grid(key, observed, **drawn, marks=dict.fromkeys(off, "wrong"), beside=right) if before else None,
-            grid(key, right, **drawn, marks=dict.fromkeys(back, "mended"), beside=observed) if has_right else None,
+            grid(key, observed, **drawn, marks=dict.fromkeys(off, "wrong"), other=right) if before else None,
+            grid(key, right, **drawn, marks=dict.fromkeys(back, "mended"), other=observed) if has_right else None,
             same,
         )
 

@@ -1,7 +1,7 @@
-"""The executor for many machines, on Ray: ``--executor ray`` (a cluster of this machine's own) or ``ray://HOST:PORT``.
+"""Run probes on many machines with Ray: ``--executor ray`` (a local cluster) or ``ray://HOST:PORT``.
 
-A lane is an actor with one core. The mirror travels through Ray's object store, so each node gets it once, and is
-unpacked there once. A piece of work whose actor was lost with its node is done again by another: work is idempotent.
+A lane is an actor with one core. The mirror is sent through Ray's object store, so each node receives and unpacks it
+once. If a node with an actor is lost, another actor repeats the work, which is idempotent.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sentinel.records.executors import Local, ProbeResult, Work
 from sentinel.sources.locks import locked
 from sentinel.worker.client import Options
 
-#: How often a piece of work is given to another actor before the sweep gives up.
+#: How many actors try a piece of work before the sweep fails.
 _TRIES = 5
 
 
 class RayExecutor:
-    """:param address: ``ray`` for a cluster of one's own (or the one that ``ray.init`` has joined), or ``ray://…``.
+    """:param address: ``ray`` for a local cluster (or the cluster that ``ray.init`` has joined), or ``ray://…``.
 
-    :raises SentinelError: where Ray is not installed, or the cluster cannot be joined.
+    :raises SentinelError: if Ray is not installed, or the cluster cannot be joined.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RayExecutor:
         self.lanes = lanes or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         self._options = options
         self._adapters = {name: (str(a.file), a.digest) for name, a in catalog.adapters.items() if name in mirrors}
-        self._mirrors = {name: self._ray.put(_packed(path)) for name, path in mirrors.items()}
+        self._mirrors = {name: self._ray.put(_pack(path)) for name, path in mirrors.items()}
         self._actors: dict[int, Any] = {}
         self._lost: set[int] = set()
         self._closed = threading.Event()
@@ -81,15 +81,15 @@ class RayExecutor:
             try:
                 results: tuple[ProbeResult, ...] = self._ray.get(self._actor(lane).perform.remote(work))
                 return results
-            except self._ray.exceptions.RayActorError as error:  # with its node, or out of memory
+            except self._ray.exceptions.RayActorError as error:  # the node was lost, or the actor ran out of memory
                 last = error
                 self._lost.add(lane)
                 self._actors.pop(lane, None)
-        raise SentinelError(f"the work at {work.commit[:9]} was lost {_TRIES} times with its worker: {last}")
+        raise SentinelError(f"commit {work.commit[:9]}: {_TRIES} actors were lost: {last}")
 
     def _actor(self, lane: int) -> Any:
         if lane not in self._actors:
-            # The core that a lost actor had may be gone for good: its successor shares one, and does not wait for it.
+            # The core of a lost actor may not come back, so its successor requests none.
             cores = 0 if lane in self._lost else 1
             actor = self._ray.remote(num_cpus=cores, scheduling_strategy="SPREAD")(_Lane)
             self._actors[lane] = actor.remote(self._adapters, self._mirrors, self._options)
@@ -97,13 +97,13 @@ class RayExecutor:
 
 
 class _Lane:
-    """What runs on a node: a local executor of one lane."""
+    """The actor on a node: a local executor with one lane."""
 
     def __init__(self, adapters: Mapping[str, tuple[str, str]], mirrors: Mapping[str, Any], options: Options) -> None:
         catalog = _catalog(adapters)
         folder = Path(tempfile.gettempdir()) / f"sentinel-ray-{os.getuid()}"
         ray = _ray()
-        places = {name: _unpacked(folder, name, ray.get(packed)) for name, packed in mirrors.items()}
+        places = {name: _unpack(folder, name, ray.get(packed)) for name, packed in mirrors.items()}
         self._local = Local(catalog, folder / "copies", lambda name: places[name], options, 1)
 
     def perform(self, work: Work) -> tuple[ProbeResult, ...]:
@@ -111,29 +111,29 @@ class _Lane:
 
 
 def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
-    """Give the catalog of this node, which has to be the controller's own.
+    """Return the catalog of this node.
 
-    :raises SentinelError: where this node has another Sentinel.
+    :raises SentinelError: if its adapters differ from the controller's.
     """
     catalog = bundled_catalog()
     missing = [Path(file) for name, (file, _) in adapters.items() if name not in catalog.adapters]
     catalog = catalog.with_(adapters=missing)
     for name, (_, digest) in adapters.items():
         if catalog.adapters[name].digest != digest:
-            raise SentinelError(f"this node has another adapter of {name}; install the same Sentinel on every node")
+            raise SentinelError(f"this node has a different adapter of {name}; install the same Sentinel on every node")
     return catalog
 
 
-def _packed(mirror: Path) -> bytes:
-    """Give a git directory as a tar."""
+def _pack(mirror: Path) -> bytes:
+    """Return a git directory as a tar."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(mirror, arcname=".")
     return packed.getvalue()
 
 
-def _unpacked(folder: Path, name: str, content: bytes) -> Path:
-    """Give a mirror on this node, unpacked by whichever actor comes first."""
+def _unpack(folder: Path, name: str, content: bytes) -> Path:
+    """Return the path of a mirror on this node. The first actor unpacks it."""
     place = folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.git"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{place.name}.lock"):

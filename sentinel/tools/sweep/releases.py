@@ -1,4 +1,4 @@
-"""The releases of a target on PyPI: the table of bugs and releases that people who train look for. Needs no git."""
+"""Decide recipes in the PyPI releases of a target. This needs no git."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentinel.recipes.catalog import Catalog
 from sentinel.records.basis import basis
 from sentinel.records.closure_verdicts import ClosureVerdict, ClosureVerdicts, ClosureVerdictStore
 from sentinel.records.closures import closure_of
-from sentinel.records.history import Selection, history_of, keep
+from sentinel.records.history import Selection, history_of, save
 from sentinel.records.ledger import Account
 from sentinel.reports.evidence import reason
 from sentinel.settings import Settings
@@ -30,13 +30,13 @@ from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:
-    """Give the releases that the package index has, oldest first; asked through pip, so that the user's settings hold.
+    """Return the releases in the package index, oldest first. pip queries it, so that the user's settings apply.
 
-    :raises Unavailable: where the target publishes none, or the index cannot be reached.
+    :raises Unavailable: if the target has no releases, or the index is unreachable.
     """
     if target.pypi is None:
         raise Unavailable(f"{target.name} has no releases on PyPI; sweep its tags instead: --tags")
-    with tempfile.TemporaryDirectory() as empty:  # ``-m`` looks in the current folder first
+    with tempfile.TemporaryDirectory() as empty:  # ``-m`` searches the current folder first
         listing = subprocess.run(
             [sys.executable, "-m", "pip", "index", "versions", "--ignore-requires-python", "--pre", target.pypi],
             capture_output=True,
@@ -47,7 +47,7 @@ def versions(target: Target) -> list[str]:
         )
     match = re.search(r"^Available versions: (.+)$", listing.stdout, re.MULTILINE)
     if listing.returncode or match is None:
-        lines = [line for line in listing.stderr.splitlines() if line.startswith("ERROR")] or ["pip gave no list"]
+        lines = [line for line in listing.stderr.splitlines() if line.startswith("ERROR")] or ["pip printed no list"]
         raise Unavailable(f"the releases of {target.pypi} cannot be listed: {lines[-1].removeprefix('ERROR: ')}")
     return sorted((text.strip() for text in match[1].split(",")), key=_order)
 
@@ -62,7 +62,7 @@ def _order(text: str) -> Version:
 def sweep_releases(
     catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
 ) -> Account:
-    """Give the verdict of each recipe in each release."""
+    """Decide each recipe in each release, and save the histories."""
     store, whole = ClosureVerdictStore(), closure_of(None, target.roots)
     releases = versions(target)
     entries = {
@@ -91,4 +91,4 @@ def sweep_releases(
     tags = [Tag(version, commit) for version, commit in zip(releases, commits)]
     selected = Selection(target.pypi or "", walk="releases", kind="pypi"), commits, tags
     documents = (history_of(r, entries[r.bug_id].basis, *selected, decided[r.bug_id]) for r in recipes)
-    return Account(keep(store.folder, documents), probed)
+    return Account(save(store.folder, documents), probed)

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.recipes.fixes import Fix, edited
+from sentinel.recipes.fixes import Fix, apply_edits
 from sentinel.sources import git_objects
 from sentinel.sources.gitbinary import GitError, git_dir_of, run, run_checked
 
 
 @dataclass(frozen=True)
 class Branch:
-    """:ivar ahead: whether that is the clone's own main, or the older commit at which the fix was tried."""
+    """The created branch.
+
+    :ivar ahead: whether its base is the clone's own main, rather than the older commit at which the fix was tested.
+    """
 
     name: str
     commit: str
@@ -29,17 +32,17 @@ class Branch:
 def contribute(clone: Path, fix: Fix, main: str) -> Branch:
     """Create a branch with the fix as one commit of the clone's user. The work tree and its index do not change.
 
-    It stands on the clone's newest main where the edited files are there what they were when the fix was tried; else on
-    the commit at which it was.
+    The commit's parent is the clone's newest main if the edited files have not changed since the fix was tested;
+    otherwise it is the commit at which the fix was tested.
     """
     if not (clone / ".git").exists():
         raise SentinelError(f"{clone} is not a clone; `git clone` upstream's repository there first")
     git_dir = git_dir_of(clone).absolute()
     name = "fix/" + re.sub(r"[^a-z0-9]+", "-", fix.bugs[0].lower()).strip("-")
     if run(git_dir, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}").status == 0:
-        raise SentinelError(f"{clone} has a branch {name} already; delete it with `git branch -D {name}`, or keep it")
+        raise SentinelError(f"{clone} already has a branch {name}; use it, or delete it with `git branch -D {name}`")
     if git_objects.commit_of(git_dir, fix.commit) is None:
-        raise SentinelError(f"{clone} lacks the commit {fix.commit} at which the fix was tried; fetch upstream")
+        raise SentinelError(f"{clone} lacks the commit {fix.commit}, at which the fix was tested; fetch upstream")
     try:
         if fix.head:
             return _of_upstream(git_dir, fix, name)
@@ -51,7 +54,7 @@ def contribute(clone: Path, fix: Fix, main: str) -> Branch:
                 base = newest if _blobs(git_dir, newest, fix) == _blobs(git_dir, fix.commit, fix) else base
                 break
         there = _blobs(git_dir, base, fix)
-        files = edited(
+        files = apply_edits(
             fix, lambda file: there.get(file, ""), lambda blob: run_checked(git_dir, "cat-file", "blob", blob)
         )
         commit = _committed(git_dir, base, {file: after for file, (_, after) in files.items()}, message(fix))
@@ -71,7 +74,7 @@ def message(fix: Fix) -> str:
 def _of_upstream(git_dir: Path, fix: Fix, name: str) -> Branch:
     """Create a branch at upstream's own fix."""
     if git_objects.commit_of(git_dir, fix.head) is None:
-        raise SentinelError(f"the clone lacks {fix.head}, which is the fix; fetch its pull request's head")
+        raise SentinelError(f"the clone lacks the fix, {fix.head}; fetch its pull request's head")
     run_checked(git_dir, "update-ref", f"refs/heads/{name}", fix.head, "")
     return Branch(name, fix.head, fix.commit, False)
 
@@ -81,7 +84,7 @@ def _blobs(git_dir: Path, commit: str, fix: Fix) -> dict[str, str]:
 
 
 def _committed(git_dir: Path, base: str, files: Mapping[str, bytes], text: str) -> str:
-    """Commit these files on top of another commit, without using the work tree or its index."""
+    """Commit these files on top of a commit, without using the work tree or its index."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         own = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
 

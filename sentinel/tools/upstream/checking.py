@@ -60,7 +60,7 @@ def output_of(
 ) -> str | None:
     """Run a Python command in a new folder, and return its output, or None on a timeout.
 
-    :param command: starts with an interpreter; another interpreter than ours also sees its own packages.
+    :param command: starts with an interpreter; another interpreter than ours also uses its own packages.
     :param environment: variables in addition to the few that are passed on from the user's.
     """
     if contained:
@@ -87,7 +87,7 @@ def output_of(
 class Tried:
     """The outcome of a script.
 
-    :ivar status: the status that a runner prints; empty if it broke down.
+    :ivar status: the status that a runner prints; empty if it failed.
     """
 
     status: str
@@ -96,9 +96,9 @@ class Tried:
 
 
 class Environment:
-    """An environment with some distributions and their requirements only. Close it at the end.
+    """An environment with only the given distributions and their requirements. Close it at the end.
 
-    :param python: another interpreter, whose packages are seen as they are.
+    :param python: another interpreter, which uses its own packages instead.
     """
 
     def __init__(self, python: str | None = None) -> None:
@@ -113,7 +113,7 @@ class Environment:
         """Run a runner on each checkout.
 
         :param needs: distributions that it may use besides torch and numpy.
-        :param contained: whether to contain it strictly, as what it imports is when Sentinel itself measures.
+        :param contained: whether to contain it strictly, as in a probe.
         """
         mark = secrets.token_hex(16)
         job = {"mark": mark, "checkouts": list(map(str, checkouts))}
@@ -123,7 +123,7 @@ class Environment:
             environment["PYTHONPATH"] = str(packages)
             prefix += ["-S", "-s"]  # no site-packages
             readable += [packages]
-        git = shutil.which("git")  # a runner queries the commit with it
+        git = shutil.which("git")  # a runner reads the commit with git
         readable += [Path(git)] if git else []
         limit = TIMEOUT * len(checkouts)
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
@@ -186,7 +186,7 @@ def _installed_by(names: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _of_runner(output: str) -> Tried:
-    """Parse a runner's result, the last line of output; the target may print before."""
+    """Parse a runner's result from the end of its output; the target may print other lines before."""
     try:
         start = output.rindex('{\n "bug_id"')
         answer, end = json.JSONDecoder().raw_decode(output, start)
@@ -196,4 +196,4 @@ def _of_runner(output: str) -> Tried:
 
 
 def _broken(output: str) -> Tried:
-    return Tried("", output, output.strip().splitlines()[-1] if output.strip() else "it said nothing")
+    return Tried("", output, output.strip().splitlines()[-1] if output.strip() else "no output")

@@ -1,7 +1,7 @@
 """Check that an evidence document follows from its recipe, its code and its observation.
 
-A baseline compares observations. Somebody who is handed evidence reads its other fields too (the scenario, the
-comparison, what was observed in the words of a report), and none of them may say anything else.
+A baseline compares observations. Readers of evidence rely on its other fields too (the scenario, the comparison, the
+text of the report), so these must follow from the same recipe, code and observation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OF_OBSERVATION = (
 
 
 def contradictions(recorded: Document, now: Document) -> list[str]:
-    """Yield one sentence for each difference between a recorded document and the fresh one with the same verdict."""
+    """Yield a message for each difference between a recorded document and a new document with the same verdict."""
     return [*_recipe(recorded, now), *_code(recorded, now), *_numbers(recorded, now)]
 
 
 def _recipe(recorded: Document, now: Document) -> Iterator[str]:
-    # A published recipe does not name its pull request; another recipe of the same bug did.
+    # A published recipe does not name its pull request; another recipe of the same bug may.
     for name in (*_OF_RECIPE, *(() if recorded["recipe"]["published"] else ("upstream",))):
         if recorded[name] != now[name]:
             yield f"{name}: the evidence differs from its recipe"
@@ -58,7 +58,7 @@ def _code(recorded: Document, now: Document) -> Iterator[str]:
     """Compare the code: the same commit and path must have the same blob."""
     before, after = recorded["checkout"] or {}, now["checkout"] or {}
     for name in ("commit", "version"):
-        # A clean working tree is checked at its commit, which has no release; and vice versa.
+        # A clean working tree is compared with its commit, which is not a release; and vice versa.
         if before.get(name) and after.get(name) and before[name] != after[name]:
             yield f"{name}: {message(str(before[name]))} recorded, {message(str(after[name]))} now"
     same_commit = before.get("commit") == after.get("commit") and recorded["adapter"] == now["adapter"]
@@ -78,14 +78,14 @@ def _numbers(recorded: Document, now: Document) -> Iterator[str]:
     tolerance = Tolerance(chosen["relative"], chosen["absolute"], chosen["exact"])
     for name in _OF_OBSERVATION:
         if (name in recorded) != (name in now):
-            yield f"{name}: {'recorded' if name in recorded else 'not recorded'}, and that does not follow"
+            yield f"{name}: {'recorded' if name in recorded else 'not recorded'}, contrary to the observation"
         elif name in recorded:
             yield from _differences(recorded[name], now[name], name, tolerance)
     yield from _differences(_judged(recorded), _judged(now), "comparison", tolerance)
 
 
 def _judged(document: Document) -> dict[str, Any]:
-    """Return the comparisons without their sentences, whose wording may change between releases."""
+    """Return the comparisons without their text, whose wording may change between releases."""
     return {
         item["key"]: {name: value for name, value in item.items() if name not in ("key", "detail")}
         for item in document["comparison"]

@@ -57,7 +57,7 @@ _SCHEMA = JsonSchema({
     },
 })  # fmt: skip
 
-#: How many pull requests, newest first, a recipe is run at.
+#: The number of newest pull requests at which a recipe is run.
 MOST_HEADS = 6
 
 #: The verdict of a pull request whose base does not have the bug.
@@ -110,17 +110,17 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     """Return the contribution of a document, with the prose of the current recipes and fixes."""
     target = str(document["target"])
     if target not in catalog.targets:
-        raise SentinelError(f"there is no adapter for target {target!r}")
+        raise SentinelError(f"no adapter for target {target!r}")
     by_id = {recipe.bug_id: recipe for recipe in find_recipes(catalog, [target])}
     if absent := document["bugs"].keys() - by_id.keys():
         raise SentinelError(f"no recipe here has the bug id {', '.join(sorted(absent))}")
     recipes = tuple(by_id[bug] for bug in document["bugs"])
     fix = fix_of(catalog, target, recipes[0].bug_id) if document["fix"] else None
     if document["fix"] and (fix is None or fix.digest != document["fix"]["digest"]):
-        raise SentinelError(f"{document['fix']['file']} has changed since it was tried")
+        raise SentinelError(f"{document['fix']['file']} has changed since; run `sentinel contribute` again")
     if fix is None:
         return Contribution(recipes, catalog.targets[target], fix, document)
-    # The root is named after the first bug of the fix; the file may have another order.
+    # The root is named after the first bug of the fix; the file may list the bugs in another order.
     recipes = tuple(by_id[bug] for bug in fix.bugs)
     document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
     code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
@@ -142,9 +142,9 @@ def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ..
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:
-    """Read the document of a contribution; None if the file is something else.
+    """Read the document of a contribution; return None if the file is not a contribution.
 
-    :raises SentinelError: if the file cannot be read, or is a contribution that :func:`documented` cannot have written.
+    :raises SentinelError: if the file cannot be read, or :func:`documented` cannot have written it.
     """
     document = parse(file)
     if not isinstance(document, dict) or "contribution_version" not in document:

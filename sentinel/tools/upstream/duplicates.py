@@ -21,7 +21,7 @@ from sentinel.targets import Target
 from sentinel.tools.upstream.history import name_of, named, touching
 from sentinel.values.literals import Tensor, plain
 
-#: How many matches of each source are listed.
+#: The most matches of a source that are listed.
 MOST = 25
 
 #: Limit for a response of GitHub; the fields of an issue.
@@ -31,7 +31,9 @@ _SAID = {"number", "state", "title"}
 
 @dataclass(frozen=True)
 class Match:
-    """:ivar what: a bug id, ``#N`` of a pull request, a commit.
+    """A possible duplicate.
+
+    :ivar what: a bug id, ``#N`` of a pull request, a commit.
     :ivar why: its relation to the bug.
     """
 
@@ -41,8 +43,10 @@ class Match:
 
 @dataclass(frozen=True)
 class Source:
-    """:ivar searched: whether it was searched; ``note`` describes how, or why not.
-    :ivar more: how many more were found than are listed.
+    """A source of possible duplicates.
+
+    :ivar searched: whether it was searched; ``note`` describes how, or why not.
+    :ivar more: the number of matches that are not listed.
     """
 
     name: str
@@ -107,7 +111,8 @@ def likeness(recipe: Recipe, other: Recipe) -> list[str]:
 
 
 def scenario(recipe: Recipe) -> str:
-    """Return a normal form of the scenario, without the order of rows and the names of groups and variants."""
+    """Return a normal form of the scenario that does not depend on the order of rows or the names of groups and
+    variants."""
     variants = sorted(_normal(inputs) for inputs in recipe.variants.values())
     return json.dumps([recipe.contract, variants])
 
@@ -156,7 +161,7 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
     ]
     matches: dict[int, Match] = {}
     for number in sorted(numbers, reverse=True):
-        matches[number] = Match(f"#{number}", "a recipe of the same bug names it")
+        matches[number] = Match(f"#{number}", "a recipe of the same bug refers to it")
     for item in touches:
         if item.pull is not None:
             why = "changes its lines" if item.why == "lines" else "its message names it"
@@ -167,7 +172,7 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
 
 
 def _shallow(git_dir: Path) -> str:
-    return "; the mirror lacks a part of the history" if (git_dir / "shallow").exists() else ""
+    return "; the mirror does not have the whole history" if (git_dir / "shallow").exists() else ""
 
 
 def _fork(recipe: Recipe, target: Target, fork: Path | None) -> Source:
@@ -194,7 +199,7 @@ def _github(recipe: Recipe, target: Target, environ: Mapping[str, str]) -> Sourc
     api = environ.get("GITHUB_API_URL") or "https://api.github.com"
     name = name_of(recipe)
     matches = []
-    for kind in ("pull-request", "issue"):  # the search requires one of the two
+    for kind in ("pull-request", "issue"):  # the API requires one of the two
         query = urllib.parse.quote(f"repo:{repository} is:{kind} {name}")
         url = f"{api}/search/issues?per_page={MOST}&q={query}"
         matches += [
@@ -210,9 +215,9 @@ def _items(url: str, token: str) -> list[Any]:
         with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
             items = json.loads(answer.read(_MOST_BYTES))["items"]
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise Unavailable(f"GitHub did not answer: {message(str(error))}") from None
+        raise Unavailable(f"the request to GitHub failed: {message(str(error))}") from None
     if not isinstance(items, list) or not all(isinstance(item, dict) and item.keys() >= _SAID for item in items):
-        raise Unavailable("GitHub did not answer: the response is not a list of issues")
+        raise Unavailable("the response of GitHub is not a list of issues")
     return items
 
 

@@ -1,4 +1,4 @@
-"""A bug's evidence at two revisions, and a runner that shows it without Sentinel."""
+"""Export a bug's evidence at two revisions, and a runner that reproduces it without Sentinel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MISSING = re.compile(r"No module named '(\w+)")
 
 @dataclass(frozen=True)
 class Side:
-    """``base`` or ``head``: its decision, and what the runner did there if it was tried."""
+    """``base`` or ``head``: its decision, and the runner's outcome if it was tested."""
 
     name: str
     decision: Decision
@@ -34,9 +34,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Bundle:
-    """What is exported of a bug.
+    """The exported evidence and runner of a bug.
 
-    :ivar runner: the text of ``run_validation.py``; empty if there is none: :attr:`reason` says why.
+    :ivar runner: the text of ``run_validation.py``; empty if there is none, for the reason in :attr:`reason`.
     :ivar packages: the distributions that the runner needs.
     """
 
@@ -48,12 +48,12 @@ class Bundle:
 
     @property
     def decided(self) -> bool:
-        """Whether the bug is there at the base and not at the head."""
+        """Whether the bug is present at the base and not at the head."""
         return [side.decision.verdict.name for side in self.sides] == ["reproduced", "fixed"][: len(self.sides)]
 
 
 class Exporter:
-    """Makes bundles; keeps its workers for the next one. Close it at the end."""
+    """Makes bundles, with the same workers for all of them. Close it at the end."""
 
     def __init__(
         self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, tell: Callable[[str], None]
@@ -68,9 +68,9 @@ class Exporter:
         self._environment.close()
 
     def export(self, recipe: Recipe, base: Ref, head: Ref | None, check: bool = True) -> Bundle:
-        """Decide at both revisions, and write the runner.
+        """Decide the bug at both revisions, and write the runner.
 
-        :param check: try the runner at both revisions; one that does not agree with the evidence is left out.
+        :param check: whether to test the runner at both revisions, and leave it out if it disagrees with the evidence.
         """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
@@ -109,15 +109,16 @@ class Exporter:
         )
 
     def _tried(self, bundle: Bundle, case: Case) -> Bundle:
-        """Try the runner. A package that its imports lack is stubbed first; if that changes the answer, it is needed.
+        """Test the runner. A package that is missing for its imports is stubbed; if that changes the result, the
+        package is listed as needed.
 
-        :raises NoRunner: if it does not agree with the evidence.
+        :raises NoRunner: if its result disagrees with the evidence.
         """
         sides = [side for side in bundle.sides if side.decision.checkout is not None]
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
         environments = [side.decision.environment for side in sides]
         contained = all(there is not None and there.sandbox == "strict" for there in environments)
-        self._tell(f"trying the runner of {bundle.recipe.bug_id}")
+        self._tell(f"testing the runner of {bundle.recipe.bug_id}")
         for _ in range(_MOST_PACKAGES):
             text = script_of(case)
             answers = self._environment.run(text, checkouts, case.needs, contained)

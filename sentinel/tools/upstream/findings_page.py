@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sentinel.recipes import Recipe
-from sentinel.recipes.grades import counted, order, realism, root
+from sentinel.recipes.grades import count_bugs, order, realism, root
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped
 from sentinel.tools.upstream.life import Finding
 
 #: The tables of a framework, each with the heading of its fifth column.
 _COLUMNS = {"at main": "affects", "not decided at main": "state", "fixed": "state", "hardening": "why unreachable"}
-#: How many bugs of each framework the summary at the top lists.
+#: The number of bugs of each framework in the summary at the top.
 _FIRST = 3
 _HEAD = """\
 # Findings
@@ -30,7 +30,10 @@ _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | -
 
 @dataclass(frozen=True)
 class Entry:
-    """:ivar repository: the address of the framework's repository."""
+    """A bug on the page.
+
+    :ivar repository: the address of the framework's repository.
+    """
 
     finding: Finding
     recipe: Recipe
@@ -50,7 +53,8 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """Return the table that lists this entry: by evidence at main, otherwise by its state."""
+        """Return the name of the table for this entry, by its verdict at main if there is one, otherwise by its
+        state."""
         if self.realism == "unreachable":
             return "hardening"
         if self.finding.state in ("fixed upstream", "released"):
@@ -81,7 +85,7 @@ def page(entries: Sequence[Entry]) -> str:
 
 
 def _counted(entries: Sequence[Entry]) -> str:
-    return counted({"target": e.recipe.target, "root": e.root, "realism": e.realism} for e in entries)
+    return count_bugs({"target": e.recipe.target, "root": e.root, "realism": e.realism} for e in entries)
 
 
 def _roots(entries: Sequence[Entry]) -> list[list[Entry]]:

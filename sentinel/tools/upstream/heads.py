@@ -21,10 +21,10 @@ from sentinel.tools.upstream.history import touching
 class Head:
     """A recipe at the head of a pull request that changes its function, or another function of the same search.
 
-    :ivar verdict: what the recipe says there. Where it is not ``reproduced`` the commit is asked that the pull request
-        began from: ``mends`` where it is ``fixed`` at the head and was ``reproduced`` there, ``absent`` where the bug,
-        or the function, was not there.
-    :ivar open: whether the mirror has the merge that GitHub keeps ready for pull requests that are open.
+    :ivar verdict: the recipe's verdict at the head. If it is not ``reproduced``, the commit from which the pull request
+        began is decided too: ``mends`` if the recipe is ``fixed`` at the head and ``reproduced`` there, ``absent`` if
+        the bug or the function was absent there.
+    :ivar open: whether the mirror has the merge commit that GitHub creates for open pull requests.
     :ivar reason: why it could not be decided.
     """
 
@@ -51,7 +51,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
     """Run recipes of one target at the head of each pull request that changes a function of one of them."""
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
-    with ledger.deciding(recipes, lambda: ledger.local(1)) as decide:
+    with ledger.decider(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
             try:
                 head = ledger.commit(f"pull/{number}/head")
@@ -62,7 +62,7 @@ def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) ->
                     if began is None:
                         raise Unavailable(f"the head shares no history with {ledger.target.branch}")
                     before = decide(ledger.commit(began))
-            except (Unavailable, gitbinary.GitError) as error:  # the mirror lacks a part of it
+            except (Unavailable, gitbinary.GitError) as error:  # the mirror does not have the whole history
                 problem = message(str(error))
                 yield from (Head(recipe.bug_id, number, "", "", "unavailable", False, problem) for recipe in recipes)
                 continue

@@ -57,7 +57,7 @@ def name_of(recipe: Recipe) -> str:
 def touching(git_dir: Path, target: Target, recipe: Recipe, revisions: Sequence[str]) -> list[Touch]:
     """Return the commits among some revisions that change lines of a recipe's function, newest first.
 
-    :param revisions: as ``git log`` takes them: ``base..branch``, ``--glob=...``, ``--not``.
+    :param revisions: arguments of ``git log``: ``base..branch``, ``--glob=...``, ``--not``.
     """
     log = _log(git_dir, ["-p", "-U0", "--no-renames", *revisions, "--", *files_of(target, recipe.boundary)])
     return list(_touched(log.split("\n"), re.compile(rf"\b{re.escape(name_of(recipe))}\b")))
@@ -84,10 +84,9 @@ def _commit(line: str, why: str) -> Touch:
 
 
 def _touched(lines: Iterable[str], name: re.Pattern[str]) -> Iterator[Touch]:
-    """Give commits of which a hunk changes the function: git says behind a hunk's numbers in which definition it
-    begins.
+    """Yield the commits that have a hunk in the function; git names the enclosing definition in the hunk's header.
 
-    What is only added, and begins at the left margin, stands behind the function and not in it.
+    A hunk that only adds lines, beginning at the left margin, is behind the function and is left out.
     """
     current: Touch | None = None
     inside = False

@@ -1,7 +1,7 @@
-"""The life of a finding: found, reproduced, reported, fixed upstream, released; a line of ``<folder>/<target>.jsonl``.
+"""The state of a finding: found, reproduced, reported, fixed upstream, released; a line of ``<folder>/<target>.jsonl``.
 
-The state follows from facts that a machine can know: a recipe, recorded evidence, what the recipe says of its report.
-The line keeps when each state was first seen, which nothing else remembers.
+The state follows from the recipe, its field ``upstream`` and recorded evidence. The line keeps the day on which each
+state was first seen, which is not stored anywhere else.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sentinel.reports.store import file_name, own, write_atomically
 
 STATES = ("found", "reproduced", "reported", "fixed upstream", "released")
 
-#: What a recipe's ``upstream.status`` says where nobody has been told.
+#: Values of a recipe's ``upstream.status`` for a bug that has not been reported.
 _UNREPORTED = ("unreported", None, "")
-#: What it says where the code went, and the bug with it.
+#: Its value if the code was removed, and the bug with it.
 _REMOVED = "removed"
 
 _DAY = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")
@@ -32,8 +32,10 @@ _FULL_SHA, _SHORT = re.compile(r"\b([0-9a-f]{7})[0-9a-f]{33}\b"), r"\1"
 
 @dataclass(frozen=True)
 class Step:
-    """:ivar on: the day on which the state was first seen, ISO.
-    :ivar because: the fact behind it.
+    """A state that a finding has reached.
+
+    :ivar on: the ISO date on which the state was first seen.
+    :ivar because: the reason for the state.
     """
 
     state: str
@@ -43,9 +45,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Finding:
-    """:ivar steps: in the order of time; the last one is the state. A bug that comes back goes back.
-    :ivar since: the date of the first revision that is known to have the bug, ISO; empty where none is known.
-    :ivar main: ``verdict``, ``commit``, ``file`` and ``line`` at the newest commit that was looked at; or empty.
+    """The states of a bug over time.
+
+    :ivar steps: oldest first; the last is the current state. A bug that reappears returns to an earlier state.
+    :ivar since: the ISO date of the first revision that is known to have the bug; empty if unknown.
+    :ivar main: ``verdict``, ``commit``, ``file`` and ``line`` at the newest commit that was decided; or empty.
     """
 
     bug_id: str
@@ -60,7 +64,7 @@ class Finding:
 
 
 def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str = "main") -> tuple[str, str]:
-    """Give the state, and the fact behind it."""
+    """Return the state of a bug, and the reason for it."""
     verdicts = {str(document["ref"]): str(document["verdict"]) for document in documents}
     fixed_there = verdicts.get(f"git:{branch}") == "fixed"
     releases = [ref for ref, verdict in verdicts.items() if ref.startswith("pypi:") and verdict == "fixed"]
@@ -81,7 +85,7 @@ def state_of(recipe: Recipe, documents: Iterable[Mapping[str, Any]], branch: str
 
 
 def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dict[str, Any]:
-    """Give the newest verdict on the default branch, with its commit and place."""
+    """Return the newest verdict on the default branch, with its commit, file and line; empty if there is none."""
     main: dict[str, Any] = {}
     for document in documents:
         checkout, boundary = document["checkout"], document["boundary"]
@@ -92,7 +96,7 @@ def at_main(documents: Iterable[Mapping[str, Any]], branch: str = "main") -> dic
 
 
 def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
-    """The day of the first commit with the bug: of its history, else of the commit that the recipe says brought it."""
+    """Return the date of the first commit with the bug, from its history or else from the recipe; empty if unknown."""
     for run in record["runs"] if record else ():
         if run["verdict"] == "reproduced":
             return str(run["first"]["date"])[:10]
@@ -100,8 +104,8 @@ def first_day(recipe: Recipe, record: Mapping[str, Any] | None) -> str:
     return match[0] if match else ""
 
 
-def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
-    """Give the commit that mended a bug, where its history says so: ``, since 7e02052ee #2238``."""
+def fixed_by(state: str, record: Mapping[str, Any] | None) -> str:
+    """Return the commit that fixed a bug, as ``, since 7e02052ee #2238``; empty if its history does not contain it."""
     last = record["changes"][-1] if record and record["changes"] else None
     if last is None or last["what"] != "fixed" or state not in ("fixed upstream", "released"):
         return ""
@@ -113,7 +117,7 @@ def mended_with(state: str, record: Mapping[str, Any] | None) -> str:
 def advanced(
     steps: tuple[Step, ...], recipe: Recipe, state: str, because: str, day: str, since: str, main: Mapping[str, Any]
 ) -> Finding:
-    """Return the finding, with one step more if its state is not the last one."""
+    """Return the finding, with a new step if its state has changed."""
     if not steps or steps[-1].state != state:
         steps = (*steps, Step(state, day, message(because)))
     return Finding(recipe.bug_id, recipe.target, steps, since, main)
@@ -125,7 +129,7 @@ def place(folder: Path, target: str) -> Path:
 
 
 def load(folder: Path, target: str) -> dict[str, Finding]:
-    """Return the findings of a target by bug; none if there is no file.
+    """Return the findings of a target by bug; empty if the file does not exist.
 
     :raises SentinelError: if the file is damaged.
     """
@@ -144,16 +148,16 @@ def load(folder: Path, target: str) -> dict[str, Finding]:
     except OSError as error:
         raise SentinelError(f"{file}: cannot be read: {error.strerror}") from None
     except SentinelError as error:
-        raise SentinelError(f"{error}; restore the file from git, or remove it to begin anew") from None
+        raise SentinelError(f"{error}; restore the file from git, or remove it to start again") from None
 
 
 def save(folder: Path, target: str, findings: Iterable[Finding]) -> None:
-    """Write the findings of a target; a file that says the same is left alone."""
+    """Write the findings of a target. Do not touch a file with the same content."""
     file = place(folder, target)
     lines = [
         {name: value for name, value in asdict(each).items() if value and name != "target"}
         for each in sorted(findings, key=lambda each: each.bug_id)
     ]
-    text = jsonlines.written(lines, ("bug_id", "since", "main"))
+    text = jsonlines.to_text(lines, ("bug_id", "since", "main"))
     if not file.is_file() or file.read_text(encoding="utf-8") != text:
         write_atomically(file, text, "name another folder with --to")

@@ -18,7 +18,7 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import escaped, unlinked
-from sentinel.reports.numbers import Row, apart, flat, in_digits, plain, wrong
+from sentinel.reports.numbers import Row, distinguish, flat, format_number, plain, wrong
 from sentinel.reports.store import own, write_below
 from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contribution
 from sentinel.tools.upstream.exporting import Bundle
@@ -32,7 +32,8 @@ ROWS = 12
 
 
 def page(made: Contribution) -> str:
-    """Write the page. If it is too long, omit the patch's tests, then write the inputs on one line, then omit them."""
+    """Return the page. If it is too long, leave out the patch's tests, then write the inputs on one line, then leave
+    them out."""
     for tests, inputs in ((True, "\n"), (False, "\n"), (False, "; "), (False, "")):
         text = "\n".join(_sections(made, tests, inputs))
         if text.count("\n") <= LONGEST:
@@ -138,7 +139,7 @@ def _reach(made: Contribution) -> Iterable[str]:
 
 
 def _numbers(made: Contribution, most: int) -> Iterable[str]:
-    """Write one table with the first few wrong numbers of each bug, grouped by function."""
+    """Yield one table with the first few wrong numbers of each bug, grouped by function."""
     yield "## Numbers\n"
     bugs = {bug: (sides, *numbers) for bug, sides in made.document["bugs"].items() if (numbers := _rows(sides))[0]}
     after = "with the fix" if made.fix and made.fix.edits else "at the fix"
@@ -151,7 +152,7 @@ def _numbers(made: Contribution, most: int) -> Iterable[str]:
         which = f" ({code(bug)})" if functions.count(functions[place]) > 1 else ""
         label = f"{functions[place]}{which}: {len(rows)} of {count} differ"
         for key, *values in rows[: max(1, most // len(bugs))]:
-            texts = apart(*values[:2]) + ([in_digits(values[2])] if other else [])
+            texts = distinguish(*values[:2]) + ([format_number(values[2])] if other else [])
             if other and values[2] == values[1]:
                 texts[2] = texts[1]
             yield f"| {' | '.join([label, *map(code, (key, *texts))])} |"
@@ -193,7 +194,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def checks(made: Contribution) -> Iterator[str]:
-    """Write each check as a line of Markdown."""
+    """Return each check as a line of Markdown."""
     by_verdict: dict[str, list[str]] = {}
     for bug, sides in made.document["bugs"].items():
         by_verdict.setdefault(
@@ -349,7 +350,7 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
 
 
 def comment(made: Contribution) -> str:
-    """Write a short comment: the error, its place, the numbers, the fix in a sentence, and how to reproduce it."""
+    """Return a short comment: the error, its place, the numbers, the fix in a sentence, and how to reproduce it."""
     for rows in (6, 3, 1):
         text = "\n".join(_comment(made, rows))
         if text.count("\n") <= LONGEST_COMMENT:
@@ -403,7 +404,7 @@ def code(text: str) -> str:
 
 
 def fenced(text: str, language: str) -> str:
-    """Put text into a code fence that is longer than any fence in the text."""
+    """Return text in a code fence that is longer than any fence in the text."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{visible(text, lines=True)}\n{fence}\n"

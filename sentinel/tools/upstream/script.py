@@ -21,7 +21,7 @@ from sentinel.values.tolerance import Tolerance
 
 WIDTH = 116
 
-#: A runner that is longer is not read.
+#: The most lines of a runner; a longer script would be too long to review.
 MOST_LINES = 120
 
 #: A recorded argument or result: see :mod:`sentinel.worker.recording`.
@@ -132,19 +132,19 @@ def instance(kind, **attributes):
 
 
 class NoRunner(Exception):
-    """Why a bug has no runner of its own."""
+    """A bug cannot have a runner; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a runner repeats.
+    """The calls that a runner repeats.
 
-    :ivar calls: variant -> the calls of the function there, as recorded at a revision with the bug.
-    :ivar observation: variant -> what the contract observed there.
-    :ivar boundary: the dotted path at that revision; ``module`` is the part of it that is imported.
-    :ivar outputs: the observation keys that are parts of what the function returns.
+    :ivar calls: variant -> the calls of the function, as recorded at a revision with the bug.
+    :ivar observation: variant -> the contract's observation at that revision.
+    :ivar boundary: the dotted path at that revision; ``module`` is the part that is imported.
+    :ivar outputs: the observation keys that are parts of the function's result.
     :ivar roots: the import roots of the checkout, relative to it.
-    :ivar stubs: packages that the module imports and the function does not use.
+    :ivar stubs: packages that the module imports but the function does not use.
     :ivar needs: distributions that the function uses besides torch and numpy.
     """
 
@@ -161,7 +161,7 @@ class Case:
 
 
 def script_of(case: Case) -> str:
-    """Write a runner.
+    """Return the text of a runner.
 
     :raises NoRunner: if the call needs more than tensors, plain values and upstream's own plain classes.
     """
@@ -200,7 +200,7 @@ def _tolerance(tolerance: Tolerance) -> str:
 
 
 class _Writer:
-    """Writes the calls of a case and what is compared of their results."""
+    """Writes the calls of a case and the comparison of their results."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
@@ -212,7 +212,7 @@ class _Writer:
         return text in self._body
 
     def from_upstream(self) -> Iterator[str]:
-        """Yield the imports of the function and of the classes that its arguments have."""
+        """Yield the imports of the function and of its arguments' classes."""
         module, names = self._case.module, self._case.boundary.removeprefix(f"{self._case.module}.")
         top = names.partition(".")[0]
         for place, classes in sorted({**self._classes, module: self._classes.get(module, set()) | {top}}.items()):
@@ -231,7 +231,7 @@ class _Writer:
         observed, expected, decides = [], [], False
         for address, item in parsed.items():
             if any((variant, item.key) not in found for variant in item.variants):
-                continue  # the contract derives it from the result, and the rest decides
+                continue  # the contract derives it from the result, so it need not be compared
             if address not in recipe.expected_fixed or address not in recipe.expected_unpatched:
                 continue
             sides = [_plain_node(side[address].value) for side in (recipe.expected_fixed, recipe.expected_unpatched)]
@@ -255,7 +255,7 @@ class _Writer:
         return self._body
 
     def _found(self, addresses: Iterable[Address]) -> dict[tuple[str, str], tuple[Place, str]]:
-        """Return (variant, key) -> the call whose result holds that value, and the expression of it."""
+        """Return (variant, key) -> the call whose result contains that value, and the expression that reaches it."""
         found: dict[tuple[str, str], tuple[Place, str]] = {}
         used: set[tuple[Place, str]] = set()
         for variant, key in dict.fromkeys((variant, item.key) for item in addresses for variant in item.variants):
@@ -272,7 +272,7 @@ class _Writer:
         return found
 
     def _names(self, places: Sequence[Place]) -> dict[Place, str]:
-        """Name the calls: by their variants, and by their place among several of one variant."""
+        """Return a name for each call: its variant, with a number if the variant has several calls."""
         counts = Counter(variant for variant, _ in places)
         return {(v, index): v if counts[v] == 1 else f"{v} {index + 1}".strip() for v, index in places}
 
@@ -294,7 +294,7 @@ class _Writer:
             if _is(node, value):
                 yield f"<result>{path}"
         masks = sorted(_named(call), key=lambda item: "mask" not in item[0])
-        for path, node in _walk(call[1]):  # contracts set what a mask excludes to 0
+        for path, node in _walk(call[1]):  # contracts set masked values to 0
             for name, mask in masks:
                 if _is_where(node, mask, value):
                     yield f"torch.where(<call>[{_quoted(name)}].bool(), <result>{path}, 0.0)"
@@ -334,7 +334,7 @@ class _Writer:
         return "{\n" + "\n".join(lines) + "\n" + " " * indent + "}"
 
     def _note(self, node: Node) -> None:
-        """Note which classes of upstream's a value needs."""
+        """Record the classes of upstream that a value needs."""
         if node[0] in ("bare", "new", "made"):
             module, _, name = node[1].rpartition(".")
             if module == "argparse":
@@ -387,7 +387,7 @@ def _reach(value: Any, key: str) -> Any:
 
 
 def _is(node: Node, value: Any) -> bool:
-    """Return True if a recorded value is what a contract observed."""
+    """Return True if a recorded value equals a contract's observation."""
     if node[0] in ("tensor", "leaf"):
         return value is not None and not mismatch(node[1], value, Tolerance())
     if node[0] == "value":
@@ -398,7 +398,7 @@ def _is(node: Node, value: Any) -> bool:
 
 
 def _is_where(node: Node, mask: Node, value: Any) -> bool:
-    """Return True if a recorded tensor is what a contract observed once a mask's zeros are set to 0."""
+    """Return True if a recorded tensor equals a contract's observation after masked values are set to 0."""
     if not (node[0] in ("tensor", "leaf") and mask[0] == "tensor" and isinstance(value, Tensor)):
         return False
     if not node[1].shape == mask[1].shape == value.shape:
@@ -429,7 +429,7 @@ def _quoted(value: Any) -> str:
 
 
 def _written(node: Node, indent: int, used: int) -> str:
-    """Write a value as Python, broken where the line is too long.
+    """Return a value as Python source, in several lines if it is too long for one.
 
     :param used: columns of the line that other text takes.
     """
@@ -474,7 +474,8 @@ def _inline(node: Node) -> str:
 
 
 def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
-    """Return how a value begins, its parts with what stands before each, and how it ends; None if it has no parts."""
+    """Return the opening text of a value, its parts with their prefixes, and the closing text; None if it has no
+    parts."""
     kind = node[0]
     if kind in ("list", "tuple", "set"):
         brackets = {"list": "[]", "tuple": "()", "set": "{}"}[kind]
@@ -499,7 +500,7 @@ def _parts(node: Node) -> tuple[str, list[tuple[str, Node]], str] | None:
 
 
 def _numbers(value: Tensor) -> Any:
-    """Nest lists, with no more digits than tell a single-precision number from its neighbours."""
+    """Return numbers as nested lists, with the fewest digits that identify each single-precision number."""
     if value.dtype not in FLOATS[1:]:
         return value.nested()
 

@@ -1,4 +1,4 @@
-"""Try a fix: compare recipes, laws, drawn scenarios and upstream's own tests without and with it."""
+"""Test a fix: compare recipes, laws, drawn scenarios and upstream's own tests without and with it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.errors import SentinelError
 from sentinel.laws.agreement import gap_between
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.fixes import Fix, diff, edited
+from sentinel.recipes.fixes import Fix, apply_edits, diff
 from sentinel.reports.numbers import flat
 from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
@@ -29,7 +29,7 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.upstream_tests import UpstreamTests
 from sentinel.values.literals import Tensor, plain
 
-#: How many scenarios are drawn for the bug's own boundary, and for each other boundary.
+#: The numbers of scenarios drawn for the bug's own boundary, and for each other boundary.
 OWN, OTHERS = 100, 6
 
 Files = Mapping[str, tuple[bytes, bytes]]
@@ -52,7 +52,7 @@ def files_of(fix: Fix, store: MirrorStore) -> Files:
     def content(blob: str) -> bytes:
         return next(git_objects.contents(mirror, [blob]))[1]
 
-    return edited(fix, lambda file: there.get(file, ""), content)
+    return apply_edits(fix, lambda file: there.get(file, ""), content)
 
 
 def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str] = ()) -> str:
@@ -86,14 +86,14 @@ def opening(fixes: Iterable[Fix], opened: OpenCheckout, store: MirrorStore) -> O
         def content(blob: str) -> bytes:
             return next((base.path / path).read_bytes() for path, there in blobs.items() if there == blob)
 
-        made = edited(inside, lambda file: blobs.get(file, ""), content)
+        made = apply_edits(inside, lambda file: blobs.get(file, ""), content)
         changed = {file: after for file, (_, after) in made.items()}
-        return replace(checkouts.edited(store.home, target, ref, base, changed), patched=fix.digest)
+        return replace(checkouts.edit(store.home, target, ref, base, changed), patched=fix.digest)
 
     return patched
 
 
-#: The result of trying a fix, as stored in ``evidence.json``.
+#: The result of testing a fix, as stored in ``evidence.json``.
 #:
 #: * ``bugs``, ``others``: bug id -> verdicts without and with the fix, for the fix's own bugs and the target's others
 #: * ``boundaries``, ``elsewhere``: boundary -> results on drawn scenarios, for the bugs' boundaries and all others
@@ -118,7 +118,7 @@ def try_fix(
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
-    """Try a fix on recipes, laws, drawn scenarios and upstream's own tests."""
+    """Test a fix with recipes, laws, drawn scenarios and upstream's own tests."""
     tried: FixTrial = {name: {} for name in ("bugs", "others", "boundaries", "elsewhere", "tests", "regression")}
     tried["problems"] = []
     recipes = find_recipes(catalog, [fix.target])
@@ -139,7 +139,8 @@ def try_fix(
 
 
 def _finite(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace infinity, the difference between results of different form, by text, because JSON cannot store it."""
+    """Replace infinity, the difference between results of different form, by a string, because JSON cannot store
+    infinity."""
     return {name: "inf" if value == np.inf else value for name, value in result.items()}
 
 
@@ -210,7 +211,7 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Return law -> another known bug that breaks it at this boundary, or at its other implementation, with the fix."""
+    """Map laws to another known bug that breaks them with the fix, at this boundary or at its second implementation."""
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
         law: recipe.bug_id
@@ -221,10 +222,10 @@ def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[s
 
 
 def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
-    """Run upstream's own tests, and those of the fix, without and with the fix."""
+    """Run upstream's own tests and the tests of the fix, without and with the fix."""
     tried["tests"] = upstream.compared()
     for result in tried["tests"].values():
-        tried["problems"] += [f"{name} passed, and fails with the fix" for name in result.get("worse", ())]
+        tried["problems"] += [f"{name} passed without the fix and fails with it" for name in result.get("worse", ())]
     if fix.regression:
         tried["regression"] = upstream.regression()
         for test, result in tried["regression"].items():

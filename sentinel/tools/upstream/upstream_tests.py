@@ -20,7 +20,7 @@ from sentinel.tools.upstream.checking import output_of
 #: Seconds for one file of tests.
 TIMEOUT = 240.0
 
-#: How many test files that import an edited module are run.
+#: The most test files that are run because they import an edited module.
 MOST = 6
 
 _TEST = re.compile(r"(^|/)tests?/(.*/)?(test_\w+|\w+_test)\.py$")
@@ -34,7 +34,7 @@ _OUTCOME = re.compile(
 class UpstreamTests:
     """Two scratch trees, removed at the end. Tests are untrusted code and run in the strict sandbox.
 
-    :param changes: path -> (before, after) of what the fix edits.
+    :param changes: path of each edited file -> (content before, content after).
     """
 
     def __init__(self, git_dir: Path, fix: Fix, changes: Mapping[str, tuple[bytes, bytes]], python: str | None) -> None:
@@ -116,9 +116,10 @@ class UpstreamTests:
     def _run(
         self, side: str, tests: Sequence[str], own_tests: bool = False, option: str = ""
     ) -> dict[str, tuple[dict[str, str], str, str]]:
-        """Return, for each file or test, its outcomes, or the line that explains why there are none, and the option.
+        """Return for each file or test its outcomes, or pytest's line that explains why there are none; and the option
+        used.
 
-        The option of pytest disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
+        The option disables a ``conftest.py`` that starts a cluster or a logger, which may not work here.
         """
         if not tests:
             return {}
@@ -132,14 +133,14 @@ class UpstreamTests:
         flags = {"TORCHDYNAMO_DISABLE": "1", "COLUMNS": "400", "PYTHONPATH": os.pathsep.join(map(str, roots))}
         with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
             out = output_of(command, Path(folder), [tree], flags, TIMEOUT)
-        if out is None and not option:  # a conftest.py or a test waits for something that is missing here
+        if out is None and not option:  # a conftest.py or a test waits for a service that is missing here
             alone = self._run(side, tests, own_tests, "--noconftest")
             if any(map(_ran, alone.values())):
                 self._option = "--noconftest"
                 return alone
         if out is None and len(tests) > 1:
             return {test: self._run(side, [test], own_tests, option)[test] for test in tests}
-        out = f"no end within {TIMEOUT:g} s" if out is None else out
+        out = f"not finished within {TIMEOUT:g} s" if out is None else out
         out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some projects force colours
         out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
         lines = _OUTCOME.findall(out)
@@ -150,9 +151,7 @@ class UpstreamTests:
                 for outcome, name, reason in lines
                 if re.match(rf"{re.escape(test)}\b", name)
             ]
-            whole = sorted(
-                own, key=lambda line: "::" in line[1]
-            )  # an import error of the file, before a failure of a test
+            whole = sorted(own, key=lambda line: "::" in line[1])  # an error of the whole file comes first
             reason = next((reason for _, _, reason in whole if reason), "") or _why(out)
             ran = {name: outcome for outcome, name, _ in own if outcome != "skipped"}
             results[test] = ran, portable(reason)[:200], option
@@ -212,4 +211,4 @@ def _why(out: str) -> str:
     """Return the line of pytest's output that explains why nothing ran."""
     lines = [re.sub(r"^E? +", "", line) for line in out.splitlines() if re.search(r"Error\b|not available", line)]
     last = re.sub(r"^=* *| in [\d.]+s.*$", "", (out.strip().splitlines() or [""])[-1])
-    return (lines or [last or "it said nothing"])[-1][:200]
+    return (lines or [last or "no output"])[-1][:200]

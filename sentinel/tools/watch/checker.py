@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from sentinel.binding.drift import AbsentError, DriftError
+from sentinel.commands.console import counted
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law, Violation
@@ -44,20 +45,20 @@ from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_o
 from sentinel.tools.watch.values import unpacked
 from sentinel.tools.watch.wrapping import ENDED, Call
 from sentinel.values.literals import Tensor, typed
-from sentinel.worker import answers, calling, ghosts, probe
+from sentinel.worker import answers, calling, probe, stubs
 from sentinel.worker.answers import Failed, Replies
 from sentinel.worker.serving import Server
 
-#: Rows and tokens of a call that laws vary: few, because rounding hides differences in many.
+#: The most rows and tokens of a call that laws vary: few, because in a large call rounding hides differences.
 MOST_ROWS, MOST_TOKENS = 8, 12
-#: Calls per boundary that laws vary; of further calls only the result is checked.
+#: Calls per boundary that laws vary; for later calls, only the result is checked.
 _VARIED = 20
 #: Largest number of elements of a tensor in a written scenario.
 _MOST_WRITTEN = 4096
 #: Bytes of the events file before it is rotated, and rotated files that are kept.
 _LARGEST = 16 << 20
 _PUT_ASIDE = 3
-#: Modules that take much memory and that no function of numbers needs: datasets, and other models.
+#: Modules that take much memory and that numerical functions do not need: datasets, and other models.
 _INERT = (
     *("datasets", "pandas", "pyarrow"),
     *(f"transformers.{name}" for name in ("trainer", "models", "generation", "modeling_utils", "processing_utils")),
@@ -67,7 +68,7 @@ _INERT = (
 _MEMORY = 4 << 30
 #: Seconds for one check or one function; then the checker ends, and the run continues without it.
 _LONGEST = 600.0
-#: Causes of what was not examined that are printed; the events file has all of them.
+#: The most causes of unexamined calls that are printed; the events file has all of them.
 _CAUSES = 5
 
 
@@ -102,7 +103,7 @@ class Process:
 
     :ivar rank: its rank in the training, if it has one.
     :ivar planned: the numbers of the boundaries that it watches.
-    :ivar waits: whether it does not know yet that all its functions are read.
+    :ivar waits: whether it has not yet been notified that all its functions are read.
     """
 
     connection: Connection
@@ -114,7 +115,7 @@ class Process:
     waits: bool = False
 
     def send(self, *message: Any) -> None:
-        with contextlib.suppress(OSError):  # a process that is gone is noticed soon
+        with contextlib.suppress(OSError):  # so that the end of a process is noticed soon
             self.connection.send(message)
 
 
@@ -145,7 +146,7 @@ class Checker:
         self._ranks: dict[int, int | None] = {}
         self._readings: dict[int, Reading] = {}
         self._waiting: list[tuple[int, Subject]] = []
-        #: The numbers of the readings of which a process has said whether it watches them, and of those it does.
+        #: The readings for which a process has reported whether it watches them, and those that are watched, by number.
         self._answered: set[int] = set()
         self._watched: set[int] = set()
         self._names: set[str] = set()
@@ -252,7 +253,7 @@ class Checker:
                 process.waits = False
                 if self._readings and not self._begun:
                     self._begun = True
-                    _say(f"{len(self._readings)} boundaries watched: {self._rate}")
+                    _say(f"{counted(len(self._readings), 'boundary')} watched: {self._rate}")
                 self._print_failures()
                 process.send("ready", self._producers(process.modules))
 
@@ -342,7 +343,7 @@ class Checker:
         boundary = None
         try:
             boundary = probe.find_boundary(subject.binding, self._roots, frozenset(subject.scenario_inputs), "cpu")
-            ghosts.state().probing = True
+            stubs.state().probing = True
             reading = reading_of(number, subject, boundary)
         except BaseException as error:  # the run's modules may raise anything
             known = isinstance(error, (Unreadable, AbsentError))
@@ -354,8 +355,8 @@ class Checker:
                 self._failed.setdefault(reason, []).append(subject.name)
             return
         finally:
-            ghosts.state().probing = False
-            ghosts.state().used.clear()
+            stubs.state().probing = False
+            stubs.state().used.clear()
         self._readings[number] = reading
 
     def _check(self, process: Process, call: Call) -> None:
@@ -416,8 +417,8 @@ class Checker:
             return
         search.begin([Example({"": small})])
         for law, outcome in search.outcomes.items():
-            self._counts["laws"] += outcome.spoken or bool(outcome.findings)
-            self._looks[reading.boundary.path, law.name] += outcome.spoken or bool(outcome.findings)
+            self._counts["laws"] += outcome.judged or bool(outcome.findings)
+            self._looks[reading.boundary.path, law.name] += outcome.judged or bool(outcome.findings)
             for finding in outcome.findings:
                 yield law, finding.violations[0], finding.trial.variants, "copy"
 
@@ -434,7 +435,7 @@ class Checker:
         for law in alone:
             with contextlib.suppress(DoesNotApply):
                 trial = Trial({"": inputs}, case, tuple(law.violations(case)))
-                yield from ((law, item, {"": inputs}, "run") for item in search.unmeant(law, trial))
+                yield from ((law, item, {"": inputs}, "run") for item in search.unintended(law, trial))
                 self._counts["laws"] += 1
                 self._looks[reading.boundary.path, law.name] += 1
 
@@ -521,8 +522,8 @@ class Checker:
         if "nothing_examined" in counts:
             _say(f"nothing was examined: {counts['nothing_examined']}")
         _say(
-            f"{len(self._readings)} boundaries watched{several}, {counts['copied']} calls copied in "
-            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} looks of laws: {len(kinds)} "
+            f"{counted(len(self._readings), 'boundary')} watched{several}, {counts['copied']} calls copied in "
+            f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} checks by laws: {len(kinds)} "
             f"kinds of violation; {self.events}"
         )
         for name, noun in (("watched", "function"), ("copied", "call"), ("read", "call"), ("checked", "call")):
@@ -531,7 +532,7 @@ class Checker:
                 _say(line)
         if kinds:
             what = (
-                "whole calls, and what their groups are called"
+                "whole calls, with the names of their groups"
                 if self._whole
                 else (f"numbers of calls of up to {_MOST_WRITTEN}, no text, no name of a group")
             )
@@ -588,17 +589,13 @@ def _elements(inputs: Mapping[str, Any]) -> int:
 def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
     """Yield a line for each of the first few causes, with a count if ``noun`` is given."""
     for cause in itertools.islice(causes, _CAUSES):
-        yield f"{cause} ({_counted(causes[cause], noun)})" if noun else cause
+        yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause
     if len(causes) > _CAUSES:
-        yield f"and {_counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
+        yield f"and {counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
 
 
 def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {_counted(len(names) - 1, 'other')}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return names[0] if len(names) == 1 else f"{names[0]} and {counted(len(names) - 1, 'other')}"
 
 
 def _named(recipe: Recipe) -> str:
@@ -643,7 +640,7 @@ def main(arguments: Sequence[str]) -> None:
     """
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    sys.meta_path.insert(0, ghosts.InertModules(_INERT))
+    sys.meta_path.insert(0, stubs.InertModules(_INERT))
     _stand_back()
     number, place, target, events, capture, *without = arguments
     with contextlib.suppress(OSError, KeyboardInterrupt), socket.socket(fileno=int(number)) as listening:

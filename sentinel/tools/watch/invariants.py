@@ -75,7 +75,7 @@ def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     produced: Mapping[str, torch.Tensor] = memory.get("rows", {})
     missing = sorted(produced.keys() - rows.keys())
     if missing:
-        return f"{', '.join(missing)} was computed for each row, and does not reach the loss"
+        return f"{', '.join(missing)} was computed for each row but does not reach the loss"
     shared = sorted(produced.keys() & rows.keys())
     if not shared:
         return ""
@@ -99,7 +99,7 @@ def _of_one_prompt(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
         peers = advantages[[row for row, other in enumerate(labels) if other == label]].double()
         apart = abs(float(peers.sum()))  # part of a group may be in another process
         if len(peers) % size == 0 and apart > 1e-3 * float(peers.abs().sum()) + 1e-4:
-            return f"those of {len(peers)} responses to one prompt add up to {float(peers.sum()):.6g}"
+            return f"the values of {len(peers)} responses to one prompt sum to {float(peers.sum()):.6g}"
     return ""
 
 

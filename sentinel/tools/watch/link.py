@@ -57,7 +57,7 @@ class Watching:
         self.checker: int | None = None
         try:
             if not events.absolute().parent.is_dir():
-                raise NotADirectoryError(f"there is no folder for {events}")
+                raise NotADirectoryError(f"the folder of {events} does not exist")
             self._connection = self._met([target, str(events.absolute()), capture, *without])
         except (OSError, subprocess.SubprocessError) as error:
             print(f"sentinel watch: this run is not watched: {error}", file=sys.stderr)
@@ -114,7 +114,7 @@ class Watching:
         self.watcher.restore()
         self._ending.set()
         self._thread.join(PATIENCE)
-        self.watcher.restore()  # functions that it was about to watch
+        self.watcher.restore()  # functions whose watching was pending
         self._connection.close()
 
     def _talk(self) -> None:
@@ -127,7 +127,7 @@ class Watching:
                 self._training.attach(self._producers)
                 self._hear(0.0)
                 if self._send_all():
-                    idle, self.watcher.budget.beside = 0.0, time.thread_time()
+                    idle, self.watcher.budget.sending = 0.0, time.thread_time()
                 else:
                     idle = min(idle + 0.05, 0.5 if self._ready.is_set() else 0.05)
                     self._ending.wait(idle)

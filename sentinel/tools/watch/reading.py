@@ -31,10 +31,10 @@ from sentinel.search.scenarios import accepts, draw, with_dialects
 from sentinel.tools.watch.values import Path, at
 from sentinel.tools.watch.wrapping import Plan, gradients_of, members
 from sentinel.values.literals import HALVES, Tensor, from_array
-from sentinel.worker import ghosts, probe, tensors
+from sentinel.worker import probe, stubs, tensors
 from sentinel.worker.calling import Boundary
 
-#: Example calls that a reading is derived from, and the maximum number of scenarios drawn for them.
+#: Number of example calls from which a reading is derived, and of scenarios drawn for them at most.
 _CALLS, _DRAWN = 24, 400
 #: Example calls in which values are replaced to find parts that have no effect.
 _TURNED = 18
@@ -52,7 +52,7 @@ _DEEPEST = 3
 
 
 class Unreadable(Exception):
-    """Why calls of a boundary, or this call, cannot be read as scenarios."""
+    """Calls of a boundary, or this call, cannot be read as scenarios; the message is the reason."""
 
 
 class _Heard(BaseException):
@@ -117,7 +117,7 @@ class Reading:
         for path in self._required():
             if parts[path] is None:
                 return self._read_without(path, parts)
-        fewest, why = len(self.plan.paths) + 1, "its adapter makes no such call"
+        fewest, why = len(self.plan.paths) + 1, "the adapter does not make such a call"
         closest: tuple[dict[str, Any], dict[Path, Any]] | None = None
         contract, binding = self.subject.contract, self.subject.binding
         for choice in itertools.islice(itertools.product(*self.open.values()), _COMBINATIONS):
@@ -128,7 +128,7 @@ class Reading:
                 why = f"{why.partition(':')[0]}: {error}"[:200] if fewest > len(self.plan.paths) else why
                 continue
             if not all(accepts(contract, binding, item, inputs) for item in contract.inputs if item.domain == "mask"):
-                why = "its adapter takes no such mask"
+                why = "the adapter does not accept such a mask"
                 continue
             other = [p for p in self.plan.paths if p not in self.scaling and not _alike(parts[p], made[p])]
             if not other:
@@ -435,7 +435,7 @@ def _another(value: Any) -> Any:
         return value + 1
     if isinstance(value, int):
         return not value if isinstance(value, bool) else value + 1
-    raise Unreadable("nothing else is known to go there")
+    raise Unreadable("no other value is known to be valid there")
 
 
 def _put(arguments: dict[str, Any], path: Path, replacement: Any = _ANOTHER) -> None:
@@ -524,7 +524,7 @@ def _tried_out(reading: Reading, calls: list[tuple[dict[str, Any], dict[str, Any
         raise Unreadable(refused)
     if not any(item.role != "metric" for item in contract.observes if item.key in keys):
         many = "two scenarios with different meanings make the same call"
-        raise Unreadable(many if another else "what it does is more than what it returns")
+        raise Unreadable(many if another else "its result does not determine what the contract observes")
     return frozenset(keys)
 
 
@@ -555,8 +555,8 @@ def _calls(
         except Unreadable:
             raise
         except Exception as error:  # the scenario is invalid, or not of this version
-            if ghosts.state().used:
-                raise Unreadable(f"{ghosts.state().used[0]} cannot be called while watching") from None
+            if stubs.state().used:
+                raise Unreadable(f"{stubs.state().used[0]} cannot be called while watching") from None
             errors.append(error)
             continue
         yield {name: tensors.build(value, _no_object) for name, value in inputs.items()}, arguments, answers
@@ -568,7 +568,7 @@ def _heard(boundary: Boundary, inputs: Mapping[str, Any]) -> tuple[dict[str, Any
     with contextlib.suppress(_Heard):
         replace(boundary, function=listener)(**{name: tensors.build(item, _no_object) for name, item in inputs.items()})
     if listener.arguments is None:
-        raise Unreadable("its adapter does not call the function itself")
+        raise Unreadable("the adapter does not call the function itself")
     return listener.arguments, {name: answer for _, name, answer in _answered(boundary, listener.arguments)}
 
 
@@ -610,7 +610,7 @@ class _LossWithGradient(torch.autograd.Function):
 
 
 def _no_object(path: str) -> Any:
-    raise Unreadable(f"a scenario names {path}")
+    raise Unreadable(f"a scenario refers to {path}")
 
 
 # -- parts of a call ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from sentinel.recipes.json_schema import JsonSchema
 from sentinel.reports.escaping import message, visible
 from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.checks import subjects
-from sentinel.search.saving import tried_document
+from sentinel.search.saving import decisive_document
 from sentinel.targets.refs import Ref
 from sentinel.values.documents import json_data
 from sentinel.values.files import GENERATED, read_text
@@ -67,7 +67,7 @@ def _event(line: str, place: str) -> dict[str, Any]:
         kind = event.get("event") if isinstance(event, dict) else None
         schema = _schemas().get(kind) if isinstance(kind, str) else None
         if schema is None:
-            raise SentinelError("it is neither a violation nor an end")
+            raise SentinelError("it is neither a violation nor the final line")
         for wrong in schema.errors(event):
             key = ".".join(map(str, wrong.instance_path))
             raise SentinelError(f"at {key}: {wrong.message}" if key else wrong.message)
@@ -100,14 +100,14 @@ def replayed(
 
 def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: Ref) -> Replay:
     if event["target"] not in catalog.targets:
-        raise SentinelError(f"the events are of {event['target']!r}, which is no target here")
+        raise SentinelError(f"the events are of {event['target']!r}, which is not a target here")
     everywhere = subjects(catalog, event["target"])[0]
     subject = next((item for item in everywhere if item.name == event.get("subject")), None)
     law = next((item for item in subject.laws if item.name == event["law"]), None) if subject else None
     if subject is None or law is None:
-        return Replay(event, reason="it is of several calls, or of no function that an adapter binds")
+        return Replay(event, reason="it concerns several calls, or a function that no adapter binds")
     if event["variants"] is None:
-        return Replay(event, reason="its numbers are many, and were not written; watch again with --capture full")
+        return Replay(event, reason="its call was too large to be written; watch again with --capture full")
     variants = _scenario(event, subject)
     runner.start([event["target"]])
     open_target = runner.open_target(event["target"], ref, [subject.binding])
@@ -119,7 +119,7 @@ def _replayed(runner: Runner, catalog: Catalog, event: Mapping[str, Any], ref: R
     except Undecidable as error:
         return Replay(event, open_target, reason=str(error))
     finding = next(iter(search.outcomes[law].findings), None)
-    reason = "the code there keeps the law: what broke it was of the run alone" if finding is None else ""
+    reason = "the law holds at that revision: the violation occurs only in the run" if finding is None else ""
     return Replay(event, open_target, finding, reason)
 
 
@@ -135,7 +135,7 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
                 if isinstance(value, Tensor) != (names[name] == "tensor") and value is not None:
                     raise ValueError(f"{name} is not a {names[name]}")
         if not variants:
-            raise ValueError("it has no variant")
+            raise ValueError("it does not have a variant")
     except (TypeError, ValueError, AttributeError, ArithmeticError, MemoryError) as error:
         where = f"{event['line']}: not a scenario of {message(subject.name)}"
         raise SentinelError(f"{where}: {message(str(error))[:200]}") from None
@@ -145,15 +145,15 @@ def _scenario(event: Mapping[str, Any], subject: Subject) -> dict[str, dict[str,
 def document_of(one: Replay, runner: Runner, catalog: Catalog) -> dict[str, Any]:
     """Return the recipe of a violation, with its origin in the run.
 
-    :raises Untried: if no recipe distinguishes the broken code from fixed code.
+    :raises CannotDistinguish: if no recipe distinguishes the broken code from fixed code.
     """
     assert one.finding is not None
     assert one.open_target is not None
-    document = tried_document(one.finding, one.open_target, runner, catalog)
+    document = decisive_document(one.finding, one.open_target, runner, catalog)
     event, checkout = one.event, one.open_target.checkout
     how = f"seen in a run of {event['target']} {event['version'] or '(no release)'}, first at step {event['step']}"
     if event.get("of"):
-        how += f", in {event['count']} of {event['of']} calls that were looked at"
+        how += f", in {event['count']} of {event['of']} checked calls"
     scenario = next(iter(one.finding.trial.variants.values()))
     knobs = {item.name: scenario[item.name] for item in one.finding.subject.contract.inputs if item.knob}
     set_ = ", ".join(f"{name} {value}" for name, value in knobs.items() if value is not None)

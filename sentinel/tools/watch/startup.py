@@ -46,7 +46,7 @@ def begin(setting: str) -> None:
     target, _, events = setting.partition(":")
     targets = bundled_catalog().targets
     if target not in targets:
-        _say(f"SENTINEL_WATCH names no target {target!r}; it knows {', '.join(targets)}")
+        _say(f"SENTINEL_WATCH: unknown target {target!r}; use one of {', '.join(targets)}")
         return
     packages = targets[target].packages
     sys.meta_path.insert(0, _First(target, events or "sentinel-events.jsonl", packages))

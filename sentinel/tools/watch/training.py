@@ -43,7 +43,7 @@ class Event(NamedTuple):
 class Training:
     """Observes a training.
 
-    :param watcher: its functions, budget and queue are used.
+    :param watcher: the functions, budget and queue to use.
     """
 
     def __init__(self, watcher: Watcher) -> None:
@@ -268,7 +268,7 @@ class Training:
             self._cost = budget.spent - self._spent
         self._look = self._watcher.steps % budget.every == 0
         if self._look and not budget.allows(self._cost, began - self._ended):
-            self._look, self._cost = False, self._cost / 2  # the long time may have been an accident
+            self._look, self._cost = False, self._cost / 2  # a single slow step may be an outlier
         self._spent, self._ended = budget.spent, began
 
     # -- limits: never end the run, and never exceed the measured time ---------------------------------------------

@@ -73,19 +73,19 @@ class Budget:
 
     :ivar share: share of the time since the start; one step may take five times as much, or a negligible time.
     :ivar every: copy at most one of this many calls of a boundary.
-    :ivar beside: seconds that the sending thread has used.
+    :ivar sending: seconds that the sending thread has used.
     """
 
     share: float = 0.01
     every: int = 100
     spent: float = 0.0
-    beside: float = 0.0
+    sending: float = 0.0
     began: float = field(default_factory=time.perf_counter)
     held_back: int = 0
 
     def allows(self, cost: float = 0.0, step: float = 0.0) -> bool:
         """Return True if a copy of this many seconds fits the budget, in a step of this many seconds."""
-        within = self.spent + self.beside <= self.share * (time.perf_counter() - self.began)
+        within = self.spent + self.sending <= self.share * (time.perf_counter() - self.began)
         allowed = within and cost <= max(5 * self.share * step, _UNNOTICED)
         self.held_back += not allowed
         return allowed

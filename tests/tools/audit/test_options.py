@@ -185,7 +185,7 @@ def add(parser):
     }
     file.write_text("for name in names():\n    parser.add_argument(f'--{name}.lr')\nparser.add_argument('--on')\n")
     options, more, _ = options_of_parser(file)
-    assert (set(options), more) == ({"on"}, {"": "a call of arguments.py whose option has a computed name"})
+    assert (set(options), more) == ({"on"}, {"": "a call in arguments.py whose option has a computed name"})
 
 
 def test_a_flag_stands_for_what_it_sets():

@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.launch import launch_of
-from sentinel.tools.audit.python_script import calls_of
+from sentinel.tools.audit.python_script import read_script
 
 SCRIPT = """\
 import os
@@ -43,7 +43,7 @@ def main(parameter=0.5):
 def test_arguments_that_are_literals_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    grpo, sft = calls_of(file, ("GRPOConfig", "SFTConfig"))
+    (grpo, sft), _ = read_script(file, ("GRPOConfig", "SFTConfig"))
     assert (grpo.name, grpo.line) == ("GRPOConfig", 16)
     assert grpo.settings == {
         "names": ["a", "b"], "none": None, "kwargs": {"x": 8}, "actor.lr": 1e-6, "actor.optimizer.name": "adam",
@@ -83,7 +83,7 @@ def test_arguments_that_are_literals_are_read(tmp_path):
 )
 def test_a_name_is_read_only_if_nothing_else_can_bind_it(tmp_path, text, settings):
     (tmp_path / "train.py").write_text(text)
-    (call,) = calls_of(tmp_path / "train.py", ("C",))
+    (call,), _ = read_script(tmp_path / "train.py", ("C",))
     assert call.settings == settings
     assert call.unread or settings
 
@@ -115,7 +115,7 @@ def tweak(args):
 def test_subclasses_setattr_and_replace_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(f"from trl import GRPOConfig as G\n{LATER}")
-    (call,) = calls_of(file, ("GRPOConfig",))
+    (call,), _ = read_script(file, ("GRPOConfig",))
     assert (call.name, call.settings) == (
         "GRPOConfig", {"beta": 0.4, "lr": 1e-6, "epsilon": 0.7, "temperature": 0.9, "steps": 4},
     )  # fmt: skip
@@ -145,10 +145,10 @@ def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
 def test_what_is_not_python_is_refused(tmp_path, content, says):
     (tmp_path / "train.py").write_text(content)
     if not says:
-        assert calls_of(tmp_path / "train.py", ("C",)) == []
+        assert read_script(tmp_path / "train.py", ("C",))[0] == []
         return
     with pytest.raises(SentinelError, match=says):
-        calls_of(tmp_path / "train.py", ("C",))
+        read_script(tmp_path / "train.py", ("C",))
 
 
 # -- what starts it ----------------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def test_a_program_that_makes_a_configuration_is_read_instead_of_its_arguments(t
     assert launch.settings == (("a", 1), ("b", "${?}"))
     assert (launch.made_by, launch.read) == ("C", ("train.py:1: 1 setting of C read",))
     assert launch.unread == (
-        "not read in train.py:1, as the script computes them: b",
+        "not read in train.py:1, because the script computes them: b",
         "not read in train.py: C (line 2)",
-        "not read, as arguments of train.py itself: seed=3",
+        "not read, because they are arguments of train.py itself: seed=3",
     )
 
 
@@ -188,7 +188,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     launch = launch_of(None, command.replace("rlvr", "gone").split(), ())
     assert launch.config is None
     assert launch.unread == (
-        "not read, as it is not a file here: the configuration that --config_path demo, --config_name gone names",
+        "not read, because it is not a file here: the configuration that --config_path demo, --config_name gone names",
     )
     with pytest.raises(NothingExamined, match=r"no settings after the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.recipes.affects import affected
+from sentinel.recipes.affects import read_affected
 from sentinel.tools.audit.effective import Training, training
 from sentinel.tools.audit.files import flattened
 from sentinel.tools.audit.options import Option, Options
@@ -15,7 +15,7 @@ SFT = Options("SFT", "sft.yaml", {"data.packing": Option("true")})
 
 
 def answer(when: dict[str, Any], given: Any, where: str = "") -> tuple[str, str]:
-    found = reach([affected({"when": when, "where": where})], training(flattened(given), [PPO, SFT]))
+    found = reach([read_affected({"when": when, "where": where})], training(flattened(given), [PPO, SFT]))
     return found.answer, found.because
 
 
@@ -26,14 +26,14 @@ def answer(when: dict[str, Any], given: Any, where: str = "") -> tuple[str, str]
         ({"actor.loss": ["ppo", "sapo"]}, {}, ("reached", "actor.loss=ppo (the default)")),
         ({"actor.loss": "sapo"}, {}, ("not reached", "actor.loss=ppo (the default)")),
         ({"actor.clip": "set", "actor.loss": "ppo"}, {"actor": {"loss": "ppo"}}, ("not reached", "actor.clip=null")),
-        ({"n": "> 1"}, {}, ("not known", "it takes n > 1")),
+        ({"n": "> 1"}, {}, ("not known", "it depends on n > 1")),
         ({"n": "> 1", "actor.loss": "sapo"}, {}, ("not reached", "actor.loss=ppo (the default)")),
         ({"n": "> 1"}, {"n": 8}, ("reached", "n=8")),
         ({"n": "< m"}, {"n": 1, "m": "1e1"}, ("reached", "n=1, m=1e1")),
         ({"n": "< m"}, {"n": 10, "m": 10}, ("not reached", "n=10, m=10")),
-        ({"n": "< m"}, {"n": 10}, ("not known", "it takes n < m")),
-        ({"never.heard.of": "unset"}, {}, ("reached", "there is no never.heard.of")),
-        ({"never.heard.of": True}, {}, ("not known", "it takes never.heard.of=true")),
+        ({"n": "< m"}, {"n": 10}, ("not known", "it depends on n < m")),
+        ({"never.heard.of": "unset"}, {}, ("reached", "never.heard.of does not exist in this version")),
+        ({"never.heard.of": True}, {}, ("not known", "it depends on never.heard.of=true")),
         ({"data.packing": True}, {"actor": {"clip": 1}}, ("not reached", "data.packing is an option of SFT")),
         ({"data.packing": True}, {"data": {"packing": True}}, ("reached", "data.packing=true")),
     ],
@@ -48,8 +48,8 @@ def test_one_entry(when, given, expected):
 
 
 def test_any_entry_reaches_and_prose_is_never_an_answer():
-    entries = [affected({"when": {"a": 1}}), affected({"when": {"b": 1}, "where": "the moon is full"})]
+    entries = [read_affected({"when": {"a": 1}}), read_affected({"when": {"b": 1}, "where": "the moon is full"})]
     assert reach(entries, Training({"a": "2", "b": "1"})).where == "the moon is full"
     assert reach(entries, Training({"a": "2", "b": "2"})).answer == "not reached"
-    assert reach([*entries, affected("everybody")], Training({"a": "2", "b": "2"})).answer == "not known"
+    assert reach([*entries, read_affected("everybody")], Training({"a": "2", "b": "2"})).answer == "not known"
     assert reach([], Training({})).answer == "not known"

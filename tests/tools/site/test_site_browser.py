@@ -217,7 +217,7 @@ def test_the_page_answers_for_a_version_and_a_configuration(at):
     _choose(
         browser, "run", f"{run} algorithm.norm_adv_by_std_in_grpo=True algorithm.rollout_correction.bypass_mode=False"
     )
-    assert headings() == ["Hits you only if … (1)"]
+    assert headings() == ["May hit you (1)"]
     assert "only if a response is rejected as a whole" in browser.find_element("css selector", ".because").text
     _choose(browser, "run", f"{run.replace('grpo', 'gae')}")
     assert headings() == ["Your settings do not lead to it (1)"]

@@ -12,13 +12,13 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.exporting import Bundle, Exporter
-from sentinel.worker.client import Options, Zygote
+from sentinel.worker.client import Options, Preloader
 
 Export = Callable[..., Bundle]
 
 
 @pytest.fixture
-def export(warm_runs: Zygote, tmp_path: Path) -> Iterator[Export]:
+def export(warm_runs: Preloader, tmp_path: Path) -> Iterator[Export]:
     """``export(recipe document, base tree, head tree or None, check=False, **changes)``"""
     catalog = bundled_catalog()
     exporter = Exporter(

@@ -15,8 +15,8 @@ from sentinel.tools.upstream.life import (
     advanced,
     at_main,
     first_day,
+    fixed_by,
     load,
-    mended_with,
     place,
     save,
     state_of,
@@ -57,8 +57,8 @@ def test_each_state_follows_from_a_fact(loaded_recipe):
 def test_what_mended_a_bug_is_told_from_its_history(state, what, pull, said):
     commit = {"sha": "7e02052ee736454228464f2f167b0e889c44f10c", "pull": pull}
     changes = [{"what": "present", "commit": {}}, {"what": what, "commit": commit}]
-    assert mended_with(state, {"changes": changes}) == said
-    assert mended_with(state, {"changes": []}) == mended_with(state, None) == ""
+    assert fixed_by(state, {"changes": changes}) == said
+    assert fixed_by(state, {"changes": []}) == fixed_by(state, None) == ""
 
 
 def test_a_step_is_kept_once_and_a_bug_that_comes_back_goes_back(loaded_recipe, tmp_path):

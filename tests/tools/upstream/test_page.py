@@ -14,10 +14,10 @@ from sentinel.tools.upstream.page import (
     LONGEST,
     LONGEST_COMMENT,
     _tried,
-    apart,
     checks,
     code,
     comment,
+    distinguish,
     fenced,
     page,
     prose,
@@ -67,7 +67,7 @@ def test_a_table_shows_the_numbers_that_differ(export, broken_tree, fixed_tree):
     ],
 )
 def test_two_values_that_differ_never_look_alike(one, other, told):
-    assert apart(one, other) == told
+    assert distinguish(one, other) == told
 
 
 def test_whom_it_concerns_is_said_in_words(export, broken_tree, fixed_tree):

@@ -12,11 +12,11 @@ from sentinel.binding.families import policy_loss
 from sentinel.contracts.loss_aggregation import LOSS_AGGREGATION
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.deciding.law_session import Subject
-from sentinel.search.scenarios import narrowed
+from sentinel.search.scenarios import narrow
 from sentinel.targets import Binding
 from sentinel.tools.watch.reading import Unreadable, reading_of, written
 from sentinel.tools.watch.values import at
-from sentinel.worker import ghosts
+from sentinel.worker import stubs
 from sentinel.worker.calling import Boundary
 
 
@@ -35,7 +35,7 @@ def _reading(function=agg_loss, call=_call):
     left_out = ("global_batch_size", "dp_size", "loss_scale_factor", "weights")
     accepts = {"loss_agg_mode": ("token-mean",), **dict.fromkeys(left_out, (None,))}
     binding = Binding("run.agg_loss", "loss_aggregation", call=call, outputs=("loss",), accepts=accepts)
-    subject = Subject(binding, narrowed(LOSS_AGGREGATION, binding), (), "", "run.agg_loss")
+    subject = Subject(binding, narrow(LOSS_AGGREGATION, binding), (), "", "run.agg_loss")
     return reading_of(0, subject, Boundary("run.agg_loss", ModuleType("run"), function, None, binding))
 
 
@@ -117,9 +117,9 @@ def test_an_adapter_that_calls_something_else_is_no_help():
 
 
 def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypatch):
-    """A value that a ghost decides would be no value of the run."""
-    monkeypatch.setattr(ghosts.state(), "probing", True)
-    monkeypatch.setattr(sys, "meta_path", [ghosts.InertModules(["much_memory"]), *sys.meta_path])
+    """A value that a stub module decides is not a value of the run."""
+    monkeypatch.setattr(stubs.state(), "probing", True)
+    monkeypatch.setattr(sys, "meta_path", [stubs.InertModules(["much_memory"]), *sys.meta_path])
     module = importlib.import_module("much_memory.inside")
     for name in ("much_memory", "much_memory.inside"):
         monkeypatch.delitem(sys.modules, name)
@@ -129,7 +129,7 @@ def test_what_needs_a_package_that_the_checker_does_without_is_not_read(monkeypa
 
     with pytest.raises(Unreadable, match=r"much_memory\.inside\.frames cannot be called while watching"):
         _reading(call=call)
-    ghosts.state().used.clear()
+    stubs.state().used.clear()
 
 
 def shifted_loss(data):
@@ -192,7 +192,7 @@ def test_a_difference_shows_two_log_probs_but_not_what_it_is_not_told():
         return {"per_token_loss": boundary.function(between, inputs["advantages"], *bounds)}
 
     binding = policy_loss("run.loss", call, "ppo", ("eps_clip_low", "eps_clip_high"), mode="token-sum")
-    subject = Subject(binding, narrowed(POLICY_LOSS, binding), (), "", "run.loss")
+    subject = Subject(binding, narrow(POLICY_LOSS, binding), (), "", "run.loss")
     reading = reading_of(0, subject, Boundary("run.loss", ModuleType("run"), loss, None, binding))
     assert "per_token_loss" in reading.keys
     assert not {"loss", "approx_kl", "per_token_gradient"} & reading.keys

@@ -20,7 +20,7 @@ from sentinel.cli import main
 from sentinel.tools.watch import checker, link, meeting
 from sentinel.tools.watch.wrapping import Budget, Plan
 from sentinel.values.documents import read
-from sentinel.worker.client import Zygote
+from sentinel.worker.client import Preloader
 from tests.demo_kit import FRAMEWORK
 
 #: Trains on the framework's advantages until a call was copied, and the same number of steps where nothing is watched.
@@ -76,8 +76,8 @@ def test_a_violation_is_said_and_written(broken):
     laws = {item["law"] for item in counts["violations"]}
     assert "the_oracle_agrees" in laws
     assert "does not hold: demo_rl.advantages.group_advantage, call " in said
-    assert "1 boundaries watched: one call in 1 of each is copied, in at most 1% of the time\n" in said
-    assert said.index("boundaries watched: one") < said.index("does not hold")
+    assert "1 boundary watched: one call in 1 of each is copied, in at most 1% of the time\n" in said
+    assert said.index("boundary watched: one") < said.index("does not hold")
     assert "no text, no name of a group" in said
     *events, end = [json.loads(line) for line in (folder / "broken.jsonl").read_text(encoding="utf-8").splitlines()]
     schema = json.loads((Path(sentinel.__file__).parent / "schemas" / "events.schema.json").read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ Said = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def said(
-    warm_runs: Zygote, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    warm_runs: Preloader, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Said:
     """``said(*words)``: the command in this process; its status and what it prints."""
     monkeypatch.chdir(tmp_path)
@@ -119,7 +119,7 @@ def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, 
     assert len(first["scenario"]["response_mask"]) < 4, "what was captured has four rows"
     status, kept, wrong = said(*words, f"path:{FRAMEWORK / 'fixed'}")
     assert status == 0, wrong
-    assert "what broke it was of the run alone" in kept
+    assert "the violation occurs only in the run" in kept
 
 
 def test_no_parameter_changes(broken):
@@ -301,11 +301,11 @@ def test_the_processes_of_a_run_have_one_checker(tmp_path):
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (["--target", "demo"], "say what to watch, after two dashes"),
+        (["--target", "demo"], "give the command to watch after --"),
         (["--target", "dmo", "--", "true"], "did you mean 'demo'?"),
-        (["--target", "demo", "--every", "0", "--", "true"], "1 or more"),
-        (["--target", "demo", "--events", "nowhere/events.jsonl", "--", "true"], "no file can be written there"),
-        (["--target", "demo", "--without", "nope", "--", "true"], "no invariant is called so; there are "),
+        (["--target", "demo", "--every", "0", "--", "true"], "must be at least 1"),
+        (["--target", "demo", "--events", "nowhere/events.jsonl", "--", "true"], "cannot write there; name a file"),
+        (["--target", "demo", "--without", "nope", "--", "true"], "unknown invariant; use one of "),
         (["--target", "demo", "--", "no-such-program"], "no-such-program: No such file or directory"),
     ],
 )
@@ -322,7 +322,7 @@ def test_a_run_whose_events_have_no_folder_goes_on_and_says_that_nobody_watches(
         cwd=tmp_path,
         env={**os.environ, "SENTINEL_WATCH": "demo:nowhere/events.jsonl", "PYTHONPATH": str(FRAMEWORK / "broken")},
     )  # fmt: skip
-    assert "this run is not watched: there is no folder for " in ran.stderr
+    assert "this run is not watched: the folder of " in ran.stderr
 
 
 @pytest.mark.nightly
@@ -387,17 +387,17 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
         ('{"event":' + "9" * 5000 + "}", "a number of 5000 digits"),
         (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
-        ("null", "it is neither a violation nor an end"),
-        ('"event"', "it is neither a violation nor an end"),
-        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor an end"),
+        ("null", "it is neither a violation nor the final line"),
+        ('"event"', "it is neither a violation nor the final line"),
+        ({**_EVENT, "event": ["violation"]}, "it is neither a violation nor the final line"),
         ({"event": "violation"}, "is a required property"),
         ({"event": "end", "run": 1, "time": 1.5}, "is a required property"),
         ({**_END, "violations": 5}, "at violations: 5 is not of type"),
         ({**_EVENT, "symptom": ["x"]}, "at symptom: ["),
         ({**_EVENT, "subject": ["a"]}, "at subject: ["),
-        ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
-        ({**_EVENT, "target": "../../etc"}, "which is no target here"),
-        ({**_EVENT, "variants": {}}, "it has no variant"),
+        ({**_EVENT, "boundary": "\ud800"}, "a lone surrogate"),
+        ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
+        ({**_EVENT, "variants": {}}, "it does not have a variant"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
         ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the inputs are token_level_rewards"),
         (
@@ -414,7 +414,7 @@ def test_a_malformed_events_file_is_refused_by_its_line(tmp_path, said, line, wr
     assert (status, shown) == (2, "")
     assert told.count("sentinel: ") == 1
     assert wrong in told
-    assert told.startswith("sentinel: events.jsonl") or "which is no target here" in told
+    assert told.startswith("sentinel: events.jsonl") or "which is not a target here" in told
 
 
 def test_a_pipe_is_no_events_file(tmp_path, said):
@@ -429,7 +429,7 @@ def test_an_events_file_without_a_violation_is_no_all_clear(tmp_path, said):
         (tmp_path / "events.jsonl").write_text(text, encoding="utf-8")
         status, shown, told = said("replay", "events.jsonl")
         assert (status, shown) == (2, "")
-        assert "nothing was examined: events.jsonl holds no violation to measure again" in told
+        assert "nothing was examined: events.jsonl does not contain a violation" in told
 
 
 def test_what_is_foreign_is_escaped_where_it_is_shown(tmp_path, said):
@@ -495,7 +495,7 @@ _UNREAD = {
     "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
     "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
     "no import": ((), "pass", "no process of this command imported demo"),
-    "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it had written its last line"),
+    "killed": ((), f"import demo_rl\n{_KILL}", "the checker ended before it wrote its last line"),
     "drift": (
         _NEEDS_MORE,
         _RUN_OF_FEW.format(call=_CALL.format(first="9, ", last="")),
@@ -521,7 +521,7 @@ def test_a_run_of_which_no_call_was_read_is_no_all_clear(tmp_path, edits, script
     assert f"\nnothing was examined: {why}" in f"\n{ran.stderr}"
     assert ran.stdout == "", "nothing that looks like an all-clear"
     first, *others = ran.stderr.splitlines()
-    assert first == "sentinel watch: nothing is watched before a process of this command imports demo"
+    assert first == "sentinel watch: watching starts when a process of this command imports demo"
     assert others[-1].startswith(f"nothing was examined: {why}")
     assert ("; the command itself ended with status 3" in others[-1]) == ("SystemExit(3)" in script)
     if edits is _NEEDS_MORE:  # what cannot be set up is said when the run begins, with its cause

@@ -1,4 +1,4 @@
-"""``sentinel audit``: which known bugs are in a copy of a framework, and which of them a configuration reaches."""
+"""``sentinel audit``: list the known bugs in a copy of a framework, and those that a configuration triggers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from sentinel.deciding.runner import Job, runner_of
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
-from sentinel.recipes.grades import counted as roots
-from sentinel.recipes.grades import grade, order, reached, realism, root, row
+from sentinel.recipes.grades import count_bugs as roots
+from sentinel.recipes.grades import describe_reach, grade, order, realism, root, row
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -51,21 +51,21 @@ SUMMARY = "list the known bugs that your training configuration triggers"
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
   sentinel audit verl --python ~/train/bin/python  the copy in another environment
-  sentinel audit verl --config run.yaml            and which of its bugs this configuration reaches
+  sentinel audit verl --config run.yaml            also compare the bugs with this configuration
   sentinel audit verl --set algorithm.adv_estimator=grpo --set actor_rollout_ref.rollout.n=8
   sentinel audit verl -- python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo
-  sentinel audit slime --script run-qwen3-4B.sh    what a launch script sets; nothing of it is executed
-  sentinel audit trl --script train.py             what a Python script gives to GRPOConfig(...), not executed either
+  sentinel audit slime --script run-qwen3-4B.sh    the settings of a launch script, which is not executed
+  sentinel audit trl --script train.py             the arguments of GRPOConfig(...) in a Python script
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-What stands after -- is the command that starts the training, as it is typed.
-The files that a Hydra `defaults` list names are read, and so is a file of settings that an option names.
-Every known bug is decided by running the copy's own code. Whether a configuration reaches one is decided by the
-settings that the recipe names; what the configuration leaves out has the copy's default.
-"Hits you": the settings alone decide it. "Hits you only if": something else must be so, or a setting is not known.
-What nothing in the framework gets to is left out. --sarif is for a build: GitHub code scanning shows it.
-exit status: 0 no bug is there (or no setting leads to one), 1 some are (or some do), 2 nothing was examined, or no
-setting leads to a bug but one depends on a setting that could not be read
+After --, give the command that starts the training. Files in a Hydra `defaults` list, and files of settings that an
+option names, are read too.
+Each known bug is decided by running the copy's own code. Then its recipe's settings are compared with yours; a setting
+that your configuration does not set has the copy's default.
+"hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
+Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
+exit status: 0 no bug is present (or your settings trigger none), 1 at least one is (or is triggered), 2 nothing was
+examined, or a bug depends on a setting that could not be read
 """
 
 
@@ -73,15 +73,15 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "audit", _audit, SUMMARY, _EXAMPLE, takes_words=True)
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     settings_options(parser, without="repo-url")  # a fork's history is not what is installed
-    parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of what is installed")
+    parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of the installed copy")
     parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration: YAML, JSON or TOML")
-    parser.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], help="one setting of it; may be repeated"
-    )
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="a setting; may be repeated")
     parser.add_argument(
         "--script", metavar="FILE", type=Path, help="the shell or Python script that starts the training"
     )
-    parser.add_argument("--sarif", metavar="FILE", type=Path, help="also write what may hit you as SARIF 2.1.0")
+    parser.add_argument(
+        "--sarif", metavar="FILE", type=Path, help="also write bugs that hit or may hit you as SARIF 2.1.0"
+    )
     json_option(parser)
 
 
@@ -99,13 +99,13 @@ def _audit(arguments: argparse.Namespace) -> int:
     config: Path | None = arguments.config or launch.config
     not_read = [*launch.unread]
     if launch.config and config != launch.config:
-        not_read.append(f"not read, as --config is given: {launch.config}")
+        not_read.append(f"not read, because --config is given: {launch.config}")
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
     decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
-        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"there is no recipe of {target.name}"
+        reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     checkout = next((item.checkout for item in decisions if item.checkout), None)
     hidden = launch.hidden
@@ -116,7 +116,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         if bases:
             hidden |= {""}
             not_read.append(
-                f"{config}: not read, of what its defaults list names: {', '.join(bases)}; give the composed "
+                f"{config}: these entries of its defaults list were not read: {', '.join(bases)}; give the composed "
                 "configuration, which a Hydra program prints with --cfg job"
             )
     trainers = options_of(catalog, target, checkout) if checkout else ()
@@ -125,8 +125,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
-            f"{_name(checkout, target.name)} has no {launch.made_by} whose options are known "
-            f"here; known are {have or 'none'}"
+            f"the options of {launch.made_by} cannot be read in {_name(checkout, target.name)}; readable are those of "
+            f"{have or 'no class'}"
         )
     run = None
     if configuration is not None:
@@ -161,14 +161,14 @@ def _audit(arguments: argparse.Namespace) -> int:
     if open_bugs:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
         complain(
-            f"not decided: whether {_some(open_bugs)} hit you, as these settings were not read: "
+            f"not decided: {_some(open_bugs)}, because these settings were not read: "
             f"{_some(list(settings_of_bugs))}; give them with --set"
         )
     return 2 if open_bugs else 0
 
 
 def _of_settings(run: Training) -> list[str]:
-    """Say which settings of a run are not options of its trainer, with the options that they may mean."""
+    """Return a line for each setting that is not an option of the run's trainer, with the option that it may mean."""
     options, lines = run.options, []
     if options is None:
         return []
@@ -179,9 +179,9 @@ def _of_settings(run: Training) -> list[str]:
         lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
     left = run.unknown()[_MOST_LINES:]
     if left:
-        lines.append(f"no options of {options.name} in this version, either: {', '.join(left)}")
+        lines.append(f"also not options of {options.name} in this version: {', '.join(left)}")
     lines += [
-        f"{name}={run.configuration[name]}: not a value of this option, which takes {expected}"
+        f"{name}={run.configuration[name]}: not a value of this option, which accepts {expected}"
         for name, expected in run.invalid.items()
     ]
     added = sorted(name for name in run.added if name not in options)
@@ -192,11 +192,11 @@ def _of_settings(run: Training) -> list[str]:
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
         by_source.setdefault(options.may_declare(name), []).append(f"{name}{near}")
     for source, names in by_source.items():
-        lines.append(f"not compared with options of {source}, which were not read: {_some(names)}")
+        lines.append(f"not checked, because the options of {source} were not read: {_some(names)}")
     return lines
 
 
-#: Lines, and names in one line, that are listed of one kind.
+#: The most lines of one kind, and the most names in a line.
 _MOST_LINES, _MOST_NAMES = 10, 12
 
 
@@ -222,7 +222,7 @@ def _no_setting(run: Training, name: str) -> str:
     return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
 
 
-#: Causes that many bugs share, though the reason of each names other code.
+#: Causes that many bugs share, although their reasons name different code.
 _CAUSES = {
     "not-in-this-version": "this version does not have the code",
     "drift": "the adapter does not know the code of this version (--json has each reason)",
@@ -282,7 +282,7 @@ class Bug:
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Merge single settings over those of the file; None where there are neither."""
+    """Merge single settings over those of the file; return None if there are neither."""
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -294,7 +294,7 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 
 def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
-    """Return a run with what its launch sets elsewhere than in its arguments, and what of that was not read."""
+    """Return a run with the settings from files and code of its launch, and a line for each that was not read."""
     options = run.options.options if run.options is not None else {}
     configuration = dict(run.configuration)
     not_read = []
@@ -302,24 +302,24 @@ def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
         try:
             values = flattened(settings_of(read_mapping(file)))
         except SentinelError as error:
-            not_read.append(f"not read, the file that --{option} names: {error}")
+            not_read.append(f"the file of --{option} was not read: {error}")
             continue
         known = {name: text for name, text in values.items() if name in options}
         twice = [name for name in known if name in configuration]
-        # Other names than options tell that the program reads the file in a way of its own.
+        # If a name is not an option, the program interprets the file in its own way.
         unread = list(known) if len(known) < len(values) else twice
         configuration |= known | dict.fromkeys(unread, NOT_KNOWN)
         if len(known) < len(values) or not values:
             others = [name for name in values if name not in known]
-            not_read.append(f"not read in {file}, which --{option} names: {_some([*known, *others]) or 'it is empty'}")
+            not_read.append(f"not read in {file}, the file of --{option}: {_some([*known, *others]) or 'it is empty'}")
         elif twice:
-            not_read.append(f"not known, as the command and {file} both set them: {_some(twice)}")
+            not_read.append(f"not known, because the command and {file} both set them: {_some(twice)}")
         else:
-            complain(visible(f"{file}: {counted(len(known), 'setting')} read, as --{option} names it"))
+            complain(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
     assigned = {name: place for name, place in launch.assigned.items() if name in options or {*"(*"} & {*name}}
     if assigned:
         places = [f"{name} ({place})" for name, place in assigned.items()]
-        not_read.append(f"not read, as the program's code assigns them: {_some(places)}")
+        not_read.append(f"not known, because the program's code assigns them: {_some(places)}")
     everything = frozenset([""]) if assigned.keys() - options.keys() else frozenset()
     configuration |= dict.fromkeys(assigned.keys() & options.keys(), NOT_KNOWN)
     return replace(run, configuration=configuration, doubtful=run.doubtful | everything), not_read
@@ -332,7 +332,7 @@ def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes:
         for number, recipe in enumerate(recipes, 1):
             tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
             decisions.append(runner.decide(Job(recipe, ref)))
-            if decisions[-1].checkout is None:  # the copy itself is not available, whatever the recipe
+            if decisions[-1].checkout is None:  # the copy itself is not available
                 break
     return decisions
 
@@ -346,8 +346,8 @@ def _name(checkout: Checkout | None, target: str) -> str:
 def _tell(
     name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
 ) -> None:
-    """Print the counts in words, then what a person has to read."""
-    worst: dict[str, str] = {}  # a bug counts once, by the worst that any of its recipes says
+    """Print the result as text: a line of counts, then each bug."""
+    worst: dict[str, str] = {}  # a bug counts once, by the worst answer of its recipes
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
     answers = Counter(worst.values())
@@ -357,26 +357,24 @@ def _tell(
         if bugs:
             say_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
     else:
-        say(
-            f"{head}: {answers['hits']} hit you, {answers['only if']} only if more is so, {answers['does not']} do not."
-        )
+        say(f"{head}: {answers['hits']} hit you, {answers['only if']} may hit you, {answers['does not']} do not.")
         for line in unread:
             say(visible(line))
-        for answer, heading in (("hits", "hits you"), ("only if", "hits you only if …")):
+        for answer, heading in (("hits", "hits you"), ("only if", "may hit you")):
             if answers[answer]:
                 say(f"\n{heading}")
-            listed: dict[str, list[Bug]] = {}  # each bug once, as it is counted
+            listed: dict[str, list[Bug]] = {}  # each bug once, as in the counts
             for bug in bugs:
                 if bug.answer == answer == worst[root(bug.document)]:
                     listed.setdefault(root(bug.document), []).append(bug)
             for first, *others in listed.values():
                 _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
         if any(bug.answer == "does not" for bug in bugs):
-            say("\nof what does not hit you, --json tells the setting that says so")
+            say("\n--json lists the bugs that do not hit you, with the deciding setting")
         if run.options is not None:
             say(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
-        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; nothing in the framework triggers what is hardening")
+        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening")
 
 
 def _counted(bug: Bug) -> dict[str, str]:
@@ -384,18 +382,18 @@ def _counted(bug: Bug) -> dict[str, str]:
 
 
 def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
-    """Print one bug, with the other recipes of it that have the same answer."""
+    """Print a bug, with its other recipes that have the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
     say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
     if others:
         say(f"    the same bug: {_some(others)}")
-    fault = "something else fails first" if bug.realism == "fault" and bug.reached else ""
+    fault = "another failure comes first" if bug.realism == "fault" and bug.reached else ""
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
         say(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
-    how = "" if recipe.affects else reached(recipe.document)
+    how = "" if recipe.affects else describe_reach(recipe.document)
     if how:
         say(f"    how a run gets there: {visible(how)}")
     elif bug.reached or reach.settings:
@@ -418,7 +416,7 @@ def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[st
 
 def _row(bug: Bug) -> tuple[str, ...]:
     recipe = bug.decision.recipe
-    concerns = "; ".join(map(str, recipe.affects)) or reached(recipe.document)
+    concerns = "; ".join(map(str, recipe.affects)) or describe_reach(recipe.document)
     return recipe.bug_id, str(recipe.document.get("severity") or ""), bug.realism, concerns
 
 

@@ -1,4 +1,4 @@
-"""``sentinel compare``: whether functions of several frameworks return the same numbers for one name."""
+"""``sentinel compare``: check whether functions of several frameworks return the same numbers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def declare(commands: Commands) -> None:
 
 def _compare(arguments: argparse.Namespace) -> int:
     if arguments.examples < 1:
-        raise SentinelError(f"--examples {arguments.examples}: at least one scenario has to be drawn")
+        raise SentinelError(f"--examples {arguments.examples}: must be at least 1")
     catalog, settings = catalog_and_settings(arguments)
     names = list(catalog.adapters)
     targets = NAMED["target"].read(arguments.targets or ["all"], names)

@@ -33,14 +33,14 @@ SUMMARY = "show what each open pull request changes in the numbers"
 
 _EXAMPLE = """\
   sentinel pulls verl                        every open pull request
-  sentinel pulls verl --since 7400 --json    those from this number on
-  sentinel pulls verl --comment 7022         the text for one of them, for a person to post
+  sentinel pulls verl --since 7400 --json    pull requests from this number on
+  sentinel pulls verl --comment 7022         the result for one of them as Markdown
 
 Each head is compared with the commit at which it left the branch: it brings a known bug or a broken law (or can no
-longer be called), redefines a definition, mends a bug, changes numbers, or does nothing of these. Code that was not
-examined is listed. Results are kept for each head, so the next run costs only new heads. `sentinel mirror update`
-fetches them.
-exit status: 0 none brings anything, 1 one does, 2 nothing was examined, 130 interrupted
+longer be called), redefines a definition, mends a bug, changes numbers, or changes nothing. Code that was not examined
+is listed. Results are stored for each head, so the next run examines only new heads, which `sentinel mirror update`
+fetches.
+exit status: 0 none brings a bug, 1 one does, 2 nothing was examined, 130 interrupted
 """
 
 
@@ -48,13 +48,15 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "pulls", _pulls, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--since", metavar="N", type=int, default=0, help="only pull requests from this number on")
-    parser.add_argument("--examples", metavar="N", type=int, default=40, help="scenarios a boundary (default: 40)")
-    parser.add_argument("--save", metavar="FILE", type=Path, help="also put it there: reports/changes.json")
+    parser.add_argument("--examples", metavar="N", type=int, default=40, help="scenarios per boundary (default: 40)")
+    parser.add_argument(
+        "--save", metavar="FILE", type=Path, help="also write the summary to this file: reports/changes.json"
+    )
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--markdown", action="store_true", help="print a table, for the summary of a job")
     shape.add_argument("--comment", metavar="N", type=int, help="print the result for this pull request as Markdown")
     json_option(shape)
-    settings_options(parser, without="repo-url")  # pull requests are upstream's
+    settings_options(parser, without="repo-url")  # pull requests exist upstream only
 
 
 def _pulls(arguments: argparse.Namespace) -> int:
@@ -68,7 +70,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
     if not heads:
         which = f"pull request {arguments.comment}" if arguments.comment else "pull request of that number or above"
         raise NothingExamined(
-            f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}` fetches what is new"
+            f"{target.name}: the mirror has no open {which}; `sentinel mirror update {target.name}` fetches new ones"
         )
     pulls: list[Pull] = []
     stopped = False
@@ -80,7 +82,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
                     tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
                     pulls.append(radar.look(number, head))
             except KeyboardInterrupt:
-                complain("what was decided is kept; the same command goes on from there")
+                complain("interrupted; results are stored, and the same command continues")
                 stopped = True
     pulls.sort(key=lambda pull: pull.number, reverse=True)
     summary = brief(pulls, len(heads), branch)
@@ -99,7 +101,9 @@ def _pulls(arguments: argparse.Namespace) -> int:
     if any(pull.answer == "brings" for pull in pulls):
         return 1
     if all(pull.answer == "cannot be decided" for pull in pulls):
-        return nothing_examined(f"no pull request could be decided; {pulls[0].said[0] if pulls[0].said else ''}")
+        return nothing_examined(
+            f"no pull request could be decided; {pulls[0].findings[0] if pulls[0].findings else ''}"
+        )
     return 0
 
 
@@ -108,5 +112,5 @@ def _show(pulls: Sequence[Pull], total: int) -> None:
         for pull in pulls if answer != "nothing" else ():
             if pull.answer == answer:
                 say(f"{answer}: #{pull.number} {message(pull.subject)} ({pull.head[:9]})")
-                say("\n".join(f"    {message(line)}" for line in pull.said[:6]))
+                say("\n".join(f"    {message(line)}" for line in pull.findings[:6]))
     say(f"\n{headline(pulls, total)}")

@@ -1,4 +1,4 @@
-"""``sentinel report site``: what is recorded, as pages that need no server."""
+"""``sentinel report site``: write evidence, coverage and histories as web pages that work without a server."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from pathlib import Path
 from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
 from sentinel.commands.options import catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import SentinelError
-from sentinel.recipes.grades import counted as roots
+from sentinel.recipes.grades import count_bugs as roots
 from sentinel.recipes.grades import realism, root
 from sentinel.tools.site.building import build, check, require, write
 from sentinel.tools.site.material import read
 
 _EXAMPLE = """\
-  sentinel report site                               the committed evidence of reports/, as pages in site/
-  sentinel report site --reports sentinel-reports    of your last run
+  sentinel report site                               pages in site/ from the committed evidence in reports/
+  sentinel report site --reports sentinel-reports    from your last run
   sentinel contribute --all --out export; sentinel report site    with a runner to copy on each bug's page
 
-Open site/index.html; it needs no server and no network. Histories are shown where `sentinel sweep --save` put them
-beside the evidence. The same records give the same bytes. A folder that is not a site of ours is not touched.
+Open site/index.html; it needs neither a server nor the network. Histories are shown if `sentinel sweep --save` wrote
+them next to the evidence. The same records give the same bytes. Folders with other files are not changed.
 """
 
 
-#: More lines about one thing than a person reads.
+#: The most notes that are printed.
 _NOTES = 5
 
 
@@ -46,7 +46,7 @@ def _site(arguments: argparse.Namespace) -> int:
     check(arguments.out)
     _, reports = evidence_folders(arguments)
     if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
-        raise SentinelError(f"{arguments.out} lies in {reports}, and would be read as evidence; give another --out")
+        raise SentinelError(f"{arguments.out} is inside {reports}, and would be read as evidence; give another --out")
     catalog, _ = catalog_and_settings(arguments)
     with progress() as tell:
         tell(f"reading {reports}")

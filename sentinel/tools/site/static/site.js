@@ -151,7 +151,7 @@ function answered(row, version, given) {
 }
 
 const HEADINGS = {
-  there: "", hits: "Hits you", only: "Hits you only if …", unknown: "Not known whether it is in this version", no: "Your settings do not lead to it",
+  there: "", hits: "Hits you", only: "May hit you", unknown: "Not known whether it is in this version", no: "Your settings do not lead to it",
   hardening: "Hardening: nothing in the framework gets there", absent: "Not in this version",
 };
 
@@ -219,7 +219,7 @@ function filters() {
       told = told.concat(groups[name]);
       best[name] = bugs(told) - before;
     }
-    const said = given ? [`${best.hits} hit you`, `${best.only} only if more is so`, `${best.no} do not`] : [];
+    const said = given ? [`${best.hits} hit you`, `${best.only} may hit you`, `${best.no} do not`] : [];
     if (version >= 0) said.push(`${bugs(groups.absent)} are not in ${named.version.value}`);
     count.textContent = seen.length === rows.length ? all : [`${bugs(seen)} of ${bugs(rows)} bugs`, ...said].join("; ");
     if (named.run.value.trim() && !named.target.value) count.textContent += "; choose a framework for an answer";

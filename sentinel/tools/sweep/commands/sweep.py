@@ -25,7 +25,7 @@ from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.records import timelines
 from sentinel.records.executors import Executor
-from sentinel.records.history import Selection, keep
+from sentinel.records.history import Selection, save
 from sentinel.records.ledger import Account, Ledger
 from sentinel.reports.summary import causes
 from sentinel.tools.sweep.ray_executor import RayExecutor
@@ -39,11 +39,11 @@ _EXAMPLE = """\
   sentinel sweep verl --bug 'VERL-REJECTED-ROW-*' --since v0.7.0
   sentinel sweep verl --tags                         the release tags alone
   sentinel sweep verl --releases                     the releases on PyPI; needs no mirror
-  sentinel sweep verl --save reports/history         records to be committed, for `sentinel report history --from`
+  sentinel sweep verl --save reports/history         histories to commit, for `sentinel report history --from`
   sentinel sweep verl --bug VERL-AGGLOSS-RANKS-TWICE --json
 
-A verdict can only change where the code changes that the boundary imports, so each distinct closure of it is probed
-once; everything is kept in SENTINEL_HOME/history as it comes. Ctrl-C loses nothing: the same command goes on.
+A verdict can change only if code changes that the boundary imports, so each distinct version of that code is probed
+once. Results are stored in SENTINEL_HOME/history immediately: after Ctrl-C, the same command continues.
 exit status: 0 done, 2 nothing could be decided, 130 interrupted
 """
 
@@ -51,19 +51,19 @@ exit status: 0 done, 2 nothing could be decided, 130 interrupted
 def declare(commands: Commands) -> None:
     parser = command(commands, "sweep", _sweep, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
-    parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these")
+    parser.add_argument("--bug", metavar="GLOB", action="append", default=[], help="only these recipes")
     parser.add_argument("--ref", metavar="REF", default="", help="the branch (default: the target's own, main)")
-    parser.add_argument("--since", metavar="REF|DAY", default="", help="begin here; a day is written 2026-08-21")
-    parser.add_argument("--until", metavar="REF|DAY", default="", help="end here")
+    parser.add_argument("--since", metavar="REF|DAY", default="", help="the first commit; a day is written 2026-08-21")
+    parser.add_argument("--until", metavar="REF|DAY", default="", help="the last commit")
     walk = parser.add_mutually_exclusive_group()
     walk.add_argument("--tags", action="store_true", help="the release tags alone")
     walk.add_argument("--releases", action="store_true", help="the releases on PyPI")
     parser.add_argument(
         "--executor", metavar="NAME", default="local", help="local (the default), or ray[://HOST:PORT]: many machines"
     )
-    parser.add_argument("--jobs", metavar="N", type=int, help="probes at a time (default: one a core)")
-    settings_options(parser, without="repo-url")  # histories are upstream's
-    parser.add_argument("--save", metavar="DIR", type=Path, help="also write the records there: reports/history")
+    parser.add_argument("--jobs", metavar="N", type=int, help="parallel probes (default: one per core)")
+    settings_options(parser, without="repo-url")  # histories are recorded for upstream only
+    parser.add_argument("--save", metavar="DIR", type=Path, help="also write the histories to this folder")
     json_option(parser)
 
 
@@ -72,14 +72,16 @@ def _sweep(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     recipes = find_recipes(catalog, (target.name,), arguments.bug)
     if not recipes:
-        raise NothingExamined(f"there are no recipes of {target.name}; `sentinel recipe new` begins one")
+        raise NothingExamined(f"{target.name} has no recipes; create one with `sentinel recipe new`")
     if arguments.jobs is not None and arguments.jobs < 1:
-        raise SentinelError(f"--jobs {arguments.jobs}: at least one probe has to run at a time")
+        raise SentinelError(f"--jobs {arguments.jobs}: it must be at least 1")
     with progress() as tell:
         if arguments.releases:
             for name in ("since", "until", "ref"):
                 if getattr(arguments, name):
-                    raise SentinelError(f"--{name} is about commits, and --releases looks at PyPI; leave one out")
+                    raise SentinelError(
+                        f"--{name} selects commits and --releases selects PyPI releases; remove one of them"
+                    )
             account = sweep_releases(catalog, settings, target, recipes, tell)
         else:
             ledger = Ledger(catalog, settings, target)
@@ -88,7 +90,7 @@ def _sweep(arguments: argparse.Namespace) -> int:
             make = executor_named(arguments.executor, ledger, arguments.jobs)
             account = _run(ledger, recipes, selection, make, tell)
     if arguments.save is not None:
-        keep(arguments.save, account.records)
+        save(arguments.save, account.records)
     show(account, arguments)
     decided = any(run["verdict"] in ("reproduced", "fixed", "changed") for r in account.records for run in r["runs"])
     if decided:
@@ -119,12 +121,15 @@ def _run(
     try:
         return ledger.sweep(recipes, selection, make, report)
     except KeyboardInterrupt:
-        complain("what was decided is kept; the same command goes on from there")
+        complain("interrupted; results are stored, and the same command continues")
         raise
 
 
 def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:
-    """:raises SentinelError: for an unknown name, or where its extra is not installed."""
+    """Return a function that makes the executor of a name.
+
+    :raises SentinelError: if the name is unknown, or its extra is not installed.
+    """
     if name == "local":
         return lambda: ledger.local(jobs)
     if name == "ray" or name.startswith("ray://"):
@@ -143,4 +148,4 @@ def show(account: Account, arguments: argparse.Namespace) -> None:
     say(f"{timelines.LEGEND}\n")
     say_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
     commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
-    say(f"\n{commits} verdicts from {closures} distinct closures, {account.probed} of them probed now")
+    say(f"\n{commits} verdicts from {closures} distinct versions of the code, {account.probed} of them probed now")

@@ -1,4 +1,5 @@
-"""``sentinel contribute``: a bug as a pull request: a branch with the fix, a page, a comment, evidence, a runner."""
+"""``sentinel contribute``: prepare a pull request for a bug: a branch with the fix, a page, a comment, evidence, a
+runner."""
 
 from __future__ import annotations
 
@@ -32,15 +33,16 @@ SUMMARY = "turn a bug into a pull request: branch, page, runner"
 
 _EXAMPLE = """\
   sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
-  sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           the pages alone
+  sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
   sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl before, and with the fix in a working tree
   sentinel contribute --all --no-check --out export                         every shipped recipe
 
-Where recipes/<target>/<BUG>.fix.yaml is, the fix is tried as by `sentinel fix check`, and the heads of pull requests in
-the mirror that change the same function are run. Else base and head are the recipe's first pins with the bug and
-without. The runner is tried in a process that holds torch, numpy and what it says it needs. Nothing is pushed.
-exit status: 0; 1 if something speaks against the fix, or a bug is not there at the base or still there at the head;
-2 it could not be run
+If recipes/<target>/<BUG>.fix.yaml exists, the fix is tested as by `sentinel fix check`, and the recipe is run at the
+heads of the mirror's pull requests that change the same function. Otherwise base and head are the recipe's first pins
+with and without the bug. The runner is tested in a process with torch, numpy and its listed packages. Nothing is
+pushed.
+exit status: 0; 1 if a check of the fix fails, or a bug is absent from the base or still present at the head; 2 it could
+not be run
 """
 
 
@@ -49,20 +51,20 @@ def declare(commands: Commands) -> None:
     parser.add_argument("bug", metavar="BUG", nargs="*", help="a bug id, or a pattern with *")
     parser.add_argument("--all", action="store_true", help="every recipe")
     parser.add_argument("--into", metavar="DIR", type=Path, help="a clone of upstream that gets the branch")
-    parser.add_argument("--base", metavar="REF", help="where the bug is (default: as the fix, or the first pin, says)")
-    parser.add_argument("--head", metavar="REF", help="where it is not (default: the fix, or the first pin without it)")
-    parser.add_argument("--repo", metavar="DIR", help="a working tree that has the fix, in the place of --head")
+    parser.add_argument("--base", metavar="REF", help="the revision with the bug (default: the fix's commit, or a pin)")
+    parser.add_argument("--head", metavar="REF", help="the revision without it (default: with the fix, or a pin)")
+    parser.add_argument("--repo", metavar="DIR", help="a working tree with the fix, instead of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
-    parser.add_argument("--no-check", action="store_true", help="try neither the fix nor the runner")
+    parser.add_argument("--no-check", action="store_true", help="test neither the fix nor the runner")
     tests_options(parser)
     settings_options(parser)
 
 
 def _contribute(arguments: argparse.Namespace) -> int:
     if bool(arguments.bug) == arguments.all:
-        raise SentinelError("say which bug, or --all")
+        raise SentinelError("name a bug, or use --all")
     if arguments.repo and arguments.head:
-        raise SentinelError("--repo is the working tree that has the fix; it cannot be given with --head")
+        raise SentinelError("--repo and --head both name the revision with the fix; give one of them")
     catalog, settings = catalog_and_settings(arguments)
     recipes = find_recipes(catalog, (), arguments.bug)
     base = Ref.parse(arguments.base) if arguments.base else None
@@ -71,14 +73,14 @@ def _contribute(arguments: argparse.Namespace) -> int:
         head = Ref("path", str(Path(arguments.repo).expanduser().absolute()))
     fixes = {recipe.bug_id: fix_of(catalog, recipe.target, recipe.bug_id) for recipe in recipes if not (base or head)}
     if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
-        raise SentinelError("--into makes a branch of a fix, and not each of these bugs has one that could be tried")
+        raise SentinelError("--into makes a branch with a fix, and not all of these bugs have a fix that can be tested")
     left = incomplete = 0
     with progress() as tell, _Maker(arguments, catalog, settings, tell) as maker:
         for recipe in recipes:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
                 if not arguments.all:
-                    continue  # one root, one pull request
+                    continue  # a root cause gets one pull request
                 fix = None
             left += 1
             made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
@@ -92,20 +94,20 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 continue
             folder = write(arguments.out, made, bundles)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
-            against = (made.document["tried"] or {"problems": []})["problems"]
-            bad = bool(against) or not bundles[0].decided
+            problems = (made.document["tried"] or {"problems": []})["problems"]
+            bad = bool(problems) or not bundles[0].decided
             incomplete += bad
             if len(recipes) > 1:
-                say(f"{made.recipe.bug_id}: {_state(bundles[0], against)}")
+                say(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
             else:
-                _tell(made, bundles[0], folder, branch, against, arguments)
+                _tell(made, bundles[0], folder, branch, problems, arguments)
     if len(recipes) > 1:
         say(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
     return 1 if incomplete else 0
 
 
 class _Maker:
-    """Makes contributions with one worker a target."""
+    """Makes contributions, with one worker for each target."""
 
     def __init__(
         self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Callable[[str], None]
@@ -124,7 +126,8 @@ class _Maker:
             exporter.close()
 
     def of_pins(self, recipe: Recipe, base: Ref | None, head: Ref | None) -> tuple[Contribution, list[Bundle]]:
-        """Make that of a bug whose fix is upstream's, or a working tree's, or nobody's yet."""
+        """Return the contribution for a bug from its pins: the fix is upstream's or in a working tree, or does not
+        exist yet."""
         if base is None and recipe.pins and all(pin.expect != "reproduced" for pin in recipe.pins):
             expected = ", ".join(f"{pin.ref.short} {pin.expect}" for pin in recipe.pins)
             raise SentinelError(
@@ -144,7 +147,7 @@ class _Maker:
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
     def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
-        """Make that of a root whose fix is tried."""
+        """Return the contribution for a root cause with a fix of ours, which is tested first."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)
@@ -172,19 +175,19 @@ def _tell(
     bundle: Bundle,
     folder: Path,
     branch: Branch | None,
-    against: Sequence[str],
+    problems: Sequence[str],
     arguments: argparse.Namespace,
 ) -> None:
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
     say(f"{folder}: {verdicts}")
-    for problem in against:
-        say(f"against it: {problem}")
+    for problem in problems:
+        say(f"problem: {problem}")
     if not bundle.runner:
         say(_state(bundle, ()))
     elif arguments.no_check:
-        say("the runner was not tried")
+        say("the runner was not tested")
     if branch is not None:
-        where = "the clone's main" if branch.ahead else "the commit at which the fix was tried"
+        where = "the clone's main" if branch.ahead else "the commit at which the fix was tested"
         say(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
         say(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
@@ -194,7 +197,7 @@ def _tell(
     say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {text}")
 
 
-def _state(bundle: Bundle, against: Sequence[str]) -> str:
-    if against:
-        return against[0]
+def _state(bundle: Bundle, problems: Sequence[str]) -> str:
+    if problems:
+        return problems[0]
     return "complete" if bundle.runner else f"no runner: {bundle.reason}"

@@ -1,4 +1,4 @@
-"""``sentinel fix``: the tried patch of a bug."""
+"""``sentinel fix``: show or test the patch for a bug."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.sources import MirrorStore
 from sentinel.tools.upstream.trying import diff_of, elsewhere, try_fix
 
 GROUP = "publish"
-SUMMARY = "show a bug's patch, or try it"
+SUMMARY = "show a bug's patch, or test it"
 
 _SHOW = """\
   sentinel fix show ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS | git apply
@@ -25,8 +25,8 @@ _CHECK = """\
   sentinel fix check ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS       the recipe, its neighbours, laws, numbers, upstream's tests
   sentinel fix check 'ROLL-*' --no-tests                    without upstream's tests
 
-A fix is `recipes/<target>/<BUG-ID>.fix.yaml`. It is tried in a scratch tree of the commit that it names.
-exit status: 0 it mends the bug and changes nothing else, 1 something speaks against it, 2 it could not be tried
+A fix is `recipes/<target>/<BUG-ID>.fix.yaml`. It is tested in a scratch tree of the commit that it names.
+exit status: 0 it fixes the bug and changes nothing else, 1 a check failed, 2 it could not be tested
 """
 
 
@@ -35,7 +35,7 @@ def declare(commands: Commands) -> None:
     show = command(own, "show", _show, "print the patch as an ordinary diff", _SHOW)
     show.add_argument("bug", metavar="BUG")
     settings_options(show, "recipes")
-    check = command(own, "check", _check, "try the patch", _CHECK)
+    check = command(own, "check", _check, "test the patch", _CHECK)
     check.add_argument("bug", metavar="BUG", nargs="+", help="a bug id, or a pattern with *")
     tests_options(check)
     settings_options(check)
@@ -44,18 +44,18 @@ def declare(commands: Commands) -> None:
 
 def tests_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-tests", action="store_true", help="do not run upstream's own tests")
-    parser.add_argument("--tests-python", metavar="PYTHON", help="the interpreter that has what upstream's tests need")
+    parser.add_argument("--tests-python", metavar="PYTHON", help="the interpreter that runs upstream's tests")
 
 
 def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
-    """Give the fixes of the bugs that match, each once."""
+    """Return the fixes of the matching bugs, each once."""
     by_path: dict[Any, Fix] = {}
     for glob in globs:
         recipes = find_recipes(catalog, (), [glob])
         fixes = [fix for item in recipes if (fix := fix_of(catalog, item.target, item.bug_id)) is not None]
         if not fixes:
             place = f"recipes/{recipes[0].target}/{recipes[0].bug_id}{SUFFIX}"
-            raise NothingExamined(f"{glob} has no fix that could be tried; write one as {place}")
+            raise NothingExamined(f"{glob} has no fix that can be tested; write one as {place}")
         by_path |= {fix.path: fix for fix in fixes}
     return list(by_path.values())
 
@@ -85,7 +85,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def trial_lines(document: Mapping[str, Any]) -> list[str]:
-    """Write the trial of a fix as lines."""
+    """Return the result of testing a fix as lines of text."""
     lines = [f"{bug}: {before} without the fix, {after} with it" for bug, (before, after) in document["bugs"].items()]
     others = document["others"]
     mended = [bug for bug, (before, after) in others.items() if before != after == "fixed"]
@@ -98,7 +98,7 @@ def trial_lines(document: Mapping[str, Any]) -> list[str]:
         shown = f" ({', '.join(result['mended_laws'])})" if result["mended_laws"] else ""
         lines.append(
             f"  {boundary}: {counted(result['scenarios'], 'drawn scenario')}: {result['mended']} show the bug{shown}, "
-            f"{result['unjudged']} differ where no law tells, {result['refused']} are refused; on the other "
+            f"{result['unjudged']} differ but no law applies, {result['refused']} are rejected; on the other "
             f"{result['outside']} the largest difference is {float(result['largest_difference']):g}"
         )
     scenarios, functions, largest = elsewhere(document)
@@ -111,4 +111,4 @@ def trial_lines(document: Mapping[str, Any]) -> list[str]:
     for test, result in document["regression"].items():
         why = f": {result['reason']}" if "reason" in result else ""
         lines.append(f"  {test}: {result['without']} without the fix, {result['with']} with it{why}")
-    return [*lines, *(f"  AGAINST IT: {problem}" for problem in document["problems"])]
+    return [*lines, *(f"  PROBLEM: {problem}" for problem in document["problems"])]

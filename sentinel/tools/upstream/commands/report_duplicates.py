@@ -1,4 +1,4 @@
-"""``sentinel report duplicates``: whether somebody has a bug already."""
+"""``sentinel report duplicates``: find out whether a bug is already known or fixed."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from sentinel.tools.upstream.heads import Head, heads
 _EXAMPLE = """\
   sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
   sentinel report duplicates MY-BUG --recipes . --fork ~/src/verl      and the branches of your clone
-  sentinel report duplicates 'VERL-*' --run              run each bug that is called unreported at the head of each pull
-                                                         request that changes its function: does one mend it?
+  sentinel report duplicates 'VERL-*' --run              run each unreported bug at the head of each pull request that
+                                                         changes its function: is one a fix?
   GITHUB_TOKEN=... sentinel report duplicates MY-BUG     and GitHub's own search
 
-Every source is listed, with why it was not searched where it was not. What is found is to be read, not a verdict.
-exit status: 0; 2 if no source could be searched but the recipes; with --run, 1 if a pull request mends one
+All sources are listed; a source that was not searched has the reason. The matches are hints for a reader, not verdicts.
+exit status: 0; 2 if only the recipes could be searched; with --run, 1 if a pull request fixes a bug
 """
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "duplicates", _duplicates, "look whether somebody has a bug already", _EXAMPLE)
-    parser.add_argument("bug", metavar="BUG", help="a bug id; with --run also a pattern, of bugs called unreported")
+    parser = command(commands, "duplicates", _duplicates, "find out whether a bug is already known or fixed", _EXAMPLE)
+    parser.add_argument("bug", metavar="BUG", help="a bug id; with --run also a pattern, for unreported bugs")
     parser.add_argument(
         "--run", dest="at_heads", action="store_true", help="run the recipe at the heads of pull requests"
     )
@@ -69,13 +69,13 @@ def _duplicates(arguments: argparse.Namespace) -> int:
             if source.found:
                 say_table(("found", "why"), [(f"  {item.what}", item.why) for item in source.found])
             elif source.searched:
-                say("  nothing found")
+                say("  no matches")
             if source.more:
                 say(f"  and {source.more} more")
     if any(source.searched for source in sources[1:]):
         return 0
     return nothing_examined(
-        "of all sources only the recipes here could be searched; run `sentinel mirror add TARGET`, name your clone "
+        "only the recipes could be searched; run `sentinel mirror add TARGET`, name your clone "
         "with --fork DIR, or set GITHUB_TOKEN"
     )
 
@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
             "TARGET` fetches what is new"
         )
-    mend = [head for head in results if head.verdict == "mends"]
+    fixing = [head for head in results if head.verdict == "mends"]
     undecided = [head for head in results if head.undecided]
     if len(undecided) == len(results):
         reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
@@ -106,9 +106,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json([asdict(head) for head in results])
     else:
-        if mend:
-            rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in mend]
-            say_table(("bug", "mended by", "", "head", "subject"), rows)
+        if fixing:
+            rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in fixing]
+            say_table(("bug", "fixed by", "", "head", "subject"), rows)
         why = Counter((head.bug_id, "open" if head.open else "", head.verdict, head.reason) for head in undecided)
         if why:
             rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
@@ -116,7 +116,7 @@ def _run(arguments: argparse.Namespace) -> int:
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
         absent = sum(head.verdict == "absent" for head in results)
         say(
-            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(mend)} mended, {absent} began without it, "
+            f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} began without the bug, "
             f"{len(undecided)} could not be decided"
         )
-    return 1 if mend else 0
+    return 1 if fixing else 0

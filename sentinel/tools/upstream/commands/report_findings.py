@@ -1,4 +1,4 @@
-"""``sentinel report findings``: how far each bug has come, from found to released."""
+"""``sentinel report findings``: record the state of each bug, from found to released."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from sentinel.tools.upstream import life
 from sentinel.tools.upstream.findings_page import Entry, page
 
 _EXAMPLE = """\
-  sentinel report findings                            what has moved since the last time
-  sentinel report findings --from nightly             with the evidence of the nightly run
+  sentinel report findings                            the bugs whose state has changed since the last run
+  sentinel report findings --from nightly             use the evidence of the nightly run
 
 Writes one line for each bug into <target>.jsonl in --to, and BUG_FINDINGS.md next to these files.
 """
 
 
 def declare(commands: Commands) -> None:
-    parser = command(commands, "findings", _findings, "keep how far each bug has come", _EXAMPLE)
+    parser = command(commands, "findings", _findings, "record the state of each bug, from found to released", _EXAMPLE)
     parser.add_argument(
         "--from",
         dest="sources",
@@ -46,7 +46,7 @@ def declare(commands: Commands) -> None:
 def _findings(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     day = datetime.now(timezone.utc).date().isoformat()
-    sources = arguments.sources or evidence_folders(arguments)[1:]  # a later one has the later word
+    sources = arguments.sources or evidence_folders(arguments)[1:]  # a later folder overrides an earlier one
     recipes = find_recipes(catalog)
     evidence = {
         recipe.bug_id: [each for folder in sources for each in evidence_of(recipe, folder)] for recipe in recipes
@@ -55,7 +55,7 @@ def _findings(arguments: argparse.Namespace) -> int:
     if not examined:
         folders = ", ".join(map(str, sources))
         raise NothingExamined(
-            f"{folders}: no evidence there that decides anything; run pytest with --sentinel-target first, or name "
+            f"{folders}: no verdicts there; run pytest with --sentinel-target first, or name "
             "another folder with --from DIR"
         )
     kept, entries, moved = [], [], []
@@ -68,7 +68,7 @@ def _findings(arguments: argparse.Namespace) -> int:
             documents = evidence[recipe.bug_id]
             state, because = life.state_of(recipe, documents, target.branch)
             history = histories.get(recipe.bug_id)
-            since, because = life.first_day(recipe, history), because + life.mended_with(state, history)
+            since, because = life.first_day(recipe, history), because + life.fixed_by(state, history)
             main = life.at_main(documents, target.branch)
             finding = life.advanced(before.steps if before else (), recipe, state, because, day, since, main)
             findings[recipe.bug_id] = finding
@@ -85,14 +85,14 @@ def _findings(arguments: argparse.Namespace) -> int:
         if moved:
             say_table(("bug", "was", "is", "because"), moved)
         say(
-            f"{counted(len(kept), 'finding')} from {counted(examined, 'verdict')}, {len(moved)} moved; "
+            f"{counted(len(kept), 'finding')} from {counted(examined, 'verdict')}, {len(moved)} changed; "
             f"{arguments.to / 'BUG_FINDINGS.md'}"
         )
     return 0
 
 
 def _histories(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
-    """Return the histories of a target's whole branch, by bug; a later folder has the later word."""
+    """Return the histories of a target's whole branch, by bug. A later folder overrides an earlier one."""
     return {
         history["bug_id"]: history
         for folder in folders

@@ -1,4 +1,4 @@
-"""``sentinel verify``: run the recipe of evidence again, from scratch, and set the two side by side."""
+"""``sentinel verify``: decide the recipe of evidence again from upstream, and compare the results."""
 
 from __future__ import annotations
 
@@ -38,21 +38,20 @@ _EXAMPLE = """\
   sentinel verify evidence.json --repo ~/src/verl   for evidence of a working tree
   sentinel verify contribution/BUG/evidence.json    each verdict that a pull request page was made from
 
-Sentinel calls upstream's code again, in the sandbox and on the device of your own options, whatever the file says, and
-runs nothing that lies next to the file. It takes the recipe from its own catalog if the digest is the same, and the
-copy inside the file if not.
-exit status: 0 every number comes out the same, 1 something is different, 2 it could not be run
+Sentinel calls upstream's code again, in the sandbox and on the device of your own options, and runs no code next to the
+file. It uses the recipe of its catalog if the digest is the same, otherwise the copy in the file.
+exit status: 0 every number is the same, 1 something differs, 2 it could not be run
 """
 
-#: Kinds of reason that lie in this machine, not in the code that was to be measured.
+#: Kinds of failure that depend on this machine, not on the measured code.
 _OF_THIS_MACHINE = ("ref", "python", "ghost", "timeout", "memory", "harness")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one file.
+    """The result of verifying one document.
 
-    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided``: neither then nor now.
+    :ivar outcome: ``same``, ``different``, ``could not``, or ``undecided`` if it was decided neither then nor now.
     """
 
     evidence: Path
@@ -69,8 +68,8 @@ class Outcome:
 
 def declare(commands: Commands) -> None:
     parser = command(commands, "verify", _verify, SUMMARY, _EXAMPLE)
-    parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="evidence, or a folder of it")
-    parser.add_argument("--repo", metavar="DIR", help="the working tree that evidence of a path: ref is about")
+    parser.add_argument("files", metavar="EVIDENCE", nargs="+", type=Path, help="a file of evidence, or a folder")
+    parser.add_argument("--repo", metavar="DIR", help="the working tree of evidence with a path: ref")
     settings_options(parser)
     json_option(parser)
 
@@ -89,7 +88,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         for one in outcomes:
             say(f"{one.evidence}: {one.subject or 'evidence'}" + (f"\n  recipe: {one.recipe}" if one.recipe else ""))
             say(str(one.verification or one.conclusion))
-    # What could not be checked must not hide that something else is different.
+    # A document that could not be checked must not hide a difference in another document.
     results = {outcome.outcome for outcome in outcomes}
     if results <= {"could not", "undecided"}:
         why = "; ".join(causes(outcome.conclusion for outcome in outcomes))
@@ -98,9 +97,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, dict[str, Any] | str]]:
-    """Yield each file with the evidence in it, or what is wrong with the file; of a folder, all evidence below it.
+    """Yield each file with its evidence, or the error in the file. A folder stands for all evidence below it.
 
-    :raises NothingExamined: if there is none.
+    :raises NothingExamined: if none is found.
     """
     several = [(path, _in_folder(path, recipes) if path.is_dir() else [(path, None)]) for path in paths]
     if not any(found for _, found in several):
@@ -116,14 +115,14 @@ def _documents(paths: Sequence[Path], recipes: Recipes) -> Iterator[tuple[Path, 
 
 
 def _in_folder(folder: Path, recipes: Recipes) -> list[tuple[Path, dict[str, Any] | None]]:
-    """Return the lines of a baseline; of another folder, each JSON file but ``run.json``, whoever laid it out."""
+    """Return the lines of a baseline folder; for any other folder, each JSON file except ``run.json``."""
     if line_files(folder):
         return [(folder / place, document) for place, document in recorded(folder, recipes).items()]
     return [(file, None) for file in below(folder) if file.name != RUN and not file.name.startswith(".")]
 
 
 def _load(file: Path) -> Iterator[dict[str, Any] | str]:
-    """Yield the evidence in a file, one document or those of a contribution; or what is wrong with the file."""
+    """Yield the evidence in a file, one document or those of a contribution; or the error in the file."""
     try:
         made = load_contribution(file)
         if made is None:
@@ -159,7 +158,7 @@ class _Verifier:
             self._runner.close()
 
     def verify(self, file: Path, recorded: dict[str, Any] | str) -> Outcome:
-        """Check one document; what is wrong with it or with this machine is an outcome too."""
+        """Verify one document. An error in the document or on this machine is an outcome, too."""
         if isinstance(recorded, str):
             return Outcome.could_not(file, "", recorded)
         subject, origin = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
@@ -172,7 +171,7 @@ class _Verifier:
             return Outcome.could_not(file, subject, str(error), origin)
         outcome = "same" if verification.same else "different"
         if outcome == "same" and recorded["kind"] in _OF_THIS_MACHINE:
-            outcome = "undecided"  # then and now, for a reason that lies in a machine
+            outcome = "undecided"  # it failed then and now, because of the machine
         return Outcome(file, outcome, subject, verification.conclusion, origin, verification)
 
     def _again(self, recorded: dict[str, Any], recipe: Recipe, ref: Ref) -> Verification:
@@ -191,33 +190,33 @@ class _Verifier:
         return compared(recorded, decision)
 
     def _patched(self, recorded: dict[str, Any]) -> Ref | None:
-        """Give the ref of code that a fix was applied to; None for any other."""
+        """Return the ref of code with a fix of ours; None if no fix was applied."""
         digest = (recorded["checkout"] or {}).get("patched")
         if digest is None:
             return None
         fix = fix_of(self._catalog, recorded["target"], recorded["bug_id"])
         if fix is None or fix.digest != digest:
-            raise SentinelError(f"the fix that was applied, {digest[:19]}, is not here")
+            raise SentinelError(f"the applied fix, with the digest {digest[:19]}, was not found")
         return fix.patched
 
     @cached_property
     def _runner(self) -> Runner:
-        """The runner of the user's settings. What evidence says about its environment is compared and never used."""
+        """The runner, with the user's settings. The environment in the evidence is compared but never used."""
         runner = runner_of(self._catalog, self._settings, self._tell, self._store, self._opened)
-        # The worker preloads for the targets of its start; all of them, as the run that left the evidence may have.
+        # The worker preloads packages for all targets at its start, as in the run that wrote the evidence.
         runner.start(self._targets)
         return runner
 
 
 def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
-    """Name the same code again: a moving name by its commit then, a working tree by its commit where it was clean."""
+    """Return a ref to the recorded code: the commit of a moving name or of a clean working tree."""
     text, checkout = recorded["ref"], recorded["checkout"] or {}
     if text == "path":
         if repo is not None:
             return Ref("path", str(Path(repo).absolute()))
         if checkout.get("commit") and not checkout.get("dirty"):
             return Ref.parse(f"git:{checkout['commit']}")
-        raise SentinelError("the evidence is about a working tree with changes of its own; give it with --repo DIR")
+        raise SentinelError("the evidence is about a working tree with uncommitted changes; give it with --repo DIR")
     ref = Ref.parse(text)
     if ref.kind == "path":
         raise SentinelError("the evidence names a folder, which a run never writes; give the folder with --repo DIR")
@@ -229,32 +228,34 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
 
 
 def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
-    """Give the recipe that the evidence was made from, and where it was found."""
+    """Return the recipe of the evidence, and a description of where it was found."""
     if recorded["target"] not in catalog.targets:
-        raise SentinelError(f"no adapter of target {recorded['target']!r} is here")
+        raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
     if not recorded["bug_id"]:
         return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence"
     same = [item for item in find_recipes(catalog, [recorded["target"]]) if item.bug_id == recorded["bug_id"]]
     for recipe in same:
         if recipe.digest == digest:
-            return recipe, f"{recipe.path.name}, {digest[:19]}, as it is here"
-    other = "; the one here is another" if same else ""
+            return recipe, f"{recipe.path.name}, {digest[:19]}, of this catalog"
+    other = "; the recipe of this catalog differs" if same else ""
     recipe = _embedded(recorded, catalog)
-    if recipe.published:  # its pull request, under which commits are looked for, is in the bundled one
+    if recipe.published:  # the bundled recipe has its pull request, which is needed to find commits
         recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
     return replace(recipe, digest=digest), f"the copy inside the evidence{other}"
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
-    """Make a recipe of a search's scenario, which the law alone decides."""
+    """Return a search's scenario as a recipe that its law decides."""
     law = catalog.laws.get(str(recorded["law"]))
     if law is None:
-        raise SentinelError(f"it is evidence of a law, and no law {recorded['law']!r} is here")
+        raise SentinelError(f"it is evidence of a law, {recorded['law']!r}, which does not exist here")
     if "declared dialect" in recorded["reason"]:
-        raise SentinelError("the law is kept there but for a declared dialect, which one scenario alone does not tell")
+        raise SentinelError("the law holds there except for a declared dialect, which a single scenario cannot show")
     if not recorded["recipe"]["document"] or recorded["verdict"] not in ("reproduced", "fixed"):
-        raise SentinelError("it tells of a search without a scenario to run; `pytest --sentinel-laws` searches again")
+        raise SentinelError(
+            "it is the result of a search, without a scenario to run; search again with `pytest --sentinel-laws`"
+        )
     recipe = _embedded(recorded, catalog)
     return replace(
         recipe,
@@ -275,13 +276,14 @@ def _embedded(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
         raise SentinelError(f"the recipe inside the evidence does not load here:\n{error}") from None
     if (recipe.bug_id if recorded["bug_id"] else "", recipe.target) != (recorded["bug_id"], recorded["target"]):
         raise SentinelError(
-            f"the recipe inside the evidence is of {recipe.target} {recipe.bug_id}, not of what it says"
+            f"the recipe inside the evidence is about {recipe.target} {recipe.bug_id}, not the evidence's own bug"
         )
     return recipe
 
 
 def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
-    """As :func:`~sentinel.reports.baseline.verify_report`, and that the rest of the document follows from it too."""
+    """Compare recorded evidence with a new decision, as :func:`~sentinel.reports.baseline.verify_report`; also check
+    that the document's other fields follow from its recipe and observation."""
     now = evidence(decision)
     verification = verify_report(recorded, now)
     if verification.differences:

@@ -1,4 +1,4 @@
-"""``sentinel watch``: the laws inside a training run."""
+"""``sentinel watch``: check laws in a training run."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SUMMARY = "check the calls of a training run while it runs"
 _EXAMPLE = """\
   sentinel watch --target trl -- python train.py
   sentinel watch --target verl --fail-after 1 -- torchrun --nproc-per-node 8 train.py
-  SENTINEL_WATCH=verl:events.jsonl python -m verl.trainer.main_ppo …   where the command is not yours to change
+  SENTINEL_WATCH=verl:events.jsonl python -m verl.trainer.main_ppo …   if you cannot change the command
   sentinel watch replay sentinel-events.jsonl --save recipes/mine
 
-The functions that an adapter binds are watched in every process of the command that imports the framework. A call in so
-many is copied, and checked in one process beside them; none is changed. What breaks a law is said at once, and goes to
-the events' file: a line of JSON each, and one that counts at the end.
+The functions that the adapter binds are watched in each process of the command that imports the framework. One call in
+N is copied and checked in a separate process; calls are never changed. Violations are printed at once and written to
+the events' file as lines of JSON; its last line has the counts.
 exit status: that of the command; 1 if --fail-after stopped it; 2 if it could not be watched, or nothing was examined,
-whatever the command's own is
+even if the command succeeded
 """
 
 
@@ -43,7 +43,7 @@ _REPLAY = """\
   sentinel watch replay sentinel-events.jsonl --ref pypi:1.16.0 --save recipes/mine
   sentinel watch replay sentinel-events.jsonl --ref path:~/src/trl
 
-exit status: 0 nothing shows outside of the run, 1 something does, 2 it could not be measured
+exit status: 0 no violation occurs outside the run, 1 at least one does, 2 none could be measured
 """
 
 
@@ -51,26 +51,26 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "watch", _watch, SUMMARY, _EXAMPLE, takes_words=True)
     parser.add_argument("--target", metavar="TARGET", help="the framework that the run trains with")
     parser.add_argument("--events", metavar="FILE", type=Path, default=Path("sentinel-events.jsonl"),
-                        help="default: sentinel-events.jsonl; what is there already stays")  # fmt: skip
+                        help="default: sentinel-events.jsonl; existing lines are kept")  # fmt: skip
     parser.add_argument("--every", metavar="N", type=int, default=100,
                         help="copy at most one call in N of each function (default: 100)")  # fmt: skip
     parser.add_argument("--capture", choices=("numbers", "full"), default="numbers",
-                        help="what is written of a call that breaks a law: its numbers where they are few (default), "
-                        "or whole calls with the names of their groups")  # fmt: skip
+                        help="the part of a call that is written if it breaks a law: the numbers of small calls "
+                        "(default), or whole calls with the names of their groups")  # fmt: skip
     parser.add_argument("--without", metavar="NAME", action="append", default=[],
-                        help="an invariant of the training that is not looked at (may be repeated)")  # fmt: skip
+                        help="an invariant of the training to skip (may be repeated)")  # fmt: skip
     parser.add_argument("--fail-after", metavar="N", type=int, help="stop the run after N kinds of violation")
     parser.usage = (
         "sentinel watch --target TARGET [options] -- COMMAND ...\n       sentinel watch replay EVENTS [options]"
     )
     replay = command(
         parser.add_subparsers(metavar="replay", required=False), "replay", _replay,
-        "measure again, outside of the run, what it has shown, and shrink it", _REPLAY,
+        "measure the violations of a run again, outside the run, and shrink them", _REPLAY,
     )  # fmt: skip
     replay.add_argument("events", metavar="EVENTS", type=Path, help="the file of a run that was watched")
     replay.add_argument("--ref", metavar="REF", help="the framework's code (default: installed)")
     replay.add_argument("--save", metavar="DIR", nargs="?", const=Path("."), type=Path,
-                        help="write each violation that shows as a recipe (default: .)")  # fmt: skip
+                        help="write each confirmed violation as a recipe (default: .)")  # fmt: skip
     settings_options(replay)
 
 
@@ -79,24 +79,24 @@ def _watch(arguments: argparse.Namespace) -> int:
     from sentinel.errors import SentinelError
 
     if not arguments.target or not arguments.own_command:
-        raise SentinelError("say what to watch, after two dashes: sentinel watch --target trl -- python train.py")
+        raise SentinelError("give the command to watch after --: sentinel watch --target trl -- python train.py")
     target = target_named(catalog_and_settings()[0], arguments.target)
     if arguments.every < 1:
-        raise SentinelError("--every is a count of calls, 1 or more")
+        raise SentinelError("--every must be at least 1")
     if not (Path(sysconfig.get_path("purelib")) / "sentinel_watch.pth").exists():
         raise SentinelError(
-            "this installation lacks sentinel_watch.pth, with which a run begins; install Sentinel again"
+            "this installation lacks sentinel_watch.pth, which starts the watching; install Sentinel again"
         )
     events = arguments.events.absolute()
     if events.is_dir() or not events.parent.is_dir() or not os.access(events.parent, os.W_OK):
-        raise SentinelError(f"--events {arguments.events}: no file can be written there; name one in a folder that is")
+        raise SentinelError(f"--events {arguments.events}: cannot write there; name a file in an existing folder")
     if arguments.without:
         from sentinel.tools.watch.invariants import INVARIANTS  # torch is imported with it
 
         names = [one.name for one in INVARIANTS]
         for name in arguments.without:
             if name not in names:
-                raise SentinelError(f"--without {name}: no invariant is called so; there are {', '.join(names)}")
+                raise SentinelError(f"--without {name}: unknown invariant; use one of {', '.join(names)}")
     begin = events.stat().st_size if events.exists() else 0
     environment = {
         **os.environ,
@@ -106,7 +106,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         "SENTINEL_WATCH_CAPTURE": arguments.capture,
         "SENTINEL_WATCH_WITHOUT": " ".join(arguments.without),
     }
-    print(f"sentinel watch: nothing is watched before a process of this command imports {target.name}", file=sys.stderr)
+    print(f"sentinel watch: watching starts when a process of this command imports {target.name}", file=sys.stderr)
     try:
         run = subprocess.Popen(arguments.own_command, env=environment)
     except OSError as error:
@@ -122,7 +122,7 @@ def _watch(arguments: argparse.Namespace) -> int:
                 complain(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
                 stopped = True
                 run.terminate()
-        except KeyboardInterrupt:  # the run has it too, and ends as it likes
+        except KeyboardInterrupt:  # the run receives Ctrl-C too, and ends by itself
             continue
     status = status if status >= 0 else 128 - status
     died = _wait_for_checkers(str(os.getpid()))
@@ -133,7 +133,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         own = f"; the command itself ended with status {status}" if status else ""
         return nothing_examined(_why(ends, died, target.name) + own)
     if died:
-        complain("a checker ended before it had written its last line: the calls that it held were not examined")
+        complain("a checker ended before it wrote its last line: its pending calls were not examined")
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
     say(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
     return 1 if stopped else status
@@ -155,10 +155,10 @@ def _why(ends: Sequence[Mapping[str, Any]], died: bool, target: str) -> str:
     if ends:
         return str(ends[0]["nothing_examined"])
     if died:
-        return "the checker ended before it had written its last line; was it killed, or short of memory?"
+        return "the checker ended before it wrote its last line; it may have been killed, or out of memory"
     return (
         f"no process of this command imported {target} in a Python that has Sentinel; install Sentinel in the "
-        "environment of the run, and see above for what could not start"
+        "environment of the run, and see the messages above"
     )
 
 
@@ -167,12 +167,12 @@ def _written(events: Path, begin: int) -> list[dict[str, Any]]:
     if not events.exists():
         return []
     with events.open(encoding="utf-8", errors="replace") as file:
-        file.seek(begin if events.stat().st_size >= begin else 0)  # a large file is put aside, and begins again
+        file.seek(begin if events.stat().st_size >= begin else 0)  # a large file is rotated
         return [event for line in file if line.endswith("\n") and (event := _event(line))]
 
 
 def _event(line: str) -> dict[str, Any]:
-    """Return what a line of an events' file says; nothing for a line that no checker wrote."""
+    """Parse a line of an events' file; return an empty mapping if a checker did not write it."""
     with contextlib.suppress(ValueError, RecursionError):
         event = json.loads(line)
         if isinstance(event, dict) and isinstance(event.get("event"), str):
@@ -184,7 +184,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     from sentinel.commands.options import catalog_and_settings
     from sentinel.deciding.runner import runner_of
     from sentinel.errors import NothingExamined
-    from sentinel.search.saving import Untried, save
+    from sentinel.search.saving import CannotDistinguish, save
     from sentinel.targets.refs import Ref
     from sentinel.tools.watch.replay import document_of, replayed, violations
 
@@ -192,26 +192,24 @@ def _replay(arguments: argparse.Namespace) -> int:
     ref = Ref.parse(arguments.ref) if arguments.ref else None
     events, shown, undecided = violations(arguments.events), 0, 0
     if not events:
-        raise NothingExamined(
-            f"{arguments.events} holds no violation to measure again; name the file of a run with one"
-        )
+        raise NothingExamined(f"{arguments.events} does not contain a violation; name the file of a run with one")
     with progress() as tell, contextlib.closing(runner_of(catalog, settings, tell)) as runner:
         for one in replayed(runner, catalog, events, ref):
             say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
             undecided += one.open_target is None
             if one.finding is None:
-                say(f"  not shown again: {one.reason}")
+                say(f"  not reproduced: {one.reason}")
                 continue
             shown += 1
             for violation in one.finding.violations[:1]:
-                say(f"  shown again, and shrunk: {violation.key}: {violation.detail}")
+                say(f"  reproduced and shrunk: {violation.key}: {violation.detail}")
             if arguments.save is not None:
                 try:
                     document = document_of(one, runner, catalog)
                     say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
-                except Untried as error:
+                except CannotDistinguish as error:
                     say(f"  not saved: {error}")
-    say(f"{counted(shown, 'violation')} of {len(events)} shown outside of the run")
+    say(f"{counted(shown, 'violation')} of {len(events)} reproduced outside the run")
     if undecided == len(events):
-        return nothing_examined("no violation could be measured again; the lines above say why; name another --ref")
+        return nothing_examined("no violation could be measured again, for the reasons above; name another --ref")
     return 1 if shown else 2 if undecided else 0

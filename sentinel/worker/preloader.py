@@ -1,4 +1,4 @@
-"""The preloader (zygote): imports torch once, computes nothing, and forks target processes on request.
+"""The preloader: imports torch once, computes nothing, and forks target processes on request.
 
 It computes nothing because an OpenMP thread pool does not survive a fork.
 """
@@ -145,7 +145,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
         try:
             channel.close()
             processes.die_with_parent()
-            bytecode.compile_beside(message["tree"], message["names"], message["folder"], contain)
+            bytecode.write_byte_code(message["tree"], message["names"], message["folder"], contain)
         finally:
             os._exit(0)
     protocol.send(channel, {"pid": pid})

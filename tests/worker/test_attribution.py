@@ -2,11 +2,11 @@
 
 import pytest
 
-from sentinel.worker import slips
+from sentinel.worker import attribution
 
 TARGET, ADAPTER, CONTRACT, KIT, TORCH = (
     "/checkout/rl/losses.py", "/elsewhere/adapter.py", "/elsewhere/rules/__init__.py",
-    f"{slips._SENTINEL}binding/kit.py", "/site-packages/torch/functional.py",
+    f"{attribution._SENTINEL}binding/kit.py", "/site-packages/torch/functional.py",
 )  # fmt: skip
 
 
@@ -41,6 +41,6 @@ def raised(statement: str, *files: str) -> BaseException:
 )
 def test_an_exception_belongs_to_the_innermost_code_that_is_not_a_third_partys(statement, files, is_harness):
     error = raised(statement, *files)
-    place = slips.harness_place(error, ("/checkout",), (ADAPTER, CONTRACT))
+    place = attribution.harness_place(error, ("/checkout",), (ADAPTER, CONTRACT))
     assert (place is not None) == is_harness
     assert place is None or place.tb_frame.f_code.co_filename in files

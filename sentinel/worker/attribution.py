@@ -14,18 +14,18 @@ from typing import Any
 
 from sentinel.worker.tensors import from_torch, observe
 
-_SLIPS = (NameError, TypeError, IndexError, ArithmeticError, RuntimeError, ValueError)
+_ERRORS = (NameError, TypeError, IndexError, ArithmeticError, RuntimeError, ValueError)
 _CALL = re.compile(r"([\w.]+)\(\) (?:got|missing|takes)\b")
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
-def slip(error: BaseException, roots: tuple[str, ...]) -> str:
+def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
     """Return the name of an exception that a mistake in the target's own code causes; empty if a ``raise`` or
     ``assert`` raises it, if it comes from other code, or if the caller's arguments may cause it.
 
     A missing attribute, key, file or package, or an unexpected ``None``, may come from the caller's objects or from
     this machine."""
-    kind = next((each.__name__ for each in _SLIPS if isinstance(error, each)), "")
+    kind = next((each.__name__ for each in _ERRORS if isinstance(error, each)), "")
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

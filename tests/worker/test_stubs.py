@@ -1,5 +1,5 @@
 # ruff: noqa: E501 (a statement is easier to read on one line)
-"""Ghosts: who gets one, who does not, what one may do while a module is imported and must not do while a probe runs."""
+"""Stub modules: who gets one, who does not, what one may do while a module is imported and must not do while a probe runs."""
 
 import pytest
 from demo_kit import returned
@@ -12,7 +12,7 @@ def failure(answer: Measured | Failed) -> tuple[str, str]:
     return answer.kind, answer.reason
 
 
-def test_a_ghost_says_the_version_that_the_target_asks_for(lab):
+def test_a_stub_says_the_version_that_the_target_asks_for(lab):
     text = "import absent_one, absent_two\ndef f():\n    return [absent_one.__version__, absent_two.__version__]\n"
     process = lab.open(lab.write({"mod.py": text}), versions={"absent_one": "1.2.3"})
     assert lab.probe(process, "pkg.mod.f").observation[""]["returned"] == ["1.2.3", "0.0.0"]
@@ -52,7 +52,7 @@ def test_importlib_metadata_knows_the_version_too_for_the_targets_own_files_alon
         "try:\n    import absent_one\nexcept ModuleNotFoundError:\n    raise\nexcept Exception:\n    pass",
     ],
 )
-def test_an_unguarded_import_gets_a_ghost(statement, lab):
+def test_an_unguarded_import_gets_a_stub(statement, lab):
     files = {"mod.py": f"{statement}\ndef f():\n    return 7\n"}
     answer = lab.call(files, "pkg.mod.f")
     assert answer.observation[""]["returned"] == 7
@@ -83,7 +83,7 @@ def test_an_unguarded_import_gets_a_ghost(statement, lab):
 )
 def test_who_asks_whether_it_is_there_is_told_that_it_is_not(statement, lab):
     files = {
-        # Somebody else's unguarded import comes first, so that a ghost exists already.
+        # Somebody else's unguarded import comes first, so that a stub exists already.
         "unguarded.py": "import absent_one\n",
         "needs.py": "import absent_one\nname = 1\n",
         "chain.py": "from pkg.link import name\n",
@@ -131,7 +131,7 @@ def test_lazy_modules_are_no_guard(lab):
     assert answer.ghosts == ("absent_one",)
 
 
-def test_a_third_party_importer_sees_no_ghost(lab):
+def test_a_third_party_importer_sees_no_stub(lab):
     tree = lab.write({"mod.py": "import absent_one\nimport vendor\ndef f():\n    return vendor.HAVE\n"})
     (tree / "vendor.py").write_text("try:\n    import absent_one\nexcept ImportError:\n    HAVE = False\n")
     answer = lab.probe(lab.open(tree), "pkg.mod.f")
@@ -149,18 +149,18 @@ def test_a_hard_import_of_a_third_party_package_fails_as_it_would(lab):
 
 
 @pytest.mark.parametrize("statement", ["from pkg import missing", "import pkg.missing", "from .missing import x"])
-def test_the_targets_own_modules_never_become_ghosts(statement, lab):
+def test_the_targets_own_modules_never_become_stubs(statement, lab):
     kind, reason = failure(lab.call({"mod.py": f"{statement}\ndef f():\n    return 7\n"}, "pkg.mod.f"))
     assert kind == "import"
     assert "missing" in reason
 
 
-def test_a_missing_part_of_an_installed_package_is_no_ghost(lab):
+def test_a_missing_part_of_an_installed_package_is_no_stub(lab):
     kind, _ = failure(lab.call({"mod.py": "import torch.absent\ndef f():\n    return 7\n"}, "pkg.mod.f"))
     assert kind == "import"
 
 
-def test_a_name_out_of_a_part_that_is_not_there_is_a_ghost(lab):
+def test_a_name_out_of_a_part_that_is_not_there_is_a_stub(lab):
     tree = lab.write({"mod.py": "from torch.absent import one\nfrom vendor import two\ndef f():\n    return 7\n"})
     (tree / "vendor.py").write_text("import absent_one\n")
     answer = lab.probe(lab.open(tree), "pkg.mod.f")
@@ -168,7 +168,7 @@ def test_a_name_out_of_a_part_that_is_not_there_is_a_ghost(lab):
     assert answer.ghosts == ("absent_one", "torch.absent")
 
 
-def test_a_ghost_may_be_the_type_of_a_models_field(lab):
+def test_a_stub_may_be_the_type_of_a_models_field(lab):
     """pydantic asks a type for its schema as a model is made."""
     pytest.importorskip("pydantic")
     text = """
@@ -187,7 +187,7 @@ def f():
     assert returned(lab.probe(process, "pkg.mod.f")) == 7
 
 
-def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab):
+def test_the_evidence_names_the_stubs_that_the_boundary_reaches(lab):
     files = {
         "mod.py": "import absent_one\nfrom pkg.near import g\ndef f():\n    return g()\n",
         "near.py": "import absent_two\ndef g():\n    return 7\n",
@@ -202,7 +202,7 @@ def test_the_evidence_names_the_ghosts_that_the_boundary_reaches(lab):
 
 HARMLESS = """
 import abc, dataclasses, enum, typing
-import absent as ghost
+import absent as stub
 from absent import Base, Meta, decorator, Type
 
 @decorator
@@ -241,7 +241,7 @@ class Child(Base):
     def method(self, x): return x + 10
 
 class Both(Base, Kept): pass
-class Two(Base, ghost.Other):
+class Two(Base, stub.Other):
     def method(self, x): return x + 11
 class Generic(Base, typing.Generic[typing.TypeVar("T")]):
     def method(self, x): return x + 12
@@ -253,32 +253,32 @@ class Abstract(Base, abc.ABC):
     def method(self, x): return x + 15
 
 def annotated(a: Type | None = None, b: "Type" = None, c: typing.Optional[Type] = None, d: None | Type = None,
-              e: list[Type] = (), f: typing.Union[Type, int] = 0, g: Type[int] = None, *h: ghost.A.B) -> Type | int:
+              e: list[Type] = (), f: typing.Union[Type, int] = 0, g: Type[int] = None, *h: stub.A.B) -> Type | int:
     return 16
 
 @dataclasses.dataclass
 class Data:
     x: Type | None = None
-    y: Type = ghost.default
+    y: Type = stub.default
     z: int = 17
 
 CONSTANTS = [
-    ghost.A + 1, 1 + ghost.A, ghost.A * 2, -ghost.A, ghost.A["k"], ghost.A("x").y.z, ghost.A == 1, ghost.A != 1,
-    ghost.A < 1, len(ghost.A), bool(ghost.A), list(ghost.A), 3 in ghost.A, int(ghost.A), float(ghost.A),
-    f"{ghost.A}", isinstance(1, ghost.A), issubclass(int, ghost.A), hash(ghost.A) and 1, ghost.__version__ > "1",
-    {ghost.A: 1}, ghost.A | ghost.B, ghost.A % 2, ghost.A // 2, ghost.A ** 2, range(ghost.A), [0][ghost.A],
+    stub.A + 1, 1 + stub.A, stub.A * 2, -stub.A, stub.A["k"], stub.A("x").y.z, stub.A == 1, stub.A != 1,
+    stub.A < 1, len(stub.A), bool(stub.A), list(stub.A), 3 in stub.A, int(stub.A), float(stub.A),
+    f"{stub.A}", isinstance(1, stub.A), issubclass(int, stub.A), hash(stub.A) and 1, stub.__version__ > "1",
+    {stub.A: 1}, stub.A | stub.B, stub.A % 2, stub.A // 2, stub.A ** 2, range(stub.A), [0][stub.A],
 ]
-ghost.A["k"] = 1
-ghost.A.flag = True
-del ghost.A["k"]
-if ghost.version_check(">=1"):
-    raise RuntimeError("a ghost said yes")
-with ghost.context() as c:
+stub.A["k"] = 1
+stub.A.flag = True
+del stub.A["k"]
+if stub.version_check(">=1"):
+    raise RuntimeError("a stub said yes")
+with stub.context() as c:
     pass
-for item in ghost.items():
-    raise RuntimeError("a ghost had items")
-ghost.register("name")(plain)
-logger = ghost.getLogger(__name__)
+for item in stub.items():
+    raise RuntimeError("a stub had items")
+stub.register("name")(plain)
+logger = stub.getLogger(__name__)
 logger.info("hello")
 
 def f():
@@ -292,43 +292,43 @@ def asks_isinstance():
     return isinstance(1, Type)
 
 def reads_names():
-    return repr(ghost.A.B)
+    return repr(stub.A.B)
 """
 
 
-def test_what_modules_do_with_ghosts_while_they_are_imported(lab):
+def test_what_modules_do_with_stubs_while_they_are_imported(lab):
     found = lab.returned({"mod.py": HARMLESS}, "pkg.mod.f")
     assert found == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]
 
 
-def test_what_is_no_use_of_a_ghost(lab):
+def test_what_is_no_use_of_a_stub(lab):
     process = lab.open(lab.write({"mod.py": HARMLESS}))
     assert lab.probe(process, "pkg.mod.asks_isinstance").observation[""]["returned"] is False
-    assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<ghost absent.A.B>"
+    assert lab.probe(process, "pkg.mod.reads_names").observation[""]["returned"] == "<stub absent.A.B>"
 
 
 # -- what one must not do while a probe runs ---------------------------------------------------------------------------
 
 
 USES = (
-    "ghost.get_rank()",
-    "bool(ghost.flag)",
-    "not ghost.flag",
-    "len(ghost.items)",
-    "list(ghost.items)",
-    "ghost.x + 1",
-    "1 + ghost.x",
-    "ghost.x['k']",
-    "ghost.x == 1",
-    "1 == ghost.x",
-    "ghost.x != 1",
-    "ghost.x < 1",
-    "1 in ghost.x",
-    "int(ghost.x)",
-    "float(ghost.x)",
-    "[1][ghost.x]",
-    "ghost.x",
-    "{'deep': [ghost.x]}",
+    "stub.get_rank()",
+    "bool(stub.flag)",
+    "not stub.flag",
+    "len(stub.items)",
+    "list(stub.items)",
+    "stub.x + 1",
+    "1 + stub.x",
+    "stub.x['k']",
+    "stub.x == 1",
+    "1 == stub.x",
+    "stub.x != 1",
+    "stub.x < 1",
+    "1 in stub.x",
+    "int(stub.x)",
+    "float(stub.x)",
+    "[1][stub.x]",
+    "stub.x",
+    "{'deep': [stub.x]}",
     "Child()",
     "decorated_later(f)",
     "caught()",
@@ -339,28 +339,28 @@ USES = (
     "logger.info('x')",
 )
 USING = """
-import absent_thing as ghost
-logger = ghost.getLogger()
-class Child(ghost.Base): pass
-def decorated_later(g): return ghost.decorator(g)
+import absent_thing as stub
+logger = stub.getLogger()
+class Child(stub.Base): pass
+def decorated_later(g): return stub.decorator(g)
 def caught():
     try:
-        return ghost.call()
+        return stub.call()
     except RuntimeError:
         return 1.0
 def caught_all():
     try:
-        return ghost.call()
+        return stub.call()
     except BaseException:
         return 1.0
 def lazily():
     import absent_thing.part
     return absent_thing.part.call()
 def entered():
-    with ghost.context():
+    with stub.context():
         return 1.0
 def set_item():
-    ghost.x["k"] = 1
+    stub.x["k"] = 1
     return 1.0
 def f(): ...
 """
@@ -376,7 +376,7 @@ def test_use_while_probing_is_inconclusive_and_names_it(lab):
 
 
 def test_import_time_is_import_time_even_inside_a_probe(lab):
-    """A boundary that imports a module of its own on first call: that module may still decorate with a ghost."""
+    """A boundary that imports a module of its own on first call: that module may still decorate with a stub."""
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
         "later.py": "import absent\n\n@absent.remote(num_cpus=1)\ndef g():\n    return 7\n",
@@ -384,7 +384,7 @@ def test_import_time_is_import_time_even_inside_a_probe(lab):
     assert lab.returned(files, "pkg.mod.f") == 7
 
 
-def test_a_ghost_that_a_late_import_made_is_refused_when_the_probe_uses_it(lab):
+def test_a_stub_that_a_late_import_made_is_refused_when_the_probe_uses_it(lab):
     files = {
         "mod.py": "def f():\n    from pkg.later import g\n    return g()\n",
         "later.py": "import absent\nX = absent.compute()\n\ndef g():\n    return X + 1\n",

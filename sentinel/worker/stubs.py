@@ -1,4 +1,4 @@
-"""Stub modules (ghosts): inert modules for third-party imports that are not installed and that the boundary does not
+"""Stub modules: inert modules for third-party imports that are not installed and that the boundary does not
 need.
 
 A stub module is returned to an unguarded import statement of the target's own files only. It never enters
@@ -32,11 +32,11 @@ ONLY_WHERE_NAMED = frozenset(_ONLY_WHERE_NAMED.split())
 _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
-class GhostUsedError(RuntimeError):
+class StubUsedError(RuntimeError):
     """The code used a stub module's value during a probe."""
 
 
-class GhostState:
+class StubState:
     """State of the stub modules of this process.
 
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports one of
@@ -53,17 +53,17 @@ class GhostState:
     def use(self, name: str) -> None:
         if self.probing:
             self.used.append(name)
-            raise GhostUsedError(f"{name} is not installed and was used; a stand-in or the real package is needed")
+            raise StubUsedError(f"{name} is not installed and was used; a stand-in or the real package is needed")
 
 
-_STATE = GhostState()
+_STATE = StubState()
 
 
-def state() -> GhostState:
+def state() -> StubState:
     return _STATE
 
 
-class Ghost:
+class StubModule:
     """Replaces a missing module, or anything reached through one.
 
     Reading an attribute returns another stub. Operations that would produce a value (a call, a truth test, arithmetic,
@@ -72,7 +72,7 @@ class Ghost:
     """
 
     def __init__(self, name: str) -> None:
-        object.__setattr__(self, "_ghost_name", name)
+        object.__setattr__(self, "_stub_name", name)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute == "__version__":
@@ -81,17 +81,17 @@ class Ghost:
             return []
         if attribute.startswith("__") and attribute.endswith("__"):
             raise AttributeError(attribute)
-        child = Ghost(f"{self._ghost_name}.{attribute}")
+        child = StubModule(f"{self._stub_name}.{attribute}")
         object.__setattr__(self, attribute, child)
         return child
 
     def __repr__(self) -> str:
-        return f"<ghost {self._ghost_name}>"
+        return f"<stub {self._stub_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
         """Support ``class X(stub.Base)``: with other bases the missing one is dropped; alone it is inert."""
-        ghosts = [base for base in bases if isinstance(base, Ghost)]
-        return (_inert_base(self._ghost_name),) if len(ghosts) == len(bases) and ghosts[0] is self else ()
+        found = [base for base in bases if isinstance(base, StubModule)]
+        return (_inert_base(self._stub_name),) if len(found) == len(bases) and found[0] is self else ()
 
     def __get_pydantic_core_schema__(self, *_: Any) -> Any:
         return _any_schema()
@@ -103,17 +103,17 @@ class Ghost:
         return False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _STATE.probing and (answer := _STATE.answer(self._ghost_name)) is not None:
+        if _STATE.probing and (answer := _STATE.answer(self._stub_name)) is not None:
             return answer[0]
-        _STATE.use(self._ghost_name)
+        _STATE.use(self._stub_name)
         if len(args) == 1 and not kwargs and _decorable(args[0]):
             return args[0]  # a decorator: the target's function or class must stay unchanged
         if len(args) == 3 and isinstance(args[0], str) and isinstance(args[1], tuple) and isinstance(args[2], dict):
             return type(args[0], args[1], args[2])  # a metaclass
-        return Ghost(f"{self._ghost_name}()")
+        return StubModule(f"{self._stub_name}()")
 
-    def __enter__(self) -> Ghost:
-        _STATE.use(self._ghost_name)
+    def __enter__(self) -> StubModule:
+        _STATE.use(self._stub_name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +122,7 @@ class Ghost:
     def __eq__(self, other: object) -> bool:
         if other is self:
             return True
-        _STATE.use(self._ghost_name)
+        _STATE.use(self._stub_name)
         return False
 
     def __hash__(self) -> int:
@@ -130,7 +130,7 @@ class Ghost:
 
 
 def _decorable(value: Any) -> bool:
-    if isinstance(value, Ghost):
+    if isinstance(value, StubModule):
         return False
     return callable(value) or isinstance(value, (staticmethod, classmethod, property))
 
@@ -145,10 +145,10 @@ def _inert_base(name: str) -> type:
     def attribute(self: object, attribute: str) -> Any:
         if attribute.startswith("__") and attribute.endswith("__"):
             raise AttributeError(attribute)
-        return Ghost(f"{name}.{attribute}")
+        return StubModule(f"{name}.{attribute}")
 
     members = {
-        "__init_subclass__": classmethod(lambda cls, **_: None),  # of ``class X(ghost.Base, table=True)``
+        "__init_subclass__": classmethod(lambda cls, **_: None),  # of ``class X(stub.Base, table=True)``
         "__init__": initialise,
         "__getattr__": attribute,
         "__get_pydantic_core_schema__": classmethod(lambda *_: _any_schema()),
@@ -164,16 +164,16 @@ def _any_schema() -> Any:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    def method(self: Ghost, *_: Any) -> Any:
-        _STATE.use(self._ghost_name)
-        return _INERT[name]() if name in _INERT else Ghost(f"{self._ghost_name}.{name}")
+    def method(self: StubModule, *_: Any) -> Any:
+        _STATE.use(self._stub_name)
+        return _INERT[name]() if name in _INERT else StubModule(f"{self._stub_name}.{name}")
 
     return method
 
 
-class _GhostModule(ModuleType):
+class _InertModule(ModuleType):
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(Ghost(self.__name__), attribute)
+        return getattr(StubModule(self.__name__), attribute)
 
 
 class InertModules(MetaPathFinder, Loader):
@@ -187,7 +187,7 @@ class InertModules(MetaPathFinder, Loader):
         return ModuleSpec(name, self, is_package=True) if inert else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _GhostModule(spec.name)
+        return _InertModule(spec.name)
 
     def exec_module(self, _: ModuleType) -> None: ...
 
@@ -203,7 +203,7 @@ _OPERATORS = """
     neg pos abs invert lshift rshift lt le gt ge
 """
 for _name in (*_INERT, *_OPERATORS.split()):
-    setattr(Ghost, f"__{_name}__", _operator(_name))
+    setattr(StubModule, f"__{_name}__", _operator(_name))
 
 
 class ImportRecorder:
@@ -227,7 +227,7 @@ class ImportRecorder:
         self.packages = frozenset(packages)
         self.hidden = ONLY_WHERE_NAMED - {name.partition(".")[0] for name in real}
         self.edges: dict[str, set[str]] = {}
-        self.ghosts: dict[str, Ghost] = {}
+        self.stubs: dict[str, StubModule] = {}
         self.missing: dict[str, set[str]] = {}
         self._versions = dict(versions or {})
         self._closures: dict[str, set[str]] = {}  # requested since the last edge
@@ -274,18 +274,18 @@ class ImportRecorder:
                 raise
             self._link(sys._getframe(1))
             self.missing.setdefault(importer, set()).add(missing)
-            return self._ghost(name if fromlist else top)
+            return self._stub(name if fromlist else top)
         finally:
             _STATE.probing = probing
 
-    def _ghost(self, name: str) -> Ghost:
+    def _stub(self, name: str) -> StubModule:
         parts = name.split(".")
-        ghost = self.ghosts.setdefault(parts[0], Ghost(parts[0]))
+        stub = self.stubs.setdefault(parts[0], StubModule(parts[0]))
         if parts[0] in self._versions:
-            object.__setattr__(ghost, "__version__", self._versions[parts[0]])
+            object.__setattr__(stub, "__version__", self._versions[parts[0]])
         for part in parts[1:]:
-            ghost = getattr(ghost, part)
-        return ghost
+            stub = getattr(stub, part)
+        return stub
 
     def _record(self, importer: str, name: str, globals: Any, fromlist: Any, level: int) -> None:
         absolute = name
@@ -346,9 +346,9 @@ class ImportRecorder:
                     queue.extend(self.edges.get(name, ()))
         return modules
 
-    def ghosts_of(self, module: str) -> list[str]:
+    def stubs_of(self, module: str) -> list[str]:
         """Return the stub modules that those modules received."""
-        return sorted({ghost for name in self.closure(module) for ghost in self.missing.get(name, ())})
+        return sorted({stub for name in self.closure(module) for stub in self.missing.get(name, ())})
 
 
 @cache
