@@ -720,7 +720,7 @@ def test_what_is_not_finite_at_both_revisions_is_undecided(run_sentinel, tree, b
     part = (
         "loss_mat.sum() * float('nan')"
         if both
-        else f"(({MENDED}) if loss_mat.sum() > 0 else loss_mat.sum() * float('nan'))"
+        else f"(loss_mat.sum() * float('nan'), {MENDED})[int(loss_mat.sum() > 0)]"
     )
     one, other = (
         tree(name, CODE.format(returned=f"{part} * {factor}")) for name, factor in (("one", 1), ("other", 1.0))
