@@ -39,6 +39,8 @@ class Results:
         self.gate: Gate | None = None
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
+        #: A line with the settings that the run has from a settings file; empty if it has none.
+        self.from_file = ""
         self._last_line = ""
         self._unwritten: list[str] = []
         self._start = time.monotonic()
@@ -131,12 +133,14 @@ class Results:
         targets = ", ".join(self._settings.targets) or "of the given paths"
         lines = [f"sentinel: targets {targets}; evidence in {self._settings.report_dir}"]
         owner = other_owner_of_the_name()
-        return [*lines, f"sentinel: {owner}"] if owner else lines
+        return [*lines, *filter(None, [self.from_file, f"sentinel: {owner}" if owner else ""])]
 
     def summarise(self, reporter: pytest.TerminalReporter) -> None:
         """Print the summary below pytest's own results."""
         for sentence in self._unwritten:
             reporter.write_line(f"sentinel: {sentence}", red=True)
+        if self.from_file and self._config.get_verbosity() < 0:  # pytest shows no header
+            reporter.write_line(self.from_file)
         if self.gate is not None and self._config.get_verbosity() >= -1:
             reporter.section("sentinel: compared with the base")
             for line in self.gate.lines():

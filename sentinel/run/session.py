@@ -28,7 +28,7 @@ from sentinel.run.questions import Questions
 from sentinel.run.results import Results
 from sentinel.run.selection import require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
-from sentinel.settings import Settings, read_file, settle
+from sentinel.settings import Settings, in_effect, in_words, read_file, settle
 from sentinel.sources import MirrorStore
 from sentinel.sources.bases import find_base, in_clone
 from sentinel.sources.urls import fork
@@ -99,6 +99,10 @@ class Run:
                 options_of(settings, target)
         for name in (*catalog.adapters, *catalog.laws):
             config.addinivalue_line("markers", f"{name}: Sentinel's items of this target or law")
+        from sentinel.reports.escaping import visible
+
+        if file and (named := in_words(in_effect(options, values))):
+            run.results.from_file = f"sentinel: {file.name} sets {visible(named)}"
         run.is_asked_for = any(options.values())
         run.questions.read_arguments(options)
         return run

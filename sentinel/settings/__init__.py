@@ -365,8 +365,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
     :param file: option -> value in the file; its paths are relative to ``base``.
     :raises SentinelError: for invalid values.
     """
-    if _texts(options.get("ref")) or _texts(options.get("repo")):
-        file = {name: value for name, value in file.items() if name not in ("ref", "repo")}  # both select the code
+    file = in_effect(options, file)
     environment = {"report-dir": os.environ.get("OUTPUT_DIR")}  # published runners use it
     values = {}
     for place, option in OPTIONS.items():
@@ -385,6 +384,18 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
                     "leave one out, or give both as refs: --sentinel-ref=git:main,path:DIR"
                 )
     return settings
+
+
+def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's values that the command line does not replace."""
+    given = {name for name, value in options.items() if _texts(value)}
+    given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # both select the code
+    return {name: value for name, value in file.items() if _texts(value) and name not in given}
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Return settings as ``bug = A, B; laws = off``."""
+    return "; ".join(f"{name} = {', '.join(map(str, _texts(value)))}" for name, value in values.items())
 
 
 def _place(text: Any, option: Option, base: Path) -> Any:

@@ -182,6 +182,18 @@ def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, m
     assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
 
 
+def test_words_of_a_shell_may_set_any_option(run_sentinel, mirrored, tree_with_options, tmp_path):
+    _rewritten(tree_with_options, affects="[{when: {actor.loss_agg_mode: token-sum}, where: a token is masked}]")
+    (tmp_path / "run.sh").write_text("python train.py --actor.clip 0.2 ${EXTRA_ARGS}\n")
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--json", "--script", tmp_path / "run.sh")
+    answer = run_sentinel(*audit)
+    (bug,) = answer.json()["bugs"]
+    assert (answer.status, bug["reach"]) == (2, "not known")
+    assert bug["because"] == "it depends on actor.loss_agg_mode=token-sum"
+    assert "not known, because further options may be set by ${EXTRA_ARGS} (line 1)" in answer.json()["not_examined"]
+    assert run_sentinel(*audit, "--set", "actor.loss_agg_mode=token-mean").status == 0
+
+
 def test_an_invalid_value_is_not_taken_for_false(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "config.yaml").write_text("actor: {use_opsm: false, clip: 0.1}\n")
     for option, value, condition, takes in (("use_opsm", "tr", "true", "true or false"),

@@ -19,9 +19,11 @@ from sentinel.values.files import read_bytes, read_text
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-#: Placeholders for a value, and for any number of words, that only a shell can compute. No argument can contain NUL.
+#: Placeholders that only a shell can compute: one word; any number of words, which may be options; at most one word,
+#: which is not an option. No argument can contain NUL.
 UNKNOWN = "\0"
-_ANY_NUMBER = "\0\0"
+_ANY_NUMBER = "\1\0"
+_ONE = "\2\0"
 #: The value of such a setting: an unresolvable reference, which counts as unknown. A missing setting would get the
 #: default instead.
 NOT_KNOWN = "${?}"
@@ -32,7 +34,24 @@ _DEEPEST = 5
 _MOST_TEXT = 8 << 20
 _ASSIGNMENT = re.compile(r"\+{0,2}[A-Za-z_][\w/@]*(\.[\w/@-]+)*=")
 _OPTION = re.compile(r"--?[A-Za-z_]")
-_CONDITIONAL = ("if_statement", "case_statement", "while_statement", "for_statement", "c_style_for_statement", "list")
+_LOOPS = ("while_statement", "for_statement", "c_style_for_statement")
+#: Statements whose assignments need not happen, or end with them.
+_CONDITIONAL = ("if_statement", "case_statement", *_LOOPS, "list", "subshell", "pipeline")
+#: Programs that add arguments of their own to a command.
+_ADDING = ("xargs", "parallel")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+class _Word(str):
+    """A word that only a shell can compute; ``source`` is the script's text for it, with the line."""
+
+    source: str
+
+    @classmethod
+    def of(cls, word: str, source: str) -> _Word:
+        made = cls(word)
+        made.source = source
+        return made
 
 
 @dataclass(frozen=True)
@@ -40,7 +59,8 @@ class CommandLine:
     """A training command.
 
     :ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value is YAML.
-    :ivar unknown: the settings whose values only a shell can compute; ``…`` for any number of unknown words.
+    :ivar unknown: the settings whose values only a shell can compute.
+    :ivar further: the words that may set any option, each with its line.
     :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for a command that the user gave.
     :ivar others: the places of the script's other commands that run Python programs.
@@ -49,6 +69,7 @@ class CommandLine:
 
     settings: tuple[str, ...]
     unknown: tuple[str, ...] = ()
+    further: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     where: str = ""
     program: str = ""
@@ -68,24 +89,40 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     unknown: list[str] = []
     single: list[str] = []
     first, program = _program(words)
+    further = [word for word in words[:first] if word in _ADDING]
     for name, values in _arguments(words[first:]):
+        any_option = UNKNOWN in name or not name
+        further += [getattr(word, "source", "…") for word in values if word == _ANY_NUMBER]
         if not name and UNKNOWN not in values[0]:
             single += values
-        elif not name or any(UNKNOWN in word for word in (name, *values)):
-            unknown.append(name.replace(UNKNOWN, "…") or "…")
-            settings += [f"{name}={NOT_KNOWN}"] if name and UNKNOWN not in name else []
+        elif any_option:
+            further += [name.replace(UNKNOWN, "…")] if name else [getattr(word, "source", "…") for word in values]
+        elif any(UNKNOWN in word for word in values):
+            unknown.append(name)
+            settings.append(f"{name}={NOT_KNOWN}")
         else:
             value = "true" if not values else values[0] if len(values) == 1 else f"[{', '.join(values)}]"
             settings.append(f"{name}={value}")
-    return CommandLine(tuple(settings), tuple(unknown), tuple(single if program else ()), where, program)
+    return CommandLine(
+        tuple(settings),
+        tuple(unknown),
+        tuple(dict.fromkeys(further)),
+        tuple(single if program else ()),
+        where,
+        program,
+    )
 
 
 def _shell_command(words: Sequence[str]) -> str | None:
     """Return the script in ``srun bash -lc "python train.py"``; None if the command has no ``bash -c``."""
     for number, word in enumerate(words[:-2]):
         if word.rpartition("/")[2] in ("bash", "sh", "zsh") and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
-            return words[number + 2].replace(_ANY_NUMBER, "$@").replace(UNKNOWN, "$NOT_KNOWN")
+            return _as_shell(words[number + 2])
     return None
+
+
+def _as_shell(text: str) -> str:
+    return re.sub("\2?\0", "$NOT_KNOWN", text.replace(_ANY_NUMBER, "$@"))
 
 
 #: Modules that start another program, which follows their own options.
@@ -119,7 +156,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
             if name:
-                yield name, values
+                yield name, values or ([word] if word == _ANY_NUMBER else [])
             name, values = "", []
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
             key, _, value = word.partition("=")
@@ -127,7 +164,8 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         elif _OPTION.match(word):
             name = word.lstrip("-")
         elif name:
-            if word == UNKNOWN and values:  # it may stand for more values, or for options
+            option = word.startswith("-") or (word[0:1] == UNKNOWN and word[1:2] != "/" and values)  # or "$DIR/file"
+            if UNKNOWN in word and option:
                 yield "", [word]
             values.append(word)
         else:
@@ -160,6 +198,12 @@ class _Script:
     file: Path
     left: int = _MOST_TEXT
     arrays: dict[str, list[str]] = field(default_factory=dict)
+    #: Where a variable is assigned: the numbers of functions, 0 outside them, -1 where its value is never certain.
+    scopes: dict[str, set[int]] = field(default_factory=dict)
+    #: The variables that are assigned more than once.
+    again: set[str] = field(default_factory=set)
+    functions: list[str] = field(default_factory=list)
+    noted: set[bytes] = field(default_factory=set)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def read(self, file: Path, depth: int = 0, source: bytes | None = None) -> None:
@@ -167,7 +211,38 @@ class _Script:
         if b"\0" in source:
             raise SentinelError(f"{file} is not a launch script: it contains a NUL byte")
         self._spend(len(source))
-        self._walk(_parsed(source), file, depth, certain=True)
+        root = _parsed(source)
+        if source not in self.noted:
+            self.noted.add(source)
+            self._note(root, 0, loop=False)
+        self._walk(root, file, depth, certain=True)
+
+    def _note(self, node: Node, scope: int, loop: bool) -> None:
+        """Record where each variable is assigned.
+
+        Values that a loop, a command (``read X``), ``local -n``, arithmetic or ``${X:=…}`` assigns are never certain.
+        """
+        kind, text, names = node.type, "", list[str]()
+        if kind == "function_definition":
+            self.functions.append(_of(node.child_by_field_name("name") or node))
+            scope = len(self.functions)
+        elif kind == "variable_assignment":
+            name, _, index = _of(node.child_by_field_name("name") or node).partition("[")
+            self.again |= {name} & self.scopes.keys()
+            self.scopes.setdefault(name, set()).add(-1 if loop or index else scope)
+        elif kind in ("command", "unset_command"):
+            names = [_of(child).strip("'\"") for child in node.named_children if child.type != "command_name"]
+        elif kind == "declaration_command" and any(re.match("-[a-zA-Z]*n", _of(item)) for item in node.named_children):
+            text = _of(node)
+        elif kind == "arithmetic_expansion" or (node.children and node.children[0].type == "(("):
+            text = _of(node) if re.search(r"[^=!<>]=[^=]|\+\+|--", _of(node)) else ""
+        elif kind == "expansion":
+            names = re.findall(r"^\$\{(\w+):?=", _of(node))
+        for name in (*names, *_NAME.findall(text)):
+            if _NAME.fullmatch(name):
+                self.scopes.setdefault(name, set()).add(-1)
+        for child in node.named_children:
+            self._note(child, scope, loop or kind in _LOOPS)
 
     def _spend(self, characters: int) -> None:
         """Count characters; raise SentinelError if the script has too many."""
@@ -189,15 +264,43 @@ class _Script:
                 self._source(words[1:2], depth)
             elif inner is not None and depth < _DEEPEST:
                 self.read(file, depth + 1, inner.encode())
+            elif words[:1] == ["alias"] and depth < _DEEPEST:
+                for word in words[1:]:
+                    self.read(file, depth + 1, f'{_as_shell(word.partition("=")[2])} "$@"'.encode())
+            elif words[:1] == ["eval"] and not _program(words)[1] and depth < _DEEPEST:
+                self._doubt_all(any(UNKNOWN in word for word in words))
+                self.read(file, depth + 1, _as_shell(" ".join(words[1:])).encode())
             else:
+                if words and words[0] in self.functions:
+                    words.append(_Word.of(_ANY_NUMBER, f"the function {words[0]} (line {node.start_point[0] + 1})"))
                 self.commands.append((where, words))
+        elif node.type == "function_definition":
+            outside = self.arrays
+            self.arrays = {name: words for name, words in outside.items() if name not in self.again}
+            for child in node.named_children:
+                self._walk(child, file, depth, certain)
+            self.arrays = outside
         else:
+            if node.type == "for_statement":
+                self._loop(node)
             for child in node.named_children:
                 self._walk(child, file, depth, certain and node.type not in _CONDITIONAL)
+
+    def _loop(self, node: Node) -> None:
+        name = node.child_by_field_name("variable")
+        words = [word for child in node.children_by_field_name("value") for word in self._argument(child)]
+        if name is not None:
+            self.arrays[_of(name)] = [_ONE if words and all(map(_is_plain, words)) else _ANY_NUMBER]
+
+    def _doubt_all(self, doubt: bool) -> None:
+        """Make every variable uncertain, if something unread may assign it."""
+        if doubt:
+            self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
 
     def _source(self, words: Sequence[str], depth: int) -> None:
         for word in words:
             path = self._file(word)
+            self._doubt_all(path is None)
             if path is not None and path != self.file:
                 self.read(path, depth + 1)
 
@@ -227,16 +330,19 @@ class _Script:
         name, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         if name is None or name.type != "variable_name":
             return
-        if not certain:
-            words = [_ANY_NUMBER if value is not None and value.type == "array" else UNKNOWN]
-        elif value is None:
+        if value is None:
             words = [""]
         elif value.type == "array":
             words = [word for child in value.named_children for word in self._argument(child)]
         else:
             words = [self._text(value)]
         adds = any(child.type == "+=" for child in node.children)
-        before = self.arrays.get(_of(name), []) if adds else []
+        before = self.arrays.get(_of(name), [])
+        if not certain:
+            plain = (value is None or value.type != "array") and all(map(_is_plain, [*before, *words]))
+            self.arrays[_of(name)] = [_ONE] if plain else [*(before if adds else []), _ANY_NUMBER]
+            return
+        before = before if adds else []
         if adds and (value is None or value.type != "array"):
             words, before = ["".join([*before, *words])], []
         self.arrays[_of(name)] = [*before, *words]
@@ -249,12 +355,18 @@ class _Script:
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
         name = _array(inner)
         if name:
-            return self._words(name, _ANY_NUMBER)
-        if _of(inner) in ("$@", "$*"):
-            return [_ANY_NUMBER]
-        if node.type in ("simple_expansion", "expansion", "command_substitution"):
-            return self._text(node).split() or []
-        return [self._text(node)]
+            words = self._words(name, _ANY_NUMBER)
+        elif _of(inner) in ("$@", "$*"):
+            words = [_ANY_NUMBER]
+        else:
+            text = self._text(node)
+            one = text.replace(_ANY_NUMBER, UNKNOWN)
+            splits = node.type in ("simple_expansion", "expansion", "command_substitution")
+            words = one.split() if splits else [one]
+            if _ANY_NUMBER in text or (splits and UNKNOWN in text.replace(_ONE, "")):
+                words.append(_ANY_NUMBER)
+        source = f"{' '.join(_of(node).split())} (line {node.start_point[0] + 1})"
+        return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
 
     def _text(self, node: Node) -> str:
         if node.type in ("word", "number", "string_content", "variable_name", "special_variable_name"):
@@ -262,24 +374,30 @@ class _Script:
         if node.type == "raw_string":
             return _of(node)[1:-1]
         if node.type in ("concatenation", "command_name", "string"):
-            return "".join(map(self._text, node.named_children))
+            text = "".join(map(self._text, node.named_children))
+            return text.replace(_ANY_NUMBER, UNKNOWN) if node.type == "string" else text
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
         if node.type == "command_substitution":
             return self._output(node)
+        if node.type == "arithmetic_expansion":
+            return _ONE
         plain = re.fullmatch(r"\$\{(\w+)(?::?-.*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
         if plain is None:
             return UNKNOWN
         default = node.named_children[1:]
-        has_value = plain[1] in self.arrays or not default
-        return self._value(plain[1]) if has_value else "".join(map(self._text, default))
+        if plain[1] in self.arrays or not default:
+            return self._value(plain[1])
+        text = "".join(map(self._text, default))
+        return text if text and _is_plain(text) else f"{text} {UNKNOWN}".strip()  # the environment may have options
 
     def _value(self, name: str) -> str:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
         """Return the words of a variable, or one word if the script does not set it."""
-        words = self.arrays.get(name, [otherwise])
+        places = self.scopes.get(name, set[int]())
+        words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
         self._spend(len(words) + sum(map(len, words)))
         return words
 
@@ -288,6 +406,11 @@ def _array(node: Node) -> str:
     """Return the name of the array in ``${ARGS[@]}``; empty for any other node."""
     match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", _of(node)) if node.type == "expansion" else None
     return match[1] if match else ""
+
+
+def _is_plain(word: str) -> bool:
+    """Return True if a variable with this value adds one word at most, and no option."""
+    return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
 def _of(node: Node) -> str:

@@ -132,7 +132,7 @@ class Training:
         for section in above:
             option = self.options.options.get(section)
             if option is not None and option.default == "null" and not self._written(section):
-                return Setting(section, "null", default=True)
+                return Setting(section, None if self._doubtful(name) else "null", default=True)
         option = self.options.options.get(name)
         if self._doubtful(name):
             return Setting(name, None, default=True)

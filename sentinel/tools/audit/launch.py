@@ -61,13 +61,17 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
     unread: list[str] = []
     if line.unknown:
         unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
+    if line.further:
+        unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
     program = _file_near(script, line.program) if line.program.endswith(".py") else None
     made = Launch()
     if program is not None:
-        made = _of_python(program, line.settings, classes, must=not line.settings and not line.unknown)
+        made = _of_python(
+            program, line.settings, classes, must=not line.settings and not line.unknown and not line.further
+        )
         if made.made_by:
             return replace(made, unread=(*unread, *made.unread))
     settings = [setting_of(word) for word in line.settings]
@@ -96,6 +100,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         config=config,
         files=files,
         assigned=made.assigned,
+        hidden=frozenset([""] if line.further else []),
         added=added,
         read=read,
         unread=tuple(unread),

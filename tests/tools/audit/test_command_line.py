@@ -94,7 +94,8 @@ def test_a_launch_script(script):
         "+algorithm.kl_penalty=low_var_kl",
         "data=${?}",
     )
-    assert line.unknown == ("tp", "…", "data", "…")
+    assert line.unknown == ("tp", "data")
+    assert line.further == ("${EXTRA[@]} (line 19)", "$(ls data) (line 20)", '"$@" (line 20)')
     assert line.others == (f"{script}:3 (tools/convert.py)",)
 
 
@@ -106,9 +107,9 @@ def test_a_launch_script(script):
         ("python train.py $(cat opts.txt)", ["a=1", "b=[2, 3]"], []),
         ('python train.py all="$(< opts.txt)" --c 1', ["all=--a 1\n--b 2 3", "c=1"], []),
         ("python train.py --a $(date) --c 1", ["a=${?}", "c=1"], ["a"]),
-        ("python train.py $(options) --c 1", ["c=1"], ["…"]),
-        ("python train.py --c 1 $(options)", ["c=${?}"], ["…", "c"]),
-        ("python train.py $(cat gone.txt) --c 1", ["c=1"], ["…"]),
+        ("python train.py $(options) --c 1", ["c=1"], []),
+        ("python train.py --c 1 $(options)", ["c=${?}"], ["c"]),
+        ("python train.py $(cat gone.txt) --c 1", ["c=1"], []),
     ],
 )
 def test_shells_and_their_substitutions_are_read(tmp_path, command, settings, unknown):
@@ -116,6 +117,51 @@ def test_shells_and_their_substitutions_are_read(tmp_path, command, settings, un
     (tmp_path / "run.sh").write_text(f"LR=3\n{command}\n")
     line = of_script(tmp_path / "run.sh")
     assert (list(line.settings), list(line.unknown)) == (settings, unknown)
+
+
+RUN = "python train.py --lr 1 "
+
+
+@pytest.mark.parametrize(
+    ("text", "further"),
+    [
+        (RUN + "${EXTRA}", "${EXTRA} (line 1)"),
+        ("python train.py --colocate ${EXTRA}", "${EXTRA} (line 1)"),
+        (RUN + '"${EXTRA:-}" --${NAME}', '"${EXTRA:-}" (line 1)'),
+        ("if a; then A+=(--x); fi\n" + RUN + '"${A[@]}"', '"${A[@]}" (line 2)'),
+        ("A=\n[ -z $B ] && A='--x 1'\n" + RUN + "--y=$A", "--y=$A (line 3)"),
+        ("for a in '' --x; do " + RUN + "$a; done", "$a (line 1)"),
+        ("A=\nwhile a; do " + RUN + "$A; A=--x; done", "$A (line 2)"),
+        ("A=\ncase $1 in a) A=--x;; esac\n" + RUN + "$A", "$A (line 3)"),
+        ("run() { " + RUN + '"$@"; }\nrun --x', '"$@" (line 1)'),
+        ("f() { A=--x; }\nA=\nf\n" + RUN + "$A", "$A (line 4)"),
+        ("A=\ng() { " + RUN + "$A; }\nA=--x\ng", "$A (line 2)"),
+        ("f() { local -n a=$1; a+=(--x); }\nA=()\nf A\n" + RUN + "${A[@]}", "${A[@]} (line 4)"),
+        ("A=\n: ${A:=--x}\n" + RUN + "$A", "$A (line 3)"),
+        ("A=\nread -r A < f\n" + RUN + "$A", "$A (line 3)"),
+        ("A=\nprintf -v A %s --x\n" + RUN + "$A", "$A (line 3)"),
+        ("A=()\nA[0]=--x\n" + RUN + "${A[@]}", "${A[@]} (line 3)"),
+        ("A=\nsource gone.sh\n" + RUN + "$A", "$A (line 3)"),
+        ("A=\neval A=--x $B\n" + RUN + "$A", "$A (line 3)"),
+        ("A=--y\n" + RUN + "${A/y/x}", "${A/y/x} (line 2)"),
+        ("A=(--y $B)\n" + RUN + "${A[@]}", "$B (line 1)"),
+        ("alias t='" + RUN + "'\nt --x", '"$@" (line 1)'),
+        ('run() { "$@" --x; }\nrun ' + RUN, "the function run (line 2)"),
+        ("echo --x | xargs " + RUN, "xargs"),
+        (RUN + "--data a $HOME/x --p=$PORT --seed '$A' --dir \"$DIR\"", None),
+        ("N=1\nif a; then N=2; fi\nfor s in 1 2; do " + RUN + "--n $N --seed $s; done", None),
+        ("main() { A=(--n ${N:-3})\n A+=(--x)\n " + RUN + '"${A[@]}"; }\nmain', None),
+    ],
+)
+def test_words_that_may_set_any_option(tmp_path, text, further):
+    (tmp_path / "run.sh").write_text(text + "\n")
+    assert of_script(tmp_path / "run.sh").further[:1] == ((further,) if further else ())
+
+
+def test_what_an_array_has_before_a_branch_adds_to_it_is_read(tmp_path):
+    (tmp_path / "run.sh").write_text('A=(--n 1)\nif a; then A+=(--x); fi\npython train.py "${A[@]}"\n')
+    line = of_script(tmp_path / "run.sh")
+    assert (line.settings, line.further) == (("n=1",), ('"${A[@]}" (line 3)',))
 
 
 def test_a_shell_is_read_among_the_words_that_are_typed():
