@@ -160,6 +160,9 @@ class _Hooks:
         if call.when == "call" and place is not None:
             item.user_properties += _properties(place)  # JUnit XML and other reporters read this
         report = yield
+        known = _known_bug(item, call)
+        if known is not None:
+            report.outcome, report.wasxfail = "skipped", known
         examined = getattr(item, "examined", None)
         if examined is not None:
             report.__dict__["sentinel_examined"] = examined
@@ -204,6 +207,17 @@ class _Hooks:
             lines = [*run.results.gate.annotations(trees, os.environ), *lines]
         for line in lines:
             terminalreporter.write_line(line)
+
+
+def _known_bug(item: pytest.Item, call: pytest.CallInfo[None]) -> str | None:
+    """Return the title of a known bug that is still present, as expected; None otherwise and with ``--runxfail``."""
+    from sentinel.run.items import ExpectedFailure
+
+    error = call.excinfo.value if call.excinfo is not None else None
+    if not isinstance(error, ExpectedFailure):
+        return None
+    # With `-p no:skipping` pytest has neither the option nor the outcome.
+    return None if getattr(item.config.option, "runxfail", True) else error.decision.recipe.title
 
 
 def _properties(evidence: Path) -> list[tuple[str, object]]:

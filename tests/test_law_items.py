@@ -201,7 +201,7 @@ def test_a_recipe_that_explains_several_laws_is_decided_once(pytester, known, mo
     decided: list[str] = []
     monkeypatch.setattr(Runner, "_decide", _counting(Runner._decide, decided))
     result = run(pytester, *known, "-v", "-rs", "--sentinel-laws=quick")
-    assert re.search(r"SKIPPED \[[2-9]\].*known, and failed already: DEMO-REJECTED-ROW", str(result.stdout))
+    assert re.search(r"SKIPPED \[[2-9]\].*known, and reported already: DEMO-REJECTED-ROW", str(result.stdout))
     assert decided.count("DEMO-REJECTED-ROW") == 1
     last_recipe = max(
         n for n, line in enumerate(result.outlines) if "DEMO-REJECTED-ROW.yaml::" in line and "%]" in line
@@ -221,7 +221,7 @@ def _counting(decide: Any, decided: list[str]) -> Any:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("laws/demo", "*no id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
+        ("laws/demo", "*is not the id of a law; write laws/TARGET/DOTTED.BOUNDARY::LAW*"),
         ("laws/dem/demo_rl.losses.agg_loss", "*unknown target 'dem'*"),
         (f"{AGG_LOSS}::no_such_law", "*has no law 'no_such_law'; `sentinel list boundaries demo` lists*"),
     ],

@@ -91,12 +91,12 @@ def test_a_machine_that_offers_less_says_so(pytester, recipes, warm_runs, monkey
 
 def test_the_main_job(pytester, recipes, pins):
     result = run(pytester, "--sentinel-target=demo", "--sentinel-recipes=mine", "-v", "--junitxml=out.xml")
-    result.assert_outcomes(passed=4)
+    result.assert_outcomes(passed=2, xfailed=2)
     assert result.ret == 0
     text = result.stdout.str()
-    for index, verdict in ((0, "reproduced"), (1, "fixed")):
-        assert f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, index)} PASSED" in text
-        result.stdout.re_match_lines([rf"demo +DEMO-MASKED-TOKENS +{short(pins, index)} +{verdict}.*"])
+    for index, verdict, outcome in ((0, "reproduced", "xfailed"), (1, "fixed", "passed")):
+        assert f"mine/demo/DEMO-MASKED-TOKENS.yaml::{short(pins, index)} {outcome[:5].upper()}" in text
+        result.stdout.re_match_lines([rf"demo +DEMO-MASKED-TOKENS +{short(pins, index)} +{verdict} +{outcome}"])
     found = evidence(pytester, "demo/DEMO-MASKED-TOKENS/git-*.json".replace("*", pins[0]["ref"][4:16]))
     assert (found["verdict"], found["bug_id"]) == ("reproduced", "DEMO-MASKED-TOKENS")
     assert json.loads((pytester.path / "sentinel-reports" / "run.json").read_text())["totals"]["items"] == 4
@@ -107,9 +107,9 @@ def test_the_main_job(pytester, recipes, pins):
 
 def test_only_sentinels_items_without_a_path_and_both_with_one(pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
-    run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=4)
-    run(pytester, "--sentinel-recipes=mine", ".").assert_outcomes(passed=5)
-    run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", ".").assert_outcomes(passed=3)
+    run(pytester, "--sentinel-recipes=mine").assert_outcomes(passed=2, xfailed=2)
+    run(pytester, "--sentinel-recipes=mine", ".").assert_outcomes(passed=3, xfailed=2)
+    run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml", ".").assert_outcomes(passed=2, xfailed=1)
     run(pytester).assert_outcomes(passed=1)
 
 
@@ -153,7 +153,7 @@ def test_collecting_starts_no_worker(pytester, recipes, monkeypatch):
 
 def test_a_path_needs_no_target(pytester, recipes, pins):
     file = "mine/demo/DEMO-MASKED-TOKENS.yaml"
-    run(pytester, file).assert_outcomes(passed=2)
+    run(pytester, file).assert_outcomes(passed=1, xfailed=1)
     run(pytester, f"{file}::{short(pins, 1)}").assert_outcomes(passed=1)
     unknown = run(pytester, f"{file}::git:0000000")
     assert unknown.ret == pytest.ExitCode.USAGE_ERROR
@@ -212,7 +212,7 @@ def test_a_question_takes_the_way_that_the_page_describes(pytester, recipes, pin
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        run(pytester, str(file)).assert_outcomes(passed=1)
+        run(pytester, str(file)).assert_outcomes(xfailed=1)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]
@@ -474,8 +474,8 @@ def test_mistakes(arguments, said, pytester, recipes):
 def test_a_settings_file_joins_the_projects_own_tests(name, text, pytester, recipes):
     pytester.makepyfile("def test_own(): pass")
     (pytester.path / name).write_text(text)
-    run(pytester).assert_outcomes(passed=5)
-    run(pytester, "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=2)
+    run(pytester).assert_outcomes(passed=3, xfailed=2)
+    run(pytester, "--sentinel-bug=DEMO-MASKED*").assert_outcomes(passed=1, xfailed=1)
 
 
 @pytest.mark.parametrize("quiet", [(), ("-q",)])

@@ -141,13 +141,25 @@ def test_under_xdist_the_controller_alone_reports(folder):
         {**MASKED_TOKENS, "bug_id": "DEMO-ABSENT"},
         pins=[{"ref": "git:" + "0" * 40, "expect": "fixed"}],
     )
-    status, text = finish(start(folder, "--sentinel-recipes=mine", "-n", "2", "--junitxml=out.xml", "-rs"))
+    options = ("-n", "2", "--junitxml=out.xml", "-rsx", "-W", "error")
+    status, text = finish(start(folder, "--sentinel-recipes=mine", *options))
     assert status == 0, text
-    assert "6 passed, 1 skipped" in text
+    assert "2 passed, 1 skipped, 4 xfailed" in text
+    assert text.count(f" - {MASKED_TOKENS['title']}") == 2
     assert text.count("evidence: sentinel-reports") == 1
     run = json.loads((folder / "sentinel-reports" / "run.json").read_text())
-    assert run["totals"]["outcomes"] == {"passed": 6, "skipped": 1}
+    assert run["totals"]["outcomes"] == {"passed": 2, "skipped": 1, "xfailed": 4}
     assert 'tests="7"' in (folder / "out.xml").read_text()
+
+
+def test_under_xdist_a_fix_is_named(folder, demo_repository):
+    pytest.importorskip("xdist")
+    commits = demo_repository.commits
+    refs = (f"--sentinel-ref=git:{commits['fixed']}", f"--sentinel-against=git:{commits['broken']}")
+    options = ("--sentinel-target=demo", "--sentinel-recipes=mine", "--sentinel-laws=off", "-n", "2", "-k", "yaml")
+    status, text = finish(start(folder, *options, *refs))
+    assert status == 0, text
+    assert text.count("fixed: DEMO-MASKED-TOKENS, reproduced at git:") == 1
 
 
 @pytest.mark.nightly
@@ -189,7 +201,7 @@ def test_two_runs_at_once(folder, tmp_path, demo_repository, monkeypatch):
     for status, text in map(finish, runs):
         assert status == 0, text
         assert "LOADED []" in text
-        assert "6 passed" in text
+        assert "2 passed, 4 xfailed" in text
     written = sorted((folder / "sentinel-reports" / "demo").rglob("*"))
     assert [path.name for path in written if path.is_file() and path.suffix != ".json"] == []
     assert len([path for path in written if path.suffix == ".json"]) == 6

@@ -21,9 +21,13 @@ _EXAMPLE = """\
   sentinel report refresh --check          list the stale entries; no framework code runs
   sentinel report refresh                  decide them again, and write the new results
 
-An entry is stale if the digest of its binding, contract or recipe has changed. Changes of prose do not count.
-exit status: 0 nothing is stale (any more), 1 something is stale, 2 nothing is recorded
+An entry is stale if the digest of its binding, contract or recipe has changed, or its pin expects another verdict.
+Changes of prose do not count. Pins of a recorded target without an entry are listed too.
+exit status: 0 nothing is stale or missing (any more), 1 something is, 2 nothing is recorded, or an entry is not valid
 """
+
+
+_MISSING = "it is not recorded"
 
 
 @dataclass(frozen=True)
@@ -59,28 +63,42 @@ def _refresh(arguments: argparse.Namespace) -> int:
                 with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
                     _decide(words, arguments, Path(folder) / "run", baseline, recipes)
         stale, elsewhere, examined = _stale(baseline, recipes, arguments)
-    for entry in stale if arguments.check or len(stale) <= 40 else ():
+    missing = [entry for entry in stale if entry.why == _MISSING]
+    if missing:
+        some = ", ".join(f"{entry.facts['bug_id']} at {entry.ref}" for entry in missing[:5])
+        more = f", and {len(missing) - 5} more" if len(missing) > 5 else ""
+        say(f"not recorded: {counted(len(missing), 'pin')}: {some}{more}")
+    known = [entry for entry in stale if entry.why != _MISSING]
+    for entry in known if arguments.check or len(known) <= 40 else ():
         say(f"stale: {entry.place}: {entry.why}")
-    why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in stale).most_common(3))
+    why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in known).most_common(3))
     newer = f"; {elsewhere} more need the newer Python with which they were decided" if elsewhere else ""
-    say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(stale)} stale{why}{newer}")
+    say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(known)} stale{why}{newer}")
     return 1 if stale else 0
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return the stale entries that this Python can decide, the number of those that need a newer one, and the number
-    of all entries."""
+    """Return what this Python can decide (stale entries, and pins without an entry), the number of stale entries that
+    need a newer one, and the number of all entries.
+
+    :raises SentinelError: if an entry is not valid.
+    """
     stale, elsewhere, examined = [], 0, 0
     for file in store.line_files(baseline):
         if arguments.target and file.stem not in arguments.target:
             continue
+        pins = recipes.pins(file.stem)
         for place, facts in store.facts_in(file).items():
             examined += 1
+            store.expand(file, facts, recipes)
+            pins.pop((facts.get("bug_id", ""), next(iter(facts["refs"]))), None)
             why = lines.why_stale(facts, file.stem, recipes)
             if why and not arguments.python and _python_of(facts) > sys.version_info[:2]:
                 elsewhere += 1
             elif why:
                 stale.append(Stale(file.stem, place, facts, why))
+        for (bug, ref), expect in pins.items():
+            stale.append(Stale(file.stem, PurePosixPath(bug), {"bug_id": bug, "refs": {ref: expect}}, _MISSING))
     return stale, elsewhere, examined
 
 

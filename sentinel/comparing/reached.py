@@ -116,6 +116,16 @@ def changes_of(
     return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
 
 
+def changed_functions(
+    file: str, before: tuple[Code, str | None], after: tuple[Code, str | None]
+) -> Iterator[tuple[Place, str]]:
+    """Yield the functions of a file that differ between two blobs, each with a text: ``file:line name``."""
+    for place, (one, other) in changes_of(file, before, after).items():
+        unit = other or one
+        if unit is not None and unit.kind == "function":
+            yield place, f"{file}:{unit.span[0]} {place[1]}"
+
+
 def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | None]) -> int | None:
     """Return the line of the first changed statement that :func:`effects_of` lists; None if they are the same.
 

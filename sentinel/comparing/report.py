@@ -228,10 +228,7 @@ def list_unexamined(
     effects = comparison.selection.effects
     if effects:
         yield f"not examined: module-level code that may change other functions: {_join(effects)}"
-    others = comparison.selection.other_changes
-    if others:
-        count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
-        yield f"not examined, and not signal code by the inventory's rule: {count}: {_join(others)}"
+    yield from list_others(comparison.selection.other_changes)
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):
@@ -255,6 +252,13 @@ def list_unexamined(
         yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.answered} calls"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
+
+
+def list_others(others: Sequence[str]) -> Iterator[str]:
+    """Write, in one line, the changed functions that are not signal code and that no boundary reaches."""
+    if others:
+        count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
+        yield f"not examined, and not signal code by the inventory's rule: {count}: {_join(others)}"
 
 
 def _join(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.patch import Patch
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changes_of, signal_changes
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_functions, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -267,10 +267,10 @@ class Selection:
             return []
         known = self.patch.places
         return [
-            f"{file}:{unit.span[0]} {name}"
+            text
             for file, before, after in self._changed_files()
-            for (_, name), (one, other) in changes_of(file, before, after).items()
-            if (unit := other or one) is not None and unit.kind == "function" and (file, name) not in known
+            for place, text in changed_functions(file, before, after)
+            if place not in known
         ]
 
     def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:

@@ -27,6 +27,11 @@ _SENTINEL = Path(__file__).resolve().parent.parent
 _PROSE = ("reason", "link", "meaning", "statement", "summary", "source", "file")
 
 
+def document_digest(document: Mapping[str, Any]) -> str:
+    """Return the digest of a recipe's content. A copy in evidence has the same one, whatever file it came from."""
+    return _sha256(json.dumps(typed(document), sort_keys=True))
+
+
 def recipe_digest(recipe: Recipe) -> str:
     """Return the digest of a recipe's boundary, scenario, expected values, law and requirements."""
     expected = {"unpatched": recipe.expected_unpatched, "fixed": recipe.expected_fixed}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 #: From bugs that a run with default settings meets to those that no run meets.
 REALISMS = ("default", "configuration", "fault", "unreachable")
@@ -52,6 +54,23 @@ def describe_reach(document: Mapping[str, Any]) -> str:
 def root(document: Mapping[str, Any]) -> str:
     """Return the name of the root cause, by default the bug id."""
     return str(document.get("root") or document.get("bug_id", ""))
+
+
+def by_root(items: Iterable[T], about: Callable[[T], tuple[str, Mapping[str, Any]]]) -> list[list[T]]:
+    """Group recipes by root cause: the most severe group first, and in each group the most severe recipe.
+
+    :param about: returns the target and the document of a recipe.
+    """
+
+    def place(item: T) -> tuple[object, ...]:
+        document = about(item)[1]
+        return order(document), str(document.get("bug_id"))
+
+    groups: dict[tuple[str, str], list[T]] = {}
+    for item in sorted(items, key=place):
+        target, document = about(item)
+        groups.setdefault((target, root(document)), []).append(item)
+    return list(groups.values())
 
 
 def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:

@@ -49,7 +49,7 @@ class Recipe:
     :ivar when: the scenarios that trigger the bug; ``when_breaking`` has other conditions for some laws.
     :ivar affects: trainings that are affected by the bug; each entry alone is sufficient.
     :ivar until: setting -> value that avoids the bug until it is fixed upstream.
-    :ivar digest: ``sha256:<hex>`` of the file's bytes.
+    :ivar digest: ``sha256:<hex>`` of the content; comments and layout do not count.
     :ivar document: the file's content as plain data.
     """
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sentinel.contracts.contract import Contract
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes.affects import can_both_hold, condition_in_words, in_text, read_affected
+from sentinel.recipes.digests import document_digest
 from sentinel.recipes.expectations import indistinguishable, read_expectations, read_tolerance
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.problems import Findings, Problem, shown
@@ -174,7 +175,7 @@ class _Reading:
             boundary=str(self.data[self.boundary_key]),
             variants=variants,
             path=self.path,
-            digest=self.findings.document.digest,
+            digest=document_digest(self.whole),
             expected_unpatched=unpatched,
             expected_fixed=fixed,
             defaulted=defaulted,

@@ -8,7 +8,6 @@ stored once, at the top of the file.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,13 +16,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sentinel.deciding.outcomes import Decision, Verdict
+from sentinel.deciding.outcomes import UNDECIDED, Decision, Verdict
 from sentinel.deciding.verdicts import by_expectation
 from sentinel.errors import SentinelError
 from sentinel.laws.law import Law
 from sentinel.recipes import Recipe, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.digests import binding_digest, contract_digest, recipe_digest
+from sentinel.recipes.digests import binding_digest, contract_digest, document_digest, recipe_digest
 from sentinel.recipes.found import found_recipe, pin_of
 from sentinel.reports import jsonlines
 from sentinel.reports.evidence import Document, evidence, flat, json_comparison, with_behaviour
@@ -58,10 +57,17 @@ class Recipes:
         self._digests: dict[tuple[str, ...], Facts] = {}
 
     def get(self, target: str, bug: str) -> Recipe | None:
+        return self._all(target).get(bug)
+
+    def pins(self, target: str) -> dict[tuple[str, str], str]:
+        """Return the expected verdict of each pin of a target's recipes, by bug and ref."""
+        return {(bug, str(pin.ref)): pin.expect for bug, each in self._all(target).items() for pin in each.pins}
+
+    def _all(self, target: str) -> dict[str, Recipe]:
         if target not in self._of:
             known = target in self.catalog.adapters
             self._of[target] = {r.bug_id: r for r in find_recipes(self.catalog, (target,))} if known else {}
-        return self._of[target].get(bug)
+        return self._of[target]
 
     def digests(self, recipe: Recipe, law: str | None) -> Facts:
         """Return the current digests of the binding and the contract of a recipe."""
@@ -166,6 +172,25 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
     return recipe, ""
 
 
+def contradiction(document: Document, recipe: Recipe | None) -> str:
+    """Return why a recorded verdict does not follow from its observation; empty if it does, or if that is unknown.
+
+    :param recipe: see :func:`recipe_for`.
+    """
+    verdict, seen = document["verdict"], document["observation"]
+    if verdict in UNDECIDED:
+        return ""
+    if seen is None:
+        return f"its verdict is {verdict}, and it has no observation"
+    if document["law"]:
+        follows = "reproduced" if document["comparison"] else "fixed"
+    elif recipe is not None and recipe.has_values:
+        follows = by_expectation(recipe, untyped(seen))[0].name
+    else:
+        return ""
+    return "" if follows == verdict else f"its verdict is {verdict}, and its observation gives {follows}"
+
+
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
     """Return the reason why facts must be decided again, or an empty text. This does not run the framework's code."""
     recipe, why = recipe_for(facts, target, recipes)
@@ -173,6 +198,8 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
         return why
     now = recipes.digests(recipe, facts.get("law"))
     changed = [name for name in ("binding", "contract") if facts.get(name) != now[name]]
+    expected = {str(pin.ref): pin.expect for pin in recipe.pins}
+    changed += ["pin"] if any(expected.get(ref, expect) != expect for ref, expect in facts["refs"].items()) else []
     return f"its {' and '.join(changed)} changed" if changed else ""
 
 
@@ -188,7 +215,6 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
         inputs = facts["scenario"], facts.get("variants", {})
         document = found_recipe(law, target, contract, boundary, *inputs, details, pin)
         variants = load_copy(document, catalog).variants
-    text = json.dumps(document, sort_keys=True)
     return Recipe(
         bug_id="",
         title=law.statement,
@@ -197,7 +223,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
         boundary=boundary,
         variants=variants,
         path=Path(f"{law.name}.yaml"),
-        digest=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",
+        digest=document_digest(document),
         invariant=law.name,
         document=document,
     )
@@ -269,6 +295,11 @@ def read(file: Path) -> list[Facts]:
     def by_ref(line: Facts) -> list[Facts]:
         if "bug_id" not in line:
             line["law"], line["boundary_name"], line["contract_name"]
+        for ref in line["refs"]:
+            kind, _, name = ref.partition(":")
+            found = line.get("checkout", {}).get("commit" if kind == "git" else "version")
+            if Ref(kind, name).immutable and found not in (None, name):
+                raise SentinelError(f"its checkout is of {found}, and not of {ref}")
         return [{**line, "refs": {ref: expect}} for ref, expect in line["refs"].items()]
 
     return list(chain.from_iterable(jsonlines.read(file, _SHARED, by_ref)))

@@ -38,10 +38,11 @@ class Row:
     """A row, sorted by target, bug and ref, so that the order does not depend on when processes finish.
 
     :ivar what: the bug id, or the law and its boundary.
-    :ivar outcome: pytest's outcome: ``passed``, ``failed`` or ``skipped``; empty outside pytest.
+    :ivar outcome: pytest's outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``; empty outside pytest.
     :ivar law: True for a law without a recipe.
     :ivar reason: why the item is undecided, or the expected verdict; like all fields, safe to print.
     :ivar cause: why the adapter does not fit the revision; empty if it does.
+    :ivar is_failed_bug: True for a known bug that fails at a ref without an expectation.
     """
 
     target: str
@@ -52,6 +53,7 @@ class Row:
     reason: str
     law: bool = False
     cause: str = ""
+    is_failed_bug: bool = False
 
     @property
     def quiet(self) -> bool:
@@ -80,6 +82,8 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
         _reason(document, why, outcome),
         not document["bug_id"] and bool(document["law"]),
         why if document["kind"] in _MISFIT and outcome != "passed" else "",
+        (document["verdict"], document["expect"], outcome) == ("reproduced", None, "failed")
+        and bool(document["bug_id"]),
     )
 
 

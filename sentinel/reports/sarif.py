@@ -45,21 +45,24 @@ def sarif(
     :param ranks: law -> rank.
     :param more: SARIF runs of comparisons, which come first.
     """
-    groups: dict[tuple[str, str], list[Document]] = {}
+    groups: dict[tuple[str, str], list[tuple[Document, str]]] = {}
     for document, outcome in results:
         if (document["verdict"], outcome) == ("reproduced", "skipped"):
             continue  # another result reports the bug that breaks this law
-        groups.setdefault((str(document["target"]), str(document["ref"])), []).append(document)
+        groups.setdefault((str(document["target"]), str(document["ref"])), []).append((document, outcome))
     runs = [
-        _run(target, ref, documents, (repositories or {}).get(target, ""), ranks or {})
-        for (target, ref), documents in sorted(groups.items())
+        _run(target, ref, pairs, (repositories or {}).get(target, ""), ranks or {})
+        for (target, ref), pairs in sorted(groups.items())
     ]
     log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [*more, *runs]}
     return json.dumps(visible_data(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 
-def _run(target: str, ref: str, documents: list[Document], repository: str, ranks: Mapping[str, int]) -> dict[str, Any]:
-    documents = sorted(documents, key=lambda document: (_rule_id(document), str(document["boundary"]["written"])))
+def _run(
+    target: str, ref: str, pairs: list[tuple[Document, str]], repository: str, ranks: Mapping[str, int]
+) -> dict[str, Any]:
+    pairs = sorted(pairs, key=lambda pair: (_rule_id(pair[0]), str(pair[0]["boundary"]["written"])))
+    documents = [document for document, _ in pairs]
     rules = {_rule_id(document): _rule(document, repository) for document in documents}
     order = {name: index for index, name in enumerate(rules)}
     commit = next((d["checkout"]["commit"] for d in documents if d["checkout"] and d["checkout"]["commit"]), None)
@@ -73,7 +76,7 @@ def _run(target: str, ref: str, documents: list[Document], repository: str, rank
         },
         "automationDetails": {"id": f"sentinel/{message(target)}/{message(ref)}"},
         "columnKind": "unicodeCodePoints",
-        "results": [_result(document, order, ranks) for document in documents],
+        "results": [_result(document, outcome, order, ranks) for document, outcome in pairs],
     }
     if repository and commit:
         run["versionControlProvenance"] = [
@@ -104,7 +107,7 @@ def _rule(document: Document, repository: str) -> dict[str, Any]:
     return rule
 
 
-def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, int]) -> dict[str, Any]:
+def _result(document: Document, outcome: str, order: Mapping[str, int], ranks: Mapping[str, int]) -> dict[str, Any]:
     kind = _KINDS[document["verdict"]]
     rank = 1 if document["verdict"] == "changed" else brief(document).rank
     name = _rule_id(document)
@@ -121,6 +124,8 @@ def _result(document: Document, order: Mapping[str, int], ranks: Mapping[str, in
         },
         "properties": {"verdict": document["verdict"], "ref": message(str(document["ref"]))},
     }
+    if outcome == "xfailed":
+        result["suppressions"] = [{"kind": "external", "justification": "a known bug that is expected here"}]
     if document["law"] in ranks:
         result["properties"]["rank"] = ranks[document["law"]]
     if boundary["file"]:

@@ -49,7 +49,7 @@ _HERE = PurePosixPath()
 class RunItem:
     """One pytest item of a run.
 
-    :ivar outcome: ``passed``, ``failed`` or ``skipped``.
+    :ivar outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
     :ivar duration: seconds.
     :ivar evidence: the path of its evidence, relative to the report folder; empty if it has none.
     """
@@ -314,7 +314,13 @@ def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
 
 @lru_cache(maxsize=32)
 def _facts_in(file: Path, *_: int) -> Mapping[PurePosixPath, Facts]:
-    return {_place_of(facts, file.stem): facts for facts in lines.read(file)}
+    found: dict[PurePosixPath, Facts] = {}
+    for facts in lines.read(file):
+        place = _place_of(facts, file.stem)
+        if place in found:
+            raise SentinelError(f"{visible(str(file))}: two lines for {place}")
+        found[place] = facts
+    return found
 
 
 def _place_of(facts: Facts, target: str) -> PurePosixPath:
@@ -334,6 +340,8 @@ def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
     try:
         document = lines.document_of(facts, file.stem, recipe)
         validate(document)
+        if why := lines.contradiction(document, recipe):
+            raise SentinelError(why)
     except (SentinelError, KeyError, TypeError, AttributeError, ValueError) as error:
         subject = visible(str(facts.get("bug_id") or facts.get("law")))
         raise SentinelError(

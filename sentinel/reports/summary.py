@@ -8,9 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
+from sentinel.recipes.grades import by_root, grade
+from sentinel.reports.brief import command
 from sentinel.reports.escaping import visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, legend, row, summarise_laws
 
@@ -21,7 +24,7 @@ _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
 _FEW = 3  # more lines than these with the same content become one
 _LEAST_REASON = 45  # 30 columns of the reason, and the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
-_OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim"}
+_OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim", "xfailed": "yellow"}
 
 
 def summary(
@@ -32,6 +35,7 @@ def summary(
     width: int = 100,
     environ: Mapping[str, str] | None = None,
     every: bool = True,
+    commands: Sequence[str] = (),
 ) -> str:
     """Return the summary of a run.
 
@@ -39,18 +43,20 @@ def summary(
     :param terminal: True if the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
         plain aligned text that is never cut or wrapped.
     :param width: columns of the terminal.
-    :param every: show a line for each item; otherwise items that passed or were skipped for the same reason share a
-        line.
+    :param every: show a line for each item; otherwise items that did not fail share a line if their reason is the
+        same, and so do undecided items. Known bugs that fail are then only in the list below the table.
+    :param commands: the command that repeats each item; by default it is derived from the evidence.
     """
     results = list(results)
+    bugs = _failed_bugs(results, commands)
     rows = sorted(row(document, outcome) for document, outcome in results)
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    listed_causes = [item for item in loud if item.cause and item.outcome == "skipped"]  # `outline` lists each cause
-    shown = loud if every else _group([item for item in loud if item not in listed_causes])
+    listed = [item for item in loud if _is_listed(item)]
+    shown = loud if every else _group([item for item in loud if item not in listed])
     table = _rich(shown, width) if styled and shown else _plain(shown)
-    last = [*summarise_laws(rows), *outline(results), legend()]
+    last = [*bugs, *summarise_laws(rows), *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
@@ -58,6 +64,30 @@ def summary(
     if not rows:
         return "\n".join(["nothing was decided", *last[len(last) - 1 :]])
     return "\n".join([*([table] if shown else []), *last])
+
+
+def _is_listed(item: Row) -> bool:
+    """Return True if lines below the table report the item."""
+    if item.outcome == "skipped":  # `outline` lists each cause
+        return bool(item.cause) or item.verdict == "inconclusive"
+    return item.is_failed_bug  # `_failed_bugs` lists it
+
+
+def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Sequence[str]) -> list[str]:
+    """List the known bugs that failed, by root cause, the worst first, each with the command that repeats it."""
+    failed = [
+        (document, again or command(document))
+        for (document, outcome), again in zip_longest(results, commands)
+        if row(document, outcome).is_failed_bug
+    ]
+    failed.sort(key=lambda pair: str(pair[0]["ref"]))
+    lines = []
+    for group in by_root(failed, lambda pair: (pair[0]["target"], pair[0]["recipe"]["document"])):
+        worst = group[0][0]
+        grades = grade(worst["recipe"]["document"])
+        lines.append(f"  {worst['title']}" + (f" ({grades})" if grades else ""))
+        lines += [f"    {again}" for _, again in group]
+    return ["known bugs that fail, by root cause, the worst first:", *map(visible, lines)] if lines else []
 
 
 def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
@@ -71,7 +101,7 @@ def outline(results: Iterable[tuple[Mapping[str, Any], str]]) -> list[str]:
 
 def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int]:
     """Return how many items are undecided, by cause (``verdict: cause``)."""
-    return dict(Counter(map(_cause, _undecided(row(document, outcome) for document, outcome in results))))
+    return dict(Counter(map(cause_of, _undecided(row(document, outcome) for document, outcome in results))))
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
@@ -94,24 +124,29 @@ def causes(reasons: Iterable[str]) -> list[str]:
     reasons = list(reasons)
     if len(reasons) == 1:
         return reasons
-    counts = Counter(map(_cause, reasons))
-    first = {_cause(reason): reason for reason in reversed(reasons)}
+    counts = Counter(map(cause_of, reasons))
+    first = {cause_of(reason): reason for reason in reversed(reasons)}
     lines = [f"{count}: {first[cause] if count == 1 else cause}" for cause, count in counts.most_common(_MOST_CAUSES)]
     more = len(counts) - len(lines)
     return [*lines, f"and {more} more cause{'' if more == 1 else 's'}"] if more else lines
 
 
-def _cause(reason: str) -> str:
+def cause_of(reason: str) -> str:
+    """Return a reason without the names of commits and trees."""
     return _NAMES.sub("…", reason)
 
 
 def _group(rows: Sequence[Row]) -> list[Row]:
-    """Group items that did not fail and have the same verdict and reason."""
+    """Group items that did not fail, or that could not be decided, if they have one verdict for one reason."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
-        alone = (item.what, item.ref) if item.outcome in ("failed", "") else ()
-        groups.setdefault((item.target, item.verdict, item.outcome, _cause(item.reason), *alone), []).append(item)
-    return [item for group in groups.values() for item in (_merge_rows(group) if len(group) > _FEW else group)]
+        alone = (item.what, item.ref) if item.outcome in ("failed", "") and item.verdict not in UNDECIDED else ()
+        groups.setdefault((item.target, item.verdict, item.outcome, cause_of(item.reason), *alone), []).append(item)
+    return [
+        item
+        for (_, verdict, *_), group in groups.items()
+        for item in (_merge_rows(group) if len(group) > (1 if verdict == "inconclusive" else _FEW) else group)
+    ]
 
 
 def _merge_rows(rows: Sequence[Row]) -> list[Row]:
@@ -121,7 +156,7 @@ def _merge_rows(rows: Sequence[Row]) -> list[Row]:
 
     # A bug may have several recipes (sentinel.recipes.grades.counted); a line counts recipes.
     noun = "law" if all(item.law for item in rows) else "item" if any(item.law for item in rows) else "recipe"
-    reason = rows[0].reason if len({item.reason for item in rows}) == 1 else _cause(rows[0].reason)
+    reason = rows[0].reason if len({item.reason for item in rows}) == 1 else cause_of(rows[0].reason)
     return [
         replace(
             rows[0],

@@ -20,8 +20,10 @@ from sentinel.errors import RecipeError, SentinelError, nearest
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import bundled
 from sentinel.reports.explain import explain
+from sentinel.reports.summary import cause_of
 from sentinel.run.differences import differences
-from sentinel.run.passing import complaint, expected_unavailable
+from sentinel.run.passing import complaint, expected_unavailable, headline
+from sentinel.run.results import FIXES
 from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
 from sentinel.targets.refs import Ref
@@ -41,6 +43,10 @@ class VerdictError(Exception):
         super().__init__(headline)
         self.decision = decision
         self.headline = headline
+
+
+class ExpectedFailure(VerdictError):
+    """A known bug is still present. The plugin reports the item as ``xfailed``, with the bug's title as the reason."""
 
 
 class Item(pytest.Item):
@@ -65,22 +71,36 @@ class Item(pytest.Item):
         self.seconds = decision.seconds
         self.evidence_file = self.run.results.record(decision)
         self.examined = decision.verdict.name not in UNDECIDED or expected_unavailable(decision)
-        headline = complaint(decision, self.run.settings.baseline)
-        if headline is not None:
-            self.fail(decision, headline)
+        self.judge(decision)
         if decision.verdict.name == "unavailable" and not expected_unavailable(decision):
             pytest.skip(decision.verdict.reason)
 
     def decide(self) -> Decision:
         raise NotImplementedError
 
+    def judge(self, decision: Decision) -> None:
+        """Raise an exception if the item does not pass."""
+        why = complaint(decision, self.run.settings.baseline)
+        if why is not None:
+            self.fail(decision, why)
+
     def fail(self, decision: Decision, headline: str) -> None:
+        raise VerdictError(decision, headline)
+
+    def fail_once(self, decision: Decision, headline: str) -> None:
+        """Fail, or skip if another item of this run failed for the same cause."""
+        job, verdict = self.job, decision.verdict
+        target = job.target if isinstance(job, LawJob) else job.recipe.target
+        cause = target, job.ref, cause_of(verdict.reason)
+        if cause in self.run.failed_causes:
+            pytest.skip(f"{verdict.kind}, and failed already for the same cause: {verdict.reason}")
+        self.run.failed_causes.add(cause)
         raise VerdictError(decision, headline)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, VerdictError):
-            return f"{error.headline}\n\n{explain(error.decision, self.run.command(self.nodeid))}"
+            return f"{error.headline}\n\n{explain(error.decision, self.run.results.command(self.nodeid))}"
         if isinstance(error, SentinelError):
             return f"sentinel: {error}"
         return super().repr_failure(excinfo, style)
@@ -99,6 +119,24 @@ class RecipeItem(Item):
     def decide(self) -> Decision:
         return self.run.decide(self.job)
 
+    def judge(self, decision: Decision) -> None:
+        verdict, bases = decision.verdict, self.run.decide_bases(self.job)
+        why = complaint(decision, self.run.settings.baseline, bases)
+        if why is not None:
+            self.fail(decision, why)
+        if verdict.name == "reproduced" or (bases and verdict.name == "changed"):
+            raise ExpectedFailure(decision, f"{headline(decision)}: {verdict.name}, as expected")
+        if bases and verdict.name == "inconclusive":
+            pytest.skip(f"inconclusive, as at {bases[0].ref.short}: {verdict.reason}")
+        refs = [base.ref.short for base in bases if base.verdict.name == "reproduced"]
+        if refs and verdict.name == "fixed":
+            self.user_properties.append((FIXES, f"reproduced at {', '.join(refs)}"))
+
+    def fail(self, decision: Decision, headline: str) -> None:
+        if decision.verdict.name == "inconclusive" and self.job.expect is None and self.run.settings.baseline is None:
+            self.fail_once(decision, headline)
+        super().fail(decision, headline)
+
 
 class LawItem(Item):
     """The verdict of one law about one boundary at one ref."""
@@ -110,17 +148,13 @@ class LawItem(Item):
 
     def fail(self, decision: Decision, headline: str) -> None:
         verdict = decision.verdict
-        if verdict.kind in ("adapter", "drift"):  # one failure per cause
-            cause = self.job.target, self.job.ref, verdict.reason
-            if cause in self.run.failed_causes:
-                pytest.skip(f"{verdict.kind}, and failed already for the same cause: {verdict.reason}")
-            self.run.failed_causes.add(cause)
-            raise VerdictError(decision, headline)
+        if verdict.kind in ("adapter", "drift"):
+            self.fail_once(decision, headline)
         excuse = self.run.excuse(self.job)
         bugs = ", ".join(excuse.bugs)
         why = excuse.holds or excuse.hidden
-        if why and self.run.failed(excuse.bugs, self.job.ref):  # one failure per bug
-            pytest.skip(f"{decision.verdict.name}; known, and failed already: {bugs}; {why}")
+        if why and self.run.reported(excuse.bugs, self.job.ref):  # one failure per bug
+            pytest.skip(f"{decision.verdict.name}; known, and reported already: {bugs}; {why}")
         if excuse.unknown is not None and bugs:
             headline += f", in a scenario that triggers none of the known bugs ({bugs})"
         elif bugs:

@@ -1,7 +1,8 @@
-"""Decide whether an item passes: compare its verdict with the pin's expectation, or with a baseline."""
+"""Decide whether an item passes: compare its verdict with the pin's expectation, a baseline, or a base's verdict."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from sentinel.deciding.outcomes import Decision
@@ -15,11 +16,20 @@ def expected_unavailable(decision: Decision) -> bool:
     return decision.expect == "unavailable" and decision.verdict.kind == "not-in-this-version"
 
 
-def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
-    """Return why an item fails, or None if it passes or is skipped. A baseline replaces the pin's expectation."""
-    verdict = decision.verdict
+def headline(decision: Decision) -> str:
+    """Return the bug, or the law and its boundary, and the ref."""
     name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
-    head = f"{name} at {decision.ref.short}"
+    return f"{name} at {decision.ref.short}"
+
+
+def complaint(decision: Decision, baseline: Path | None = None, bases: Sequence[Decision] = ()) -> str | None:
+    """Return why an item fails, or None if it passes, is skipped or is an expected failure.
+
+    :param baseline: recorded evidence, which replaces the pin's expectation.
+    :param bases: the same recipe at each revision that this one is compared with. What all of them have is expected.
+    """
+    verdict = decision.verdict
+    head = headline(decision)
     if baseline is not None:
         return _against(baseline, decision, head)
     if decision.expect is not None:
@@ -27,7 +37,10 @@ def complaint(decision: Decision, baseline: Path | None = None) -> str | None:
         if absent or verdict.name == decision.expect:
             return None
         return f"{head}: expected {decision.expect}, got {verdict.name}"
-    return None if verdict.name in ("fixed", "unavailable") else f"{head}: {verdict.name}"
+    others = [base for base in bases if base.verdict.name != verdict.name]
+    if verdict.name in ("fixed", "unavailable") or (bases and not others):
+        return None
+    return f"{head}: {verdict.name}" + "".join(f", and {base.verdict.name} at {base.ref.short}" for base in others)
 
 
 def _against(baseline: Path, decision: Decision, head: str) -> str | None:

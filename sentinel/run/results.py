@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -23,6 +25,9 @@ from sentinel.settings import Settings
 
 if TYPE_CHECKING:
     from sentinel.run.gate import Gate
+
+#: The property of a report whose item passes and fixes a known bug; its value names the base that has the bug.
+FIXES = "sentinel_fixes"
 
 
 class Results:
@@ -43,6 +48,7 @@ class Results:
         self.from_file = ""
         self._last_line = ""
         self._unwritten: list[str] = []
+        self._fixes: list[tuple[Path, str]] = []
         self._start = time.monotonic()
         self._when = datetime.now(timezone.utc)
 
@@ -72,7 +78,9 @@ class Results:
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
         """Add an item's report."""
-        self.items.append((evidence, report.outcome, report.duration, report.nodeid))
+        outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
+        self.items.append((evidence, outcome, report.duration, report.nodeid))
+        self._fixes += [(evidence, str(where)) for name, where in report.user_properties if name == FIXES]
 
     def documents(self) -> list[tuple[dict[str, Any], str]]:
         """Return the evidence and the outcome of each item."""
@@ -86,7 +94,8 @@ class Results:
         self._require_an_examination(session, exitstatus)
         documents = self.documents()
         if not self._config.pluginmanager.hasplugin("terminalreporter") and (self._examined or self._last_line):
-            lines = ["sentinel:", *(outline(documents) if documents else []), self._last_line.rstrip("\n")]
+            lines = ["sentinel:", *(outline(documents) if documents else []), *self._fixed()]
+            lines.append(self._last_line.rstrip("\n"))
             print("\n".join(filter(None, lines)), file=sys.stderr)
         if not self.items:
             return
@@ -156,8 +165,29 @@ class Results:
             terminal=writer.hasmarkup,
             width=writer.fullwidth,
             every=self._config.get_verbosity() > 0,
+            commands=[self.command(nodeid) for _, _, _, nodeid in self.items],
         )
-        writer.write(text.rstrip("\n") + "\n" + self._weaker() + self._last_line, flush=True)
+        lines = [text.rstrip("\n"), *self._fixed()]
+        writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
+
+    def _fixed(self) -> list[str]:
+        """Name the known bugs that this revision fixes."""
+        about = [(self._documents[place], where) for place, where in self._fixes]
+        return sorted(message(f"fixed: {each['bug_id']}, {where}: {each['title']}") for each, where in about)
+
+    def command(self, nodeid: str) -> str:
+        """Return the command that repeats one item alone."""
+        alone = replace(
+            self._settings,
+            targets=(),
+            bugs=(),
+            named_refs=self._settings.refs,
+            trees=(),
+            report_dir=Settings().report_dir,
+            sarif=None,
+            laws="deep" if self._settings.laws == "deep" else "",
+        )
+        return shlex.join(["pytest", nodeid, *alone.words()])
 
     def _weaker(self) -> str:
         """Return a warning if this machine offers no strict sandbox and the user chose none; else empty."""

@@ -13,6 +13,7 @@ from typing import Any
 from sentinel.errors import SentinelError, nearest
 from sentinel.recipes import SUFFIXES, Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.grades import by_root
 from sentinel.reports.store import holds_evidence, require_sound
 from sentinel.search.survey import LawJob
 from sentinel.settings import Settings
@@ -23,13 +24,17 @@ _ID = re.compile(r"laws/(?P<target>[^/]+)/(?P<boundary>[^:\[]+)(?:::(?P<law>\w+)
 
 
 def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
-    """Load the recipes that options select. Recipes that are named by their paths are loaded at collection."""
+    """Load the recipes that options select, grouped by root cause, the most severe first.
+
+    Recipes that are named by their paths are loaded at collection.
+    """
     recipes: list[Recipe] = []
     if settings.targets or (settings.bugs and not settings.recipes):
         recipes = find_recipes(catalog, settings.targets, settings.bugs)
     elif settings.recipes:
         recipes = find_recipes(replace(catalog, recipe_folders=settings.recipes), (), settings.bugs)
-    return recipes
+    groups = by_root(recipes, lambda recipe: (recipe.target, recipe.document))
+    return [recipe for group in groups for recipe in group]
 
 
 def require_folders(settings: Settings) -> None:

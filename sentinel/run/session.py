@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,6 @@ from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog, bundled_catalog
 from sentinel.reports.summary import causes
-from sentinel.run.passing import complaint
 from sentinel.run.questions import Questions
 from sentinel.run.results import Results
 from sentinel.run.selection import require_folders, require_subject, select
@@ -75,7 +73,7 @@ class Run:
         self._laws_at: Counter[Place] = Counter()
         self._verdicts: dict[tuple[str, Ref], str] = {}
         self._planned: dict[tuple[str, Ref], Job] = {}
-        self._failures: set[tuple[str, Ref]] = set()
+        self._reported: set[tuple[str, Ref]] = set()
         self._excuses: dict[LawJob, Excuse] = {}
         self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.places: dict[Path, Path] = {}
@@ -214,16 +212,26 @@ class Run:
         if laws:
             self._survey.plan(laws)
         if jobs and not self.is_worker:
-            self._runner.plan(jobs)
+            self._runner.plan([*jobs, *(Job(job.recipe, ref) for job in jobs for ref in self._bases(job))])
 
     def decide(self, job: Job) -> Decision:
         """Return the decision of a recipe at a ref, and remember its verdict."""
         decision = self._runner.decide(job)
         key = job.recipe.digest, job.ref
         self._verdicts[key] = decision.verdict.name
-        if job == self._planned.get(key) and complaint(decision, self.settings.baseline):
-            self._failures.add(key)
+        if job == self._planned.get(key) and decision.verdict.name == "reproduced":
+            self._reported.add(key)
         return decision
+
+    def decide_bases(self, job: Job) -> list[Decision]:
+        """Decide a recipe at each revision that the job's ref is compared with."""
+        return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
+
+    def _bases(self, job: Job) -> Sequence[Ref]:
+        """Return the refs of ``--sentinel-against``; none for a job with an expectation or a baseline."""
+        alone = job.expect is not None or self.settings.baseline is not None
+        pairs = [] if alone else self.pairs
+        return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
 
     def decide_law(self, job: LawJob) -> Decision:
         """Return the decision of a law at a ref. Violations that no known bug explains come first."""
@@ -264,11 +272,11 @@ class Run:
         )
         return {each: excuse for each, (excuse, _) in explained.items()}
 
-    def failed(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if ``bugs`` is not empty and the items of all of them fail in this run."""
+    def reported(self, bugs: Collection[str], ref: Ref) -> bool:
+        """Return True if ``bugs`` is not empty and each has an item here that fails or is an expected failure."""
         recipes = self.questions.recipes.values()
-        failures = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._failures}
-        return bool(bugs) and failures.issuperset(bugs)
+        reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
+        return bool(bugs) and reported.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
         """Return the name of a recipe's verdict. A recipe that explains many laws is decided once."""
@@ -305,21 +313,6 @@ class Run:
                 reporter.write_line(f"sentinel: {message}")
                 if isinstance(file, Path):  # otherwise pytest prints the file's name again before its next item
                     reporter.currentfspath = file
-
-    def command(self, nodeid: str) -> str:
-        """Return the command that repeats one item alone."""
-        alone = replace(
-            self.settings,
-            targets=(),
-            bugs=(),
-            named_refs=self.settings.refs,
-            trees=(),
-            named_against=(),
-            report_dir=Settings().report_dir,
-            sarif=None,
-            laws="deep" if self.settings.laws == "deep" else "",
-        )
-        return shlex.join(["pytest", nodeid, *alone.words()])
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
         """Add an item's report, in the process that writes ``run.json``."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,12 +17,12 @@ from sentinel.deciding.proof import NotProvenError, failure_of, prove
 from sentinel.deciding.verdicts import UNAVAILABLE, of_failure
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
+from sentinel.recipes.digests import document_digest
 from sentinel.recipes.found import found_id
 from sentinel.search.boundary_search import Finding, LawOutcome
 from sentinel.search.saving import recipe_document
 from sentinel.targets import Dialect
 from sentinel.targets.refs import Ref
-from sentinel.values.literals import typed
 
 
 def of_outcome(
@@ -178,7 +176,6 @@ def _decision(
 def _recipe(
     target: str, subject: Subject, law: Law, variants: Mapping[str, Inputs], document: Mapping[str, Any]
 ) -> Recipe:
-    text = json.dumps(typed(document), sort_keys=True)
     return Recipe(
         bug_id="",
         title=law.statement,
@@ -187,7 +184,7 @@ def _recipe(
         boundary=subject.boundary,
         variants=variants,
         path=Path(f"{law.name}.yaml"),
-        digest=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",
+        digest=document_digest(document),
         invariant=law.name,
         document=document,
     )

@@ -15,7 +15,6 @@ document, which kills the process.
 
 from __future__ import annotations
 
-import hashlib
 import json as standard
 import re
 import sys
@@ -86,7 +85,6 @@ class Document:
     data: Any
     values: dict[Place, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    digest: str = ""
 
     def at(self, place: Place, key: bool = False) -> tuple[int, int]:
         """Return line and column of a place, or of the nearest enclosing place that has a position.
@@ -182,11 +180,8 @@ def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> 
             return Document({})
         raise DocumentError("the file is empty")
     if suffix == "toml":
-        document = Document(parse_toml(text))
-    else:
-        document = parse_json(text) if suffix == "json" else parse_yaml(text, configuration=configuration)
-    document.digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-    return document
+        return Document(parse_toml(text))
+    return parse_json(text) if suffix == "json" else parse_yaml(text, configuration=configuration)
 
 
 def read_data(path: Path, most: int = GENERATED) -> Any:

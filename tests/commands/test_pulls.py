@@ -155,13 +155,27 @@ def test_a_head_that_no_longer_imports_brings_something_and_costs_its_failure_on
 
     monkeypatch.setattr(TargetProcess, "load", noted)
     comment = run_sentinel("pulls", "tiny", "--comment", "1", *FEW, "--timeout", "2")
-    assert (comment.status, "Nothing changes" in comment.out) == (1, False)
+    assert (comment.status, "Nothing that" in comment.out) == (1, False)
     assert "| worse | " in comment.out
     assert said in comment.out
     assert sum(isinstance(answer, Failed) for answer in asked) <= 1
     [found] = run_sentinel("pulls", "tiny", "--json", *FEW).json()
     assert found["answer"] == "brings"
     assert any("it fails as tiny.losses.agg_loss does" in line for line in found["findings"])
+
+
+def test_a_changed_function_that_is_not_signal_code_is_listed(run_sentinel, tiny, git, pull, mirror):
+    helper = "\n\nclass Controller:\n    def update(self, current, steps):\n        self.value = {}\n"
+    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
+    base = pull(9, tiny.fixed, {LOSSES: fixed + helper.format(1)})
+    git("update-ref", "-d", "refs/pull/9/merge")
+    git("reset", "-q", "--hard", base)
+    pull(1, base, {LOSSES: fixed + helper.format(2)})
+    mirror()
+    comment = run_sentinel("pulls", "tiny", "--comment", "1").out
+    assert "Nothing that was examined changes" in comment
+    assert "not signal code by the inventory" in comment
+    assert "Controller" in comment
 
 
 @pytest.mark.nightly
@@ -215,7 +229,7 @@ def test_what_decides_now_is_asked_again_and_what_the_code_tells_is_not(
     run_sentinel("pulls", "tiny", *FEW)
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1]
-    monkeypatch.setattr("sentinel.tools.pulls.pulls.deciding", lambda *_: "another law")
+    monkeypatch.setattr("sentinel.tools.pulls.pulls.deciding_digest", lambda *_: "another law")
     run_sentinel("pulls", "tiny", *FEW)
     assert looked == [2, 1, 2]
 

@@ -1,8 +1,10 @@
 """``sentinel report refresh`` and ``sentinel report show``: what recorded verdicts rest on, and whole documents."""
 
 import json
+import re
 import shutil
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,31 +14,34 @@ import pytest
 import sentinel.recipes.catalog
 from sentinel.commands import report_refresh
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.evidence import dumps
 
 PLACE = "tiny/TINY-MEAN"
 
 
 @pytest.fixture
-def recorded(run_sentinel: Any, evidence: Path) -> Path:
-    assert run_sentinel("report", "accept", "--from", evidence, "--to", "reports").status == 0
-    return Path("reports/tiny.jsonl")
-
-
-@pytest.fixture
 def changed(catalog: Catalog, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """``changed(old, new)``: as if the recipe or the adapter had another text."""
+    """``changed(old, new)``: as if the recipe or the adapter had another text, and no pin of a release."""
 
     def change(old: str, new: str) -> None:
-        top = tmp_path / "changed"
+        top = Path(tempfile.mkdtemp(dir=tmp_path))  # Python keeps the source of a file that it has read
         for name in ("recipes", "adapters"):
             shutil.copytree(tiny.recipe.parents[2] / name, top / name)
         for file in (top / "recipes" / "tiny" / "TINY-MEAN.yaml", top / "adapters" / "tiny.py"):
-            file.write_text(file.read_text().replace(old, new))
+            text = file.read_text().replace('  - {ref: "pypi:1.2.3", expect: fixed}\n', "")
+            file.write_text(text.replace(old, new))
         bare = replace(catalog, adapters={}, recipe_folders=())
         other = bare.with_(adapters=[top / "adapters" / "tiny.py"], recipe_folders=[top / "recipes"])
         monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: other)
 
     return change
+
+
+@pytest.fixture
+def recorded(run_sentinel: Any, changed: Any, evidence: Path) -> Path:
+    changed("", "")
+    assert run_sentinel("report", "accept", "--from", evidence, "--to", "reports").status == 0
+    return Path("reports/tiny.jsonl")
 
 
 def test_an_accepted_run_is_not_stale(run_sentinel, recorded):
@@ -132,7 +137,9 @@ def test_a_run_that_decides_nothing_leaves_entries_stale(run_sentinel, recorded,
 def test_a_line_is_shown_whole(run_sentinel, recorded, evidence, tiny):
     for name, ref in (("git-main", "git:main"), (f"git-{tiny.buggy[:12]}", f"git:{tiny.buggy[:9]}")):
         answer = run_sentinel("report", "show", "TINY-MEAN", ref)
-        assert answer.out == (evidence / PLACE / f"{name}.json").read_text()
+        whole = json.loads((evidence / PLACE / f"{name}.json").read_text())
+        whole["recipe"] = json.loads(answer.out)["recipe"]  # without the pin of a release
+        assert answer.out == dumps(whole)
     assert "name one of these as REF" in run_sentinel("report", "show", "TINY-MEAN").err
     assert "did you mean 'TINY-MEAN'" in run_sentinel("report", "show", "TINY-MEEN").err
 
@@ -142,6 +149,44 @@ def test_a_line_whose_recipe_changed_cannot_be_shown(run_sentinel, recorded, cha
     answer = run_sentinel("report", "show", "TINY-MEAN", "git:main")
     assert answer.status == 2
     assert "TINY-MEAN at git:main cannot be expanded: its recipe changed; decide it again with" in answer.err
+
+
+def _again(text: str) -> str:
+    [line] = [line for line in text.splitlines(keepends=True) if '"verdict":"reproduced"' in line]
+    return text + line
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: re.sub('"observation":{.*?}}},?', '"observation":{},', text, count=1), "at $.observation"),
+        (lambda text: text.replace('"verdict":"reproduced"', '"verdict":"fixed"'), "its observation gives reproduced"),
+        (_again, "two lines for tiny/TINY-MEAN/git-"),
+        (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "its checkout is of"),
+    ],
+)
+def test_a_line_that_contradicts_itself_is_refused(run_sentinel, recorded, damage, said):
+    before = recorded.read_text()
+    recorded.write_text(damage(before))
+    assert recorded.read_text() != before
+    answer = run_sentinel("report", "refresh", "--check")
+    assert answer.status == 2
+    assert said in answer.err
+
+
+def test_pins_without_a_line_are_listed(run_sentinel, recorded, tiny):
+    lines = recorded.read_text().splitlines(keepends=True)
+    recorded.write_text("".join(line for line in lines if '"verdict":"reproduced"' not in line))
+    answer = run_sentinel("report", "refresh", "--check")
+    assert answer.status == 1
+    assert answer.out.startswith(f"not recorded: 1 pin: TINY-MEAN at git:{tiny.buggy}\n")
+
+
+def test_an_entry_is_stale_if_its_pin_expects_another_verdict(run_sentinel, recorded):
+    text = recorded.read_text()
+    recorded.write_text(re.sub('(git:[0-9a-f]{40}":)"reproduced"', r'\1"fixed"', text))
+    answer = run_sentinel("report", "refresh", "--check")
+    assert (answer.status, "its pin changed" in answer.out) == (1, True)
 
 
 def test_one_commit_has_one_line(run_sentinel, recorded, tiny):

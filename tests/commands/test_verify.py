@@ -9,6 +9,7 @@ import pytest
 
 from sentinel.deciding.runner import Job, Runner
 from sentinel.recipes import adopt_pins, load_recipe
+from sentinel.recipes.digests import document_digest
 from sentinel.reports import store
 from sentinel.sources import open_checkout
 from sentinel.targets.refs import Ref
@@ -64,10 +65,13 @@ FORGERIES: dict[str, tuple[Change, str]] = {
         "scenario: the evidence has other variants",
     ),
     "blob": (lambda d: d["boundary"].update(blob="0" * 40), "tiny/losses.py: blob 0000"),
+    "file": (
+        lambda d: d.update(boundary={**d["boundary"], "file": "x.py"}, adapter="sha256:" + 64 * "0"),
+        "x.py: file x",
+    ),
     "line": (lambda d: d["boundary"].update(line=77), "tiny/losses.py: line 77 recorded, 2 now"),
     "commit": (lambda d: d["checkout"].update(commit="0" * 40), "commit: 0000"),
     "tree": (lambda d: d["checkout"].update(tree="0" * len(d["checkout"]["tree"])), "tree: 000000000000 recorded"),
-    "recipe": (lambda d: d["recipe"]["document"].update(title="x"), "recipe: the copy inside the evidence is not"),
     "other ref": (lambda d: d.update(ref="git:main", checkout=None), "newly fixed: reproduced -> fixed"),
 }
 
@@ -82,25 +86,37 @@ def test_every_forgery_is_found(run_sentinel, mirrored, forge):
         assert any(sentence in line for line in found[name]["differences"]), (name, found[name]["differences"])
 
 
-def _without_bundled(document: dict[str, Any]) -> None:
-    document["recipe"]["digest"] = "sha256:" + "1" * 64
+def _with_recipe(document: dict[str, Any], **changes: Any) -> None:
+    """Change the recipe inside evidence, and its digest too."""
+    document["recipe"]["document"] |= changes
+    document["recipe"]["digest"] = document_digest(document["recipe"]["document"])
 
 
-def _of_the_standard_library(document: dict[str, Any]) -> None:
-    _without_bundled(document)
-    document["recipe"]["document"]["boundary"] = "os.system"
+@pytest.mark.parametrize("digest", ["1" * 64, None])
+def test_a_recipe_that_does_not_have_its_digest_is_refused(run_sentinel, mirrored, forge, digest):
+    def change(document: dict[str, Any]) -> None:
+        document["recipe"]["document"]["title"] = "x"
+        document["recipe"]["digest"] = f"sha256:{digest}" if digest else document["recipe"]["digest"]
+
+    answer = run_sentinel("verify", forge("forged", change))
+    assert answer.status == 1
+    assert answer.out.endswith("\nthe recipe in the file does not match its digest\n")
 
 
-def _of_another_bug(document: dict[str, Any]) -> None:
-    _without_bundled(document)
-    document["recipe"]["document"]["bug_id"] = "ANOTHER"
+def test_another_recipe_of_a_known_bug_is_said_first(run_sentinel, mirrored, forge):
+    def swap(document: dict[str, Any]) -> None:
+        _with_recipe(document, expected_unpatched={"loss": 1.0}, expected_fixed={"loss": 26.0})
+
+    first = run_sentinel("verify", forge("swapped", swap)).out.splitlines()[0]
+    assert "another recipe than the catalog's TINY-MEAN: by that, reproduced at git:" in first
+    assert "TINY-MEAN was" not in first
 
 
 COULD_NOT: dict[str, tuple[Change, str]] = {
-    "boundary": (_of_the_standard_library, "'os.system' is outside the target's package tiny"),
-    "another bug": (_of_another_bug, "is about tiny ANOTHER, not"),
+    "boundary": (lambda d: _with_recipe(d, boundary="os.system"), "'os.system' is outside the target's package tiny"),
+    "another bug": (lambda d: _with_recipe(d, bug_id="ANOTHER"), "is about tiny ANOTHER, not"),
     "commit": (lambda d: d.update(ref="git:" + "a" * 40), "is not in the mirror"),
-    "target": (lambda d: d.update(target="nope"), "no adapter of target 'nope'"),
+    "target": (lambda d: d.update(target="nope"), "no adapter for target 'nope'"),
     "law": (lambda d: d.update(bug_id=""), "evidence of a law"),
     "work tree": (lambda d: d.update(ref="path", checkout={**d["checkout"], "dirty": True}), "--repo DIR"),
     "version": (lambda d: d.update(schema_version=99), "schema version 99"),
@@ -155,7 +171,7 @@ def test_a_malformed_contribution_is_a_sentence(run_sentinel, evidence, tiny, ch
 
 
 def test_the_copy_inside_and_a_working_tree(run_sentinel, mirrored, forge, tiny):
-    inside = forge("inside", _without_bundled)
+    inside = forge("inside", lambda d: _with_recipe(d, story="told otherwise"))
     clean = forge("clean", lambda d: d.update(ref="path"))
     answer = run_sentinel("verify", inside, clean)
     assert answer.status == 0

@@ -2,7 +2,6 @@
 """Recipes: what a file becomes, what is refused and how that is said, folders, published blobs, lint, template."""
 
 import copy
-import hashlib
 import importlib.util
 import json
 import re
@@ -21,6 +20,7 @@ from sentinel.recipes import Expected, Recipe, adopt_pins, find_recipes, load_fo
 from sentinel.recipes.affects import Affected
 from sentinel.recipes.catalog import bundled, bundled_catalog
 from sentinel.recipes.check import check_files
+from sentinel.recipes.digests import document_digest
 from sentinel.recipes.grades import count_bugs, realism
 from sentinel.recipes.rules import examine_document
 from sentinel.recipes.structure import schema
@@ -106,7 +106,7 @@ def test_a_recipe_has_canonical_names_and_defaults_filled_in():
     assert recipe.defaulted == ("mode", "old_log_probs", "scale", "theta")
     assert recipe.expected_unpatched == {"loss": Expected(101.0)}
     assert recipe.expected_fixed == {"loss": Expected(1.0)}
-    assert recipe.digest == f"sha256:{hashlib.sha256(GOOD.encode()).hexdigest()}"
+    assert recipe.digest == document_digest(recipe.document)
     assert [(pin.ref, pin.expect) for pin in recipe.pins] == [(Ref("git", SHA), "reproduced")]
     assert recipe.invariant is None
     assert recipe.notes == ()

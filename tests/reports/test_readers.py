@@ -58,10 +58,12 @@ def test_what_is_the_same_shares_a_line(decide, recipe):
         )
         for n in range(9)
     ]
-    failed = [(decide("inconclusive", recipe=recipe(bug_id=f"BAD-{n}")), "failed") for n in range(9)]
-    text = summary([*many, *failed], every=False)
+    failed = [(decide("fixed", recipe=recipe(bug_id=f"BAD-{n}")), "failed") for n in range(9)]
+    undecided = [(decide("inconclusive", recipe=recipe(bug_id=f"OPEN-{n}")), "failed") for n in range(2)]
+    text = summary([*many, *failed, *undecided], every=False)
     assert "roll    9 recipes  git:c09bc8b  unavailable   skipped  no mirror of roll\n" in text
     assert sum("BAD-" in line for line in text.splitlines()) == 9, "each failure has its line"
+    assert "roll    2 recipes  git:c09bc8b  inconclusive  failed   expected reproduced; timeout: " in text
     assert "-v lists each item" in text
     assert "ROLL-8" in summary(many, every=True)
     assert "ROLL-1" in summary(many[:3], every=False), "a few are no table that nobody reads"

@@ -15,8 +15,8 @@ SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-schema-2.1.0.json")
 REPOSITORIES = {"roll": "https://github.com/alibaba/ROLL"}
 
 
-def log(*decisions: Any) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(sarif([(evidence(item), "") for item in decisions], REPOSITORIES))
+def log(*decisions: Any, outcome: str = "") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(sarif([(evidence(item), outcome) for item in decisions], REPOSITORIES))
     Draft4Validator(SCHEMA).validate(document)
     return document
 
@@ -33,6 +33,12 @@ def log(*decisions: Any) -> dict[str, Any]:
 def test_each_verdict_has_its_kind_and_level(decide, verdict, kind, level):
     (result,) = log(decide(verdict))["runs"][0]["results"]
     assert (result["kind"], result["level"]) == (kind, level)
+
+
+def test_only_an_expected_failure_is_suppressed(decide):
+    for outcome, expected in (("xfailed", ["external"]), ("failed", [])):
+        (result,) = log(decide("reproduced"), outcome=outcome)["runs"][0]["results"]
+        assert [each["kind"] for each in result.get("suppressions", [])] == expected
 
 
 @pytest.mark.parametrize(("severity", "level"), [("high", "error"), ("medium", "warning"), ("low", "note")])

@@ -17,7 +17,7 @@ from sentinel.comparing import report
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE
 from sentinel.comparing.processes import Shared
-from sentinel.comparing.reached import Code, changed_effect, signal_changes
+from sentinel.comparing.reached import Code, changed_effect, changed_functions, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules
 from sentinel.deciding.runner import Runner
@@ -194,7 +194,8 @@ class Radar:
             raise Unavailable(f"the head has none of the package roots: {roots}")
         if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
-            return Pull(number, head.sha, head.subject, base.sha, "nothing", (_PROVEN,), seconds=seconds, text=_PROVEN)
+            said = (_PROVEN, *report.list_others(self._other_changes(base.tree, head.tree)))
+            return Pull(number, head.sha, head.subject, base.sha, "nothing", said, seconds=seconds)
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
@@ -218,6 +219,12 @@ class Radar:
             if before is not None and after is not None and before is not after and before.changed(after):
                 return True
         return False
+
+    def _other_changes(self, base: str, head: str) -> list[str]:
+        one, other = self._code.files(base), self._code.files(head)
+        changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
+        sides = [(file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed]
+        return [text for each in sides for _, text in changed_functions(*each)]
 
     def compare(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
@@ -294,7 +301,7 @@ def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
 
 def comment(pull: Pull) -> str:
     """Write the result for one pull request as Markdown."""
-    lead = "Nothing changes in the numbers." if pull.answer == "nothing" else ""
+    lead = "Nothing that was examined changes in the numbers." if pull.answer == "nothing" else ""
     lead = "It cannot be decided whether anything changes." if pull.answer == "cannot be decided" else lead
     text = pull.text or "\n".join(f"* {escaped(line)}" for line in pull.findings)
     return "\n\n".join(filter(None, [lead, text.strip()])) + "\n"

@@ -61,14 +61,16 @@ def _code(recorded: Document, now: Document) -> Iterator[str]:
         # A clean working tree is compared with its commit, which is not a release; and vice versa.
         if before.get(name) and after.get(name) and before[name] != after[name]:
             yield f"{name}: {message(str(before[name]))} recorded, {message(str(after[name]))} now"
-    same_commit = before.get("commit") == after.get("commit") and recorded["adapter"] == now["adapter"]
-    if same_commit and before.get("tree") != after.get("tree"):
+    same_commit = before.get("commit") == after.get("commit")
+    # Another adapter may name other package roots.
+    same_roots = recorded["adapter"] == now["adapter"] or before.get("roots") == after.get("roots")
+    if same_commit and same_roots and before.get("tree") != after.get("tree"):
         yield f"tree: {str(before.get('tree'))[:12]} recorded, {str(after.get('tree'))[:12]} now, at one commit"
     one, other = recorded["boundary"], now["boundary"]
     if one["written"] != other["written"]:
         yield f"boundary: {message(one['written'])} recorded, {message(other['written'])} now"
-    if one["file"] and one["file"] == other["file"] and before.get("commit") == after.get("commit"):
-        for name in ("blob", "line"):
+    if one["file"] and other["file"] and same_commit:
+        for name in ("file", "blob") if one["file"] != other["file"] else ("blob", "line"):
             if one[name] != other[name]:
                 yield f"{one['file']}: {name} {one[name]} recorded, {other[name]} now, at one commit"
 

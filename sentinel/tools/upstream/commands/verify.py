@@ -17,6 +17,7 @@ from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import Recipe, adopt_pins, find_recipes, load_copy
 from sentinel.recipes.catalog import Catalog
+from sentinel.recipes.digests import document_digest, recipe_digest
 from sentinel.recipes.fixes import find_fixes, fix_of
 from sentinel.reports.baseline import Verification, verify_report
 from sentinel.reports.evidence import evidence
@@ -39,7 +40,8 @@ _EXAMPLE = """\
   sentinel verify contribution/BUG/evidence.json    each verdict that a pull request page was made from
 
 Sentinel calls upstream's code again, in the sandbox and on the device of your own options, and runs no code next to the
-file. It uses the recipe of its catalog if the digest is the same, otherwise the copy in the file.
+file. It uses the recipe of its catalog if the digest is the same, otherwise the copy in the file. A copy without the
+digest that the file states is refused.
 exit status: 0 every number is the same, 1 something differs, 2 it could not be run
 """
 
@@ -161,11 +163,17 @@ class _Verifier:
         """Verify one document. An error in the document or on this machine is an outcome, too."""
         if isinstance(recorded, str):
             return Outcome.could_not(file, "", recorded)
-        subject, origin = f"{recorded['bug_id'] or recorded['law'] or 'a law'} was {recorded['verdict']}", ""
+        name, origin = recorded["bug_id"] or recorded["law"] or "a law", ""
+        subject = f"{name} was {recorded['verdict']}"
         try:
             ref = self._patched(recorded) or ref_of(recorded, self._repo)
             subject += f" at {ref.short}"
-            recipe, origin = recipe_of(recorded, self._catalog)
+            copy = recorded["recipe"]["document"]
+            if copy and document_digest(copy) != recorded["recipe"]["digest"]:
+                return Outcome(file, "different", subject, "the recipe in the file does not match its digest")
+            recipe, origin, other = recipe_of(recorded, self._catalog)
+            if other:
+                subject = f"another recipe than the catalog's {name}: by that, {recorded['verdict']} at {ref.short}"
             verification = self._again(recorded, recipe, ref)
         except SentinelError as error:
             return Outcome.could_not(file, subject, str(error), origin)
@@ -227,22 +235,23 @@ def ref_of(recorded: dict[str, Any], repo: str | None) -> Ref:
     return ref
 
 
-def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str]:
-    """Return the recipe of the evidence, and a description of where it was found."""
+def recipe_of(recorded: dict[str, Any], catalog: Catalog) -> tuple[Recipe, str, bool]:
+    """Return the recipe of the evidence, a description of where it was found, and True if the catalog's recipe of this
+    bug decides by something else."""
     if recorded["target"] not in catalog.targets:
         raise SentinelError(f"no adapter for target {recorded['target']!r}")
     digest = recorded["recipe"]["digest"]
     if not recorded["bug_id"]:
-        return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence"
+        return _scenario_of_a_law(recorded, catalog), "the scenario inside the evidence", False
     same = [item for item in find_recipes(catalog, [recorded["target"]]) if item.bug_id == recorded["bug_id"]]
     for recipe in same:
         if recipe.digest == digest:
-            return recipe, f"{recipe.path.name}, {digest[:19]}, of this catalog"
-    other = "; the recipe of this catalog differs" if same else ""
+            return recipe, f"{recipe.path.name}, {digest[:19]}, of this catalog", False
     recipe = _embedded(recorded, catalog)
     if recipe.published:  # the bundled recipe has its pull request, which is needed to find commits
         recipe = adopt_pins(recipe, {item.bug_id: item for item in same})
-    return replace(recipe, digest=digest), f"the copy inside the evidence{other}"
+    other = any(recipe_digest(item) != recipe_digest(recipe) for item in same)
+    return recipe, f"the copy inside the evidence{'; the recipe of this catalog differs' if same else ''}", other
 
 
 def _scenario_of_a_law(recorded: dict[str, Any], catalog: Catalog) -> Recipe:
@@ -289,6 +298,6 @@ def compared(recorded: dict[str, Any], decision: Decision) -> Verification:
     if verification.differences:
         return verification
     wrong = contradictions(recorded, now)
-    subjects = {name for name in ("commit", "tree", "blob") if any(name in line for line in wrong)}
+    subjects = {name for name in ("commit", "tree", "file", "blob") if any(name in line for line in wrong)}
     rest = tuple(line for line in verification.circumstances if line.partition(":")[0] not in subjects)
     return replace(verification, differences=tuple(wrong), circumstances=rest)
