@@ -5,7 +5,7 @@
 
 For every recipe that names the commit that introduced it (or a share of them, drawn with a seed), `sentinel diff`
 compares that commit with its parent at the recipe's boundary, with drawn scenarios, for a limited time. The bug counts
-as flagged if the boundary is then worse or mixed or, if its code came with the commit, breaks a law. A difference that
+as flagged if the boundary is then worse or, if its code came with the commit, breaks a law. A difference that
 no law judges is counted separately: a maintainer who reads the numbers sees it, a gate does not.
 
 If the commit is not flagged and its parent already breaks the recipe's laws in the same way on the recipe's scenario

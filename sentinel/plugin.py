@@ -24,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for option in NAMED.values():
         action = "append" if option.many else "store"
         group.addoption(f"--sentinel-{option.name}", action=action, metavar=option.metavar, help=option.help)
+    text = "with a base: also fail if numbers differ and neither an oracle nor a law decides"
+    group.addoption("--sentinel-strict", action="store_true", help=text)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
@@ -164,6 +166,8 @@ class _Hooks:
         examined = getattr(item, "examined", None)
         if examined is not None:
             report.__dict__["sentinel_examined"] = examined
+        if call.when == "call" and getattr(item, "row", None) is not None:
+            report.__dict__["sentinel_row"] = item.row  # type: ignore[attr-defined]
         if call.when == "call" and place is not None:
             report.duration = item.seconds  # type: ignore[attr-defined]
             # xdist copies attributes of a report from worker to controller.
@@ -173,6 +177,8 @@ class _Hooks:
     def pytest_runtest_logreport(self, report: Any) -> None:
         if hasattr(report, "sentinel_examined"):
             self._run.results.count(report.nodeid, report.sentinel_examined)
+        if hasattr(report, "sentinel_row"):
+            self._run.results.compared(report.nodeid, report.sentinel_row)
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))
@@ -186,7 +192,7 @@ class _Hooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         run = self._run
         run.results.summarise(terminalreporter)
-        if not run.results.items or run.is_worker:
+        if not (run.results.items or run.results.gate) or run.is_worker:
             return
         from sentinel.reports.github import workflow_commands
 
@@ -196,7 +202,10 @@ class _Hooks:
             for target in ([name] if name else run.settings.targets)
             if ref.kind == "path"
         }
-        for line in workflow_commands(run.results.documents(), trees, os.environ):
+        lines = workflow_commands(run.results.documents(), trees, os.environ)
+        if run.results.gate is not None and os.environ.get("GITHUB_ACTIONS") == "true":
+            lines = [*run.results.gate.annotations(trees, os.environ), *lines]
+        for line in lines:
             terminalreporter.write_line(line)
 
 
@@ -225,22 +234,27 @@ def _properties(evidence: Path) -> list[tuple[str, object]]:
 
 def _for_others(run: Run, session: pytest.Session) -> None:
     """Write the run's files for other programs."""
-    if run.is_worker or not run.results.items:
+    gate = run.results.gate
+    if run.is_worker or not (run.results.items or gate):
         return
-    from sentinel.reports.github import add_to_summary
+    from sentinel.reports.github import add_to_summary, append_to_summary
 
     results = run.results.documents()
-    add_to_summary(results, os.environ)
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if gate is not None and summary and os.environ.get("GITHUB_ACTIONS") == "true":
+        append_to_summary(gate.markdown(), summary)
+    if results:
+        add_to_summary(results, os.environ)
     file = run.settings.sarif
     if file is not None:
         from sentinel.errors import SentinelError
         from sentinel.reports.sarif import sarif
         from sentinel.reports.store import write_atomically
 
-        targets = {str(document["target"]) for document, _ in results} & set(run.catalog.targets)
-        repositories = {name: run.catalog.targets[name].repository for name in targets}
+        repositories = {name: target.repository for name, target in run.catalog.targets.items()}
         ranks = {name: law.rank for name, law in run.catalog.laws.items()}
         try:
-            write_atomically(file, sarif(results, repositories, ranks), "name another file with --sentinel-sarif")
+            text = sarif(results, repositories, ranks, gate.sarif() if gate is not None else ())
+            write_atomically(file, text, "name another file with --sentinel-sarif")
         except SentinelError as error:
             run.results.could_not_write(session, error)

@@ -31,8 +31,8 @@ def run_with(pytester: pytest.Pytester, body: str, tree: Path, *arguments: str) 
     pytester.makeconftest(
         "from pathlib import Path\ndef pytest_sentinel_adapters():\n    return [Path(__file__).parent / 'wrong.py']\n"
     )
-    options = ("--sentinel-target=wrong", f"--sentinel-repo={tree}", "-p", "no:cacheprovider", "-rs", *arguments)
-    return pytester.runpytest_inprocess(*options)
+    options = ("--sentinel-target=wrong", f"--sentinel-repo={tree}", "--sentinel-against=none", *arguments)
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-rs", *options)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def run_moved(pytester: pytest.Pytester, tree: Path, repository: Repository) -> 
     pins = [{"ref": f"git:{repository.commits['fixed']}", "expect": "fixed"}]
     write_recipe(pytester.path / "mine", {**MASKED_TOKENS, "pins": pins})
     arguments = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-repo={tree}")
-    return pytester.runpytest_inprocess(*arguments, "-p", "no:cacheprovider", "-rs")
+    return pytester.runpytest_inprocess(*arguments, "--sentinel-against=none", "-p", "no:cacheprovider", "-rs")
 
 
 def test_a_moved_function_is_followed_by_name_and_body(pytester, tmp_path, demo_repository):

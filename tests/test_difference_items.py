@@ -4,7 +4,7 @@ import shutil
 from functools import partial
 
 import pytest
-from demo_kit import Repository, copy_demo
+from demo_kit import Repository, copy_demo, git
 
 from sentinel.comparing.comparison import Comparison
 
@@ -17,7 +17,7 @@ def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:
-    alone = ("-p", "no:cacheprovider", "--sentinel-target=demo", "--sentinel-laws=off", f"--sentinel-against={against}")
+    alone = ("-p", "no:cacheprovider", "--sentinel-target=demo", f"--sentinel-against={against}")
     return pytester.runpytest_inprocess(*alone, *arguments)
 
 
@@ -52,6 +52,68 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
     misspelt.stderr.fnmatch_lines(
         ["*--sentinel-allow-changes=agg_los: no boundary has this name*did you mean 'agg_loss'?"]
     )
+
+
+@pytest.fixture
+def clone(demo_repository: Repository, tmp_path):
+    """A clone of the demo framework on a branch of its own."""
+    folder = tmp_path / "clone"
+    demo_repository.git("clone", "-q", str(demo_repository.path), str(folder))
+    git(folder, "checkout", "-q", "-b", "topic", "origin/main")
+    return folder
+
+
+def gate(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "--sentinel-target=demo", *arguments)
+
+
+def test_a_branch_is_compared_with_where_it_left_main_and_asked_nothing_else(pytester, clone, refs):
+    """The base is in the mirror, which is of the repository that the clone was made of."""
+    same = gate(pytester, f"--sentinel-repo={clone}", "-v")
+    same.assert_outcomes(passed=1)
+    same.stdout.fnmatch_lines([f"diff/demo/text?{refs['fixed'][:11]}..path:* PASSED*"])
+    copy_demo(clone)
+    worse = gate(pytester, f"--sentinel-repo={clone}", "-v")
+    worse.stdout.fnmatch_lines(["*demo_rl.losses.agg_loss?* FAILED*"])
+    worse.stdout.no_fnmatch_line("*laws/*")
+    assert worse.ret == pytest.ExitCode.TESTS_FAILED
+    alone = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=none", "--co", "-q")
+    alone.stdout.fnmatch_lines(["laws/demo/*"])
+    alone.stdout.no_fnmatch_line("diff/*")
+
+
+def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, clone):
+    """No oracle or law decides about the value beside the contract."""
+    losses = clone / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    losses.write_text(code[:body] + "    import warnings\n    warnings.warn('new')\n" + code[body:])
+    loose = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
+    loose.assert_outcomes(passed=1)
+    loose.stdout.fnmatch_lines(["warning: other: demo_rl.losses.agg_loss (changed: demo_rl/losses.py:* agg_loss): *"])
+    loose.stdout.fnmatch_lines(["2 signal lines changed; 2 ran (added ones at the head, deleted ones at the base)"])
+    strict = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss", "--sentinel-strict")
+    strict.assert_outcomes(failed=1)
+
+
+def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
+    git(clone, "commit", "-q", "--allow-empty", "-m", "mine")
+    copy_demo(clone)
+    result = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "--co", "-q")
+    mine = git(clone, "rev-parse", "topic")
+    result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
+
+
+def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):
+    result = gate(pytester, f"--sentinel-repo={broken_tree}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*is not in a git clone*--sentinel-against=REF; none compares with nothing*"])
+    git(broken_tree, "init", "-q")
+    git(broken_tree, "add", ".")
+    git(broken_tree, "commit", "-q", "-m", "unrelated")
+    result = gate(pytester, f"--sentinel-repo={broken_tree}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*no commit in common with upstream's main*run `git -C * fetch * +main:*`*"])
 
 
 def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):

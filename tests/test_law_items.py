@@ -41,7 +41,7 @@ def known(pytester: pytest.Pytester, refs: dict[str, str]) -> tuple[str, ...]:
 
 
 def test_a_working_tree_is_searched_by_default_and_the_fixed_one_keeps_every_law(pytester, fixed_tree):
-    result = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}")
+    result = run(pytester, "--sentinel-target=demo", f"--sentinel-repo={fixed_tree}", "--sentinel-against=none")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["demo: * laws hold*"])
     assert len(result.parseoutcomes()) == 2  # passed and skipped
@@ -160,6 +160,7 @@ def test_a_new_bug_does_not_hide_behind_a_known_one(pytester, broken_tree):
     file.write_text(file.read_text().replace("- scores[rows].mean()", "- scores[rows].median()"))
     write_recipe(pytester.path / "mine", {**REJECTED_ROW, **WHEN})
     tree = ("--sentinel-target=demo", "--sentinel-recipes=mine", f"--sentinel-repo={broken_tree}")
+    tree += ("--sentinel-against=none",)
     result = run(pytester, *tree, *ORACLE)
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(

@@ -591,7 +591,7 @@ def test_a_target_a_contract_and_a_law_from_outside_need_the_public_names_alone(
         (pytester.path / name).write_text(textwrap.dedent(text))
         assert not re.search(r"(from|import) sentinel\.", text)
     pytester.syspathinsert()
-    result = run(pytester, "--sentinel-target=outside", "--sentinel-repo=mine", "-rA", "--color=no")
+    result = run(pytester, "--sentinel-target=outside", "--sentinel-repo=mine", "--sentinel-against=none", "-rA")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(["*PASSED laws/outside/outside_rl.doubled::outside_zero_is_nothing*"])
     result.stdout.fnmatch_lines(["*FAILED laws/outside/outside_rl.doubled::the_oracle_agrees*"])

@@ -63,7 +63,7 @@ def declare(commands: Commands) -> None:
         "--examples", metavar="N", type=int, default=100, help="scenarios for each boundary (default: 100)"
     )
     parser.add_argument("--seed", metavar="S", type=int, default=0, help="draw other scenarios (default: 0)")
-    parser.add_argument("--worse", action="store_true", help="status 1 only if something is worse, or mixed")
+    parser.add_argument("--worse", action="store_true", help="status 1 only if something is worse")
     settings_options(parser)
     parser.add_argument(
         "--save", metavar="FILE", type=Path, help="also write the result to FILE, such as reports/changes.json"
@@ -169,7 +169,7 @@ def _status(comparison: Comparison, outcomes: Sequence[BoundaryDiff], interrupte
     states = {item.state for item in outcomes}
     if interrupted:
         return 130
-    if any(item.judgement in ("worse", "mixed") for item in outcomes) or (not worse and "differs" in states):
+    if any(item.judgement == "worse" for item in outcomes) or (not worse and "differs" in states):
         return 1
     nothing = report.why_nothing_examined(comparison, outcomes)
     return nothing_examined(nothing) if nothing else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -166,40 +165,40 @@ def gaps(case: Case) -> Iterator[float]:
                 yield float(np.where(finite, gap_between(left[0], right[0]), 0.0).max())
 
 
-#: If the other revision violates the law too, a number must be this many times as far from the required value to count.
-_WORSE = 10.0
-
-
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """Return the violations of a trial that the other revision does not have on the same variants.
+    """Return the violations of a trial in which some element is further from what the law requires than at the other
+    revision, on the same variants. Empty if the law does not apply there.
 
-    A violation also counts if the other revision is much closer to the required value. Empty if the law does not apply
-    there.
+    An element counts only if it is further away by more than rounding explains. An element that is not finite at the
+    other revision is undecided, and hides no other element.
     """
-    if other.case is None:
+    if other.case is None or trial.case is None:
         return ()
-    there: dict[tuple[str, str], float] = {}
-    for item in other.violations:
-        key = part(item.key), item.symptom
-        there[key] = max(_distance(item), there.get(key, 0.0))
+    scale = scale_of(trial.case, trial.case.inputs.values(), trial.case.observation.values())
     symptoms = {item.symptom for item in other.violations}
     worse = []
     for item in trial.violations:
-        gap = there.get((part(item.key), item.symptom))
-        if gap is not None:
-            detail = f"{item.detail}; at the other revision it is {gap:.3g} off"
-            worse += [replace(item, detail=detail)] if _WORSE * gap < _distance(item) < math.inf else []
-        elif item.symptom not in symptoms or _finite(other.case, part(item.key)):
-            worse.append(item)
+        there = [each for each in other.violations if part(each.key) == part(item.key)]
+        mate = next((each for each in there if each.key == item.key), None)
+        gap, gap_there = _distances(item), None if mate is None else _distances(mate)
+        if gap is not None and gap_there is not None and gap.shape == gap_there.shape:
+            bound = scale.bound(getattr(item.observed, "dtype", "float32"))
+            further = np.isfinite(gap_there) & (gap > gap_there + bound)
+            if further.any():
+                place = int(np.argmax(np.where(further, gap, -1.0)))
+                off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off at the other revision"
+                worse.append(replace(item, detail=f"{item.detail}; {off}"))
+        elif not any(each.symptom == item.symptom for each in there):
+            worse += [item] if item.symptom not in symptoms or _finite(other.case, part(item.key)) else []
     return tuple(worse)
 
 
-def _distance(item: Violation) -> float:
-    """Return how far a number is from the required one; infinity if that is unknown."""
+def _distances(item: Violation) -> Numbers | None:
+    """Return how far each element is from the required one; None if that is unknown."""
     actual, right = numbers(item.observed), numbers(item.demanded)
     if actual is None or right is None or actual[0].shape != right[0].shape:
-        return math.inf
-    return float(gap_between(actual[0], right[0]).max(initial=0.0))
+        return None
+    return np.asarray(gap_between(actual[0], right[0]))
 
 
 def _finite(case: Case, key: str) -> bool:

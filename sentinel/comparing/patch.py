@@ -21,6 +21,8 @@ from sentinel.comparing.units import Bare, Unit
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or do nothing
 
+#: The guard of a statement that runs in part.
+
 #: The most characters of a guard in a message.
 _GUARD = 60
 
@@ -134,6 +136,20 @@ class Patch:
             for place in chosen
             for side, numbers in self._changed[place].items()
         )
+
+    def lines(self) -> list[tuple[str, str, str, int, int, str, bool, bool]]:
+        """List the changed statements: file, function, side, first and last line, guard, whether a boundary reaches the
+        function, and whether the whole statement ran."""
+        return [
+            (*place, side, first + every[number].lines[0], first + every[number].lines[1],
+             _PART if every[number].partial else every[number].guard,
+             place in self._bound, number not in self._not_run(side, place))
+            for place in sorted(self._changed)
+            for side, unit in zip(SIDES, self._changes[place])
+            if unit is not None
+            for first, every in [(unit.span[0], statements(unit))]
+            for number in self._changed[place][side]
+        ]  # fmt: skip
 
     def _not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of one side that did not run, or of which parts may not have run."""

@@ -30,16 +30,18 @@ def summarise(compared: BoundaryDiff) -> str:
     """Describe a changed boundary in one sentence."""
     if compared.lost:
         return compared.lost
-    parts = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
-    parts += [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    parts = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
     for item in _first_laws(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
+    moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
+    parts += moved if parts else []  # what decides comes first
+    mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     for item in _first_laws(compared.broken.get(BEFORE, ())):
         returns = f"it can be called now; {message(item.detail)}"
-        parts.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
-    parts += [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
+        mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
+    parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
 

@@ -106,7 +106,7 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """Whether the change is ``worse``, ``better`` or ``mixed``, by laws and known bugs.
+        """Whether the change is ``worse`` or ``better``, by laws and known bugs. One worse symptom makes it worse.
 
         It is ``other`` if only numbers differ, ``beside`` if only values outside the contract differ, and empty if
         nothing differs.
@@ -114,7 +114,7 @@ class BoundaryDiff:
         worse, better = (bool(self.broken.get(side) or self.bugs.get(side)) for side in (AFTER, BEFORE))
         worse = worse or bool(self.lost)
         if worse or better:
-            return "mixed" if worse and better else "worse" if worse else "better"
+            return "worse" if worse else "better"
         beside = {each.symptom for each in self.differences} == {BESIDE}
         return ("beside" if beside else "other") if self.state == "differs" else ""
 

@@ -32,18 +32,28 @@ def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapp
 
 def _command(item: Any, document: Mapping[str, Any], trees: Mapping[str, Path], environ: Mapping[str, str]) -> str:
     boundary = document["boundary"]
-    properties = {"title": f"{item.what}: {item.verdict}"}
-    tree, workspace = trees.get(item.target), environ.get("GITHUB_WORKSPACE")
-    if tree is not None and workspace and boundary["file"] and document["ref"] == "path":
-        file = os.path.relpath(tree / boundary["file"], workspace)
-        if not file.startswith(".."):
-            line = boundary["line"] or 1
-            end = boundary.get("end_line") or line
-            properties = {"file": file, "line": str(line), "endLine": str(end), **properties}
-    parameters = ",".join(f"{name}={_escaped(value, True)}" for name, value in properties.items())
+    line = boundary["line"] or 1
+    place = boundary["file"] or "", line, boundary.get("end_line") or line
+    tree = trees.get(item.target) if document["ref"] == "path" else None
     title = message(document["title"]) or MEANING[document["verdict"]]
     text = f"{item.target} at {item.ref}: {title}" + (f" ({item.reason})" if item.reason else "")
-    return f"::error {parameters}::{_escaped(text)}"
+    return command("error", f"{item.what}: {item.verdict}", text, tree, place, environ)
+
+
+def command(
+    level: str, title: str, text: str, tree: Path | None, place: tuple[str, int, int], environ: Mapping[str, str]
+) -> str:
+    """Return one workflow command.
+
+    :param place: file below the tree, first and last line. They are left out if the tree is not in the workspace.
+    """
+    properties, workspace = {"title": title}, environ.get("GITHUB_WORKSPACE")
+    if tree is not None and workspace and place[0]:
+        file = os.path.relpath(tree / place[0], workspace)
+        if not file.startswith(".."):
+            properties = {"file": file, "line": str(place[1]), "endLine": str(place[2]), **properties}
+    parameters = ",".join(f"{name}={_escaped(value, True)}" for name, value in properties.items())
+    return f"::{level} {parameters}::{_escaped(text)}"
 
 
 def _escaped(text: str, in_property: bool = False) -> str:
@@ -55,9 +65,12 @@ def _escaped(text: str, in_property: bool = False) -> str:
 def add_to_summary(results: Results, environ: Mapping[str, str]) -> None:
     """Append the run to the job's summary. It does nothing outside of GitHub Actions or if the file is not writable."""
     file = environ.get("GITHUB_STEP_SUMMARY")
-    if environ.get("GITHUB_ACTIONS") != "true" or not file:
-        return
-    text = markdown(results)
+    if environ.get("GITHUB_ACTIONS") == "true" and file:
+        append_to_summary(markdown(results), file)
+
+
+def append_to_summary(text: str, file: str) -> None:
+    """Append to a job's summary, unless it is full or cannot be written."""
     try:
         with open(file, "a", encoding="utf-8") as stream:
             if stream.tell() + len(text.encode()) < SUMMARY:

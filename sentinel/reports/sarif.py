@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -36,12 +36,14 @@ def sarif(
     results: Iterable[tuple[Document, str]],
     repositories: Mapping[str, str] | None = None,
     ranks: Mapping[str, int] | None = None,
+    more: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Return a SARIF log with one SARIF run per target and ref, because a SARIF run can refer to one version of a file
     only.
 
     :param repositories: target -> URL of its repository.
     :param ranks: law -> rank.
+    :param more: SARIF runs of comparisons, which come first.
     """
     groups: dict[tuple[str, str], list[tuple[Document, str]]] = {}
     for document, outcome in results:
@@ -52,7 +54,7 @@ def sarif(
         _run(target, ref, pairs, (repositories or {}).get(target, ""), ranks or {})
         for (target, ref), pairs in sorted(groups.items())
     ]
-    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": runs}
+    log = {"$schema": SCHEMA, "version": "2.1.0", "runs": [*more, *runs]}
     return json.dumps(visible_data(log, lines=True), indent=1, sort_keys=True, ensure_ascii=True) + "\n"
 
 

@@ -36,10 +36,13 @@ class TextItem(pytest.Item):
 
     comparison: Comparison
     examined = False
+    row: dict[str, Any] | None = None
 
     def runtest(self) -> None:
         from sentinel.comparing.report import list_beyond
+        from sentinel.run.gate import row_of
 
+        self.row = row_of(self.comparison, None)
         self.examined = self.comparison.selection.proves_equality()
         lines = list(list_beyond(self.comparison))
         if lines:
@@ -56,12 +59,19 @@ class DifferenceItem(pytest.Item):
     boundary: str
     run: Run
     examined = False
+    row: dict[str, Any] | None = None
 
     def runtest(self) -> None:
+        from sentinel.run.gate import row_of
+
         result = self.comparison.compare(self.boundary)
+        row = self.row = row_of(self.comparison, result)
         self.examined = result.state not in ("not compared", "not examined")
-        if result.judgement in ("worse", "mixed") and not self._allowed():
+        fails = ("worse", "other") if self.config.getoption("--sentinel-strict") else ("worse",)
+        if row["outcome"] in fails and not self._allowed():
             raise WorseError(result)
+        if row["outcome"] == "worse":
+            row |= {"outcome": "other", "sentence": f"allowed: {row['sentence']}"}
         if not self.examined and not result.lost:
             from sentinel.comparing.report import format_lines
 
@@ -79,8 +89,10 @@ class DifferenceItem(pytest.Item):
             from sentinel.comparing.report import write_difference
             from sentinel.reports.escaping import visible
 
-            text = "\n".join(write_difference(self.comparison, error.result))
-            return visible(f"{text}\n\nif this is intended: --sentinel-allow-changes={self.boundary}", lines=True)
+            assert self.row is not None
+            places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]
+            text = "\n".join([f"changed: {', '.join(places)}", *write_difference(self.comparison, error.result)])
+            return visible(f"{text}\nif this is intended: --sentinel-allow-changes={self.boundary}", lines=True)
         if isinstance(error, SentinelError):
             return f"sentinel: {error}"
         return super().repr_failure(excinfo, style)
@@ -95,7 +107,7 @@ def _names(boundary: str) -> tuple[str, str]:
 
 def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
     """Yield the items of ``--sentinel-against``."""
-    if not run.settings.named_against:
+    if run.questions.is_restricted:
         return
     try:
         comparisons = run.comparisons()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,9 @@ from sentinel.reports.store import RunItem, load, write, write_run
 from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.settings import Settings
 
+if TYPE_CHECKING:
+    from sentinel.run.gate import Gate
+
 #: The property of a report whose item passes and fixes a known bug; its value names the base that has the bug.
 FIXES = "sentinel_fixes"
 
@@ -31,12 +34,14 @@ class Results:
     """The results of one run.
 
     :ivar items: (evidence file, outcome, seconds, item id) of each reported item.
+    :ivar gate: the results of comparisons; None if there are none.
     """
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
         self._settings = settings
         self.items: list[tuple[Path, str, float, str]] = []
+        self.gate: Gate | None = None
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
         #: A line with the settings that the run has from a settings file; empty if it has none.
@@ -59,6 +64,13 @@ class Results:
         self._documents[place] = document
         self._config.hook.pytest_sentinel_decided(decision=decision)
         return place
+
+    def compared(self, nodeid: str, row: dict[str, Any]) -> None:
+        """Add the result of a comparison."""
+        from sentinel.run.gate import Gate
+
+        self.gate = self.gate or Gate()
+        self.gate.add(nodeid, row)
 
     def count(self, nodeid: str, examined: bool) -> None:
         """Record that an item finished, and whether it reached a verdict."""
@@ -138,6 +150,10 @@ class Results:
             reporter.write_line(f"sentinel: {sentence}", red=True)
         if self.from_file and self._config.get_verbosity() < 0:  # pytest shows no header
             reporter.write_line(self.from_file)
+        if self.gate is not None and self._config.get_verbosity() >= -1:
+            reporter.section("sentinel: compared with the base")
+            for line in self.gate.lines():
+                reporter.write_line(line)
         if not self.items or self._config.get_verbosity() < -1:
             reporter.write(self._last_line)
             return

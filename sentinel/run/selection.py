@@ -96,7 +96,7 @@ def require_subject(
                     f"--sentinel-{option}={name}={ref}: {name} is not a target of this run "
                     f"({', '.join(sorted(chosen))}); add --sentinel-target={name}, or leave this ref out"
                 )
-    has_subject = named or settings.named_against
+    has_subject = named or settings.is_gate or any(base is not None for _, base in settings.named_against)
     if settings.targets and not recipes and not has_subject and settings.law_level == "off":
         raise SentinelError(
             f"there is no recipe of {', '.join(settings.targets)}; name a folder of recipes with "

@@ -7,9 +7,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
-from itertools import product
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ from sentinel.run.results import Results
 from sentinel.run.selection import require_folders, require_subject, select
 from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
 from sentinel.settings import Settings, in_effect, in_words, read_file, settle
+from sentinel.sources import MirrorStore
+from sentinel.sources.bases import find_base, in_clone
+from sentinel.sources.urls import fork
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 
@@ -85,7 +88,7 @@ class Run:
         values, file = read_file(config.rootpath)
         settings = settle(options, values, list(catalog.adapters), file.parent if file else Path.cwd())
         catalog = replace(catalog, recipe_folders=(*catalog.recipe_folders, *settings.recipes))
-        recipes = select(catalog, settings)
+        recipes = [] if settings.is_gate else select(catalog, settings)
         require_subject(config.args, options, settings, recipes)
         run = cls(config, settings, catalog, recipes)
         if not config.option.collectonly and not run.is_worker:
@@ -116,8 +119,9 @@ class Run:
         recipes = self.questions.load_arguments()
         named = [recipe.target for recipe in recipes] + [item.target for item in self.questions.law_ids]
         targets = [name for name in dict.fromkeys([*settings.targets, *named]) if name in self.catalog.adapters]
-        for target, ref in (*settings.refs, *settings.named_against):
+        for target, ref in settings.refs:
             self._require_ref(ref, [target] if target else targets, recipes)
+        _ = self.pairs
         for target in targets:
             if settings.python_of(target) is not None:
                 try:
@@ -151,19 +155,44 @@ class Run:
         """Return the comparisons that ``--sentinel-against`` requests."""
         from sentinel.comparing.comparison import Comparison
 
-        comparisons = []
-        for target in self.settings.targets:
-            for pair in product(self.settings.against(target), self.settings.refs_of(target)):
-                catalog, recipes = self.catalog, self.questions.recipes_of(target)
-                comparisons.append(
-                    Comparison(catalog, self._runner, catalog.targets[target], pair, recipes, tell=self.progress)
-                )
-        if self.settings.named_against and not comparisons:
+        catalog, recipes = self.catalog, self.questions.recipes_of
+        return [
+            Comparison(catalog, self._runner, catalog.targets[name], pair, partial(recipes, name), tell=self.progress)
+            for name, pair in self.pairs
+        ]
+
+    @cached_property
+    def pairs(self) -> list[tuple[str, tuple[Ref, Ref]]]:
+        """The target, base and head of each comparison.
+
+        :raises SentinelError: if a base cannot be found, or nothing has one.
+        """
+        settings = self.settings
+        pairs = []
+        heads = [(name, head) for name in settings.targets for head in settings.refs_of(name)]
+        for name, head in heads:
+            with suppress(Unavailable):  # a working tree is that of one target
+                self._runner.checkout(name, head)
+                pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]
+        if not pairs and any(base is not None for _, base in settings.named_against):
             raise SentinelError(
                 "--sentinel-against needs a target and a head: add --sentinel-target=NAME, and --sentinel-ref=REF "
                 "or --sentinel-repo=DIR"
             )
-        return comparisons
+        return pairs
+
+    def _base(self, name: str, head: Ref, base: Ref | None) -> Ref:
+        """Return the ref that a head is compared with. What the mirror lacks is looked up in the head's clone."""
+        target = fork(self.catalog.targets[name], self.settings.url_of(name))
+        if base is None:
+            return find_base(target, head, MirrorStore())
+        try:
+            self._runner.checkout(name, base)
+        except Unavailable as error:
+            base = in_clone(base, head)
+            if base is None:
+                raise SentinelError(f"{error.reason}") from None
+        return base
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +230,8 @@ class Run:
     def _bases(self, job: Job) -> Sequence[Ref]:
         """Return the refs of ``--sentinel-against``; none for a job with an expectation or a baseline."""
         alone = job.expect is not None or self.settings.baseline is not None
-        return () if alone else self.settings.against(job.recipe.target)
+        pairs = [] if alone else self.pairs
+        return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
 
     def decide_law(self, job: LawJob) -> Decision:
         """Return the decision of a law at a ref. Violations that no known bug explains come first."""

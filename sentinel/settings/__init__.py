@@ -228,11 +228,12 @@ class Settings:
         _choice("level of laws", "off", "quick", "deep"),
         "",
     )
-    named_against: tuple[tuple[str | None, Ref], ...] = _option(
+    named_against: tuple[tuple[str | None, Ref | None], ...] = _option(
         "against",
         "[TARGET=]REF",
-        "also compare with this ref, and fail if a boundary's numbers became worse",
-        _comma(_by_target(Ref.parse)),
+        "fail if numbers are worse than at this ref (default for a working tree and a pull request: where they left "
+        "upstream's main branch; 'none' compares with nothing)",
+        _comma(_by_target(lambda text: None if text == "none" else Ref.parse(text))),
         many=True,
     )
     allowed_changes: tuple[str, ...] = _option(
@@ -253,7 +254,13 @@ class Settings:
 
     @property
     def law_level(self) -> str:
-        return self.laws or ("quick" if self.refs and self.targets and not self.bugs else "off")
+        return self.laws or ("quick" if self.refs and self.targets and not self.bugs and not self.is_gate else "off")
+
+    @property
+    def is_gate(self) -> bool:
+        """True if the run asks only whether code is worse than its base. Then it has neither recipes nor laws."""
+        pairs = [self.against(target, ref) for target in self.targets for ref in self.refs_of(target)]
+        return bool(pairs) and all(pairs) and not (self.bugs or self.laws or self.baseline)
 
     @property
     def selects_items(self) -> bool:
@@ -263,9 +270,12 @@ class Settings:
     def refs_of(self, target: str) -> tuple[Ref, ...]:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
-    def against(self, target: str) -> tuple[Ref, ...]:
-        """Return the refs that a target is compared with."""
-        return tuple(dict.fromkeys(ref for name, ref in self.named_against if name in (None, target)))
+    def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
+        """Return the refs that a ref of a target is compared with. None stands for its base."""
+        given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
+        if given:
+            return tuple(base for base in given if base is not None)
+        return (None,) if ref.is_branch and not (self.bugs or self.laws or self.baseline) else ()
 
     def python_of(self, target: str) -> str | None:
         """Return the interpreter for a target; None for our own."""
@@ -299,7 +309,7 @@ def _write(option: Option, value: Any) -> str:
         return f"{name}={_write(option, value)}" if name else _write(option, value)
     if option.number:
         return f"{value:g}"
-    return value.name if option.name == "repo" else str(value)
+    return value.name if option.name == "repo" else "none" if value is None else str(value)
 
 
 #: Field of :class:`Settings` -> its option.

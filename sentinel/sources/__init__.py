@@ -50,7 +50,7 @@ def open_checkout(
         return open_installed(target, ref, store.home, python)
     origin = fork(target, url)
     try:
-        if origin is not target and store.get(origin.name) is None:
+        if origin is not target and not ref.clone and store.get(origin.name) is None:
             raise Unavailable(f"no mirror of {url}; run `sentinel mirror add {target.name} --repo-url {url}`")
         return replace(open_git(origin, ref, store, pull, progress), target=target.name)
     except GitMissingError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import checkouts, git_objects
@@ -27,7 +28,7 @@ def open_git(
         checkout = checkouts.find(home, target, ref, _key(target, ref.name))
         if checkout is not None:
             return checkout
-    commit = store.resolve(target, ref.name, pull=pull, progress=progress)
+    commit = ref.name if ref.clone else store.resolve(target, ref.name, pull=pull, progress=progress)
     checkout = checkouts.find(home, target, ref, _key(target, commit))
     if checkout is not None:
         return checkout
@@ -36,7 +37,9 @@ def open_git(
     try:
         revision = _materialise(target, ref, store, commit, progress)
     except GitError as error:
-        raise Unavailable(f"{target.name}: {ref} cannot be read from the mirror: {error}") from error
+        raise Unavailable(
+            f"{target.name}: {ref} cannot be read from its {'clone' if ref.clone else 'mirror'}: {error}"
+        ) from error
     checkouts.remember(home, target, _key(target, commit), revision.tree, {"commit": commit})
     return revision
 
@@ -47,8 +50,14 @@ def _key(target: Target, commit: str) -> str:
 
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
     roots = [root.path for root in target.roots]
-    entries, submodules = git_objects.entries(store.path(target.name), commit, roots)
+    git_dir = Path(ref.clone) if ref.clone else store.path(target.name)
+    entries, submodules = git_objects.entries(git_dir, commit, roots)
     absent = [entry for entry in entries if entry.size is None and is_source(entry.path)]
+    if absent and ref.clone:
+        raise Unavailable(
+            f"{target.name}: the clone lacks {absent[0].path} of {ref.short}; run "
+            f"`git -C {git_dir.parent} fetch --refetch --no-filter`"
+        )
     if absent:
         sizes = _fetch_sizes(target, ref, store, absent, progress)
         entries = [replace(entry, size=sizes.get(entry.blob, entry.size)) for entry in entries]
@@ -63,7 +72,7 @@ def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, prog
         places: dict[str, list[Entry]] = {}
         for entry in selection:
             places.setdefault(entry.blob, []).append(entry)
-        for blob, content in git_objects.contents(store.path(target.name), places):
+        for blob, content in git_objects.contents(git_dir, places):
             for entry in places[blob]:
                 yield entry, content
 

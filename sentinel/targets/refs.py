@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from sentinel.errors import SentinelError
@@ -24,10 +24,12 @@ class Ref:
     :ivar kind: the source.
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
+    :ivar clone: the git directory that has the commit ``name``; empty for the mirror.
     """
 
     kind: SourceKind
     name: str = ""
+    clone: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Ref:
@@ -67,6 +69,11 @@ class Ref:
     def is_sha(self) -> bool:
         """True if a git ref is a (possibly shortened) object name."""
         return self.kind == "git" and _HEX.fullmatch(self.name) is not None
+
+    @property
+    def is_branch(self) -> bool:
+        """True for a working tree and the head of a pull request, which a run compares with their base."""
+        return self.kind == "path" or (self.kind == "git" and self.name.removeprefix("refs/").startswith("pull/"))
 
     def key(self, tree: str) -> str:
         """Return the evidence file's stem: ``git-<12 hex>``, ``git-<name>`` for a moving name, ``pypi-<version>``,

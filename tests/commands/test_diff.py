@@ -380,12 +380,12 @@ def test_a_law_that_is_broken_in_more_scenarios_is_for_the_worse(run_sentinel, t
     assert "masked_values_have_no_influence" in details
 
 
-@pytest.mark.parametrize(("off", "judgement"), [("0.5", "worse"), ("0.04", "other")])
-def test_what_is_ten_times_as_wrong_is_for_the_worse(run_sentinel, tree, off, judgement):
+@pytest.mark.parametrize(("off", "judgement"), [("0.5", "worse"), ("0.04", "worse"), ("0.01", "better")])
+def test_what_is_further_from_the_right_value_is_for_the_worse(run_sentinel, tree, off, judgement):
     refs = [tree(name, CODE.format(returned=f"{MENDED} + {each}")) for name, each in (("one", "0.02"), ("other", off))]
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
     assert found["judgement"] == judgement, found["sentence"]
-    assert all("; at the other revision it is 0.02 off" in each["detail"] for each in found["laws"]["after"])
+    assert all(" off here, 0.02 off at the other revision" in each["detail"] for each in found["laws"]["after"])
 
 
 def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):

@@ -1,6 +1,7 @@
 """The shell of each step of the workflows and of the action, run as a runner would: an empty home, nothing but its
 variables. Only ``pip install`` is not run; what it would install is what runs these tests."""
 
+import json
 import os
 import re
 import shutil
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
-from demo_kit import MASKED_TOKENS, REJECTED_ROW, Repository, copy_demo, write_recipe
+from demo_kit import MASKED_TOKENS, Repository, copy_demo, write_recipe
+from demo_kit import git as demo_git
 
 ROOT = Path(__file__).resolve().parents[2]
 EXPRESSION = re.compile(r"\$\{\{ *(.*?) *\}\}")
@@ -156,47 +158,78 @@ def rev(runner: Runner, name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-#: Which step of the action checks the branch; before it are namespaces and the installation.
-CHECK = 2
-
-
-def guard(runner: Runner, **inputs: str) -> list[subprocess.CompletedProcess[str]]:
+def guard(runner: Runner, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run the steps of the action that are shell texts; what the last of them did."""
     action = read("action.yml")
     defaults = {name: str(told.get("default", "")) for name, told in action["inputs"].items()}
     runner.values.update({f"inputs.{name}": text for name, text in {**defaults, **inputs}.items()})
     runner.values["github.action_path"] = str(ROOT)
-    return [runner.step(step) for step in action["runs"]["steps"]]
-
-
-def working_tree(runner: Runner, *revisions: str) -> None:
-    copy_demo(runner.folder, *revisions)
-    for arguments in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "all"]):
-        who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
-        subprocess.run(["git", "-C", str(runner.folder), *who, *arguments], check=True, env=runner.environment)
+    *before, last = [runner.step(step) for step in action["runs"]["steps"] if "run" in step]
+    assert [step.returncode for step in before] == [0] * len(before), before
+    return last
 
 
 @pytest.fixture
-def with_recipe(runner: Runner, tmp_path: Path) -> Runner:
-    for document in (MASKED_TOKENS, REJECTED_ROW):
-        write_recipe(tmp_path / "recipes", document)
-    runner.environment["PYTEST_ADDOPTS"] = f"--sentinel-recipes={tmp_path / 'recipes'}"
+def pull_request(runner: Runner, demo_repository: Repository) -> Runner:
+    """A checkout of one commit, as `actions/checkout` makes it by default, of a pull request to the fixed revision."""
+    base = demo_repository.commits["fixed"]
+    copied = runner.folder.parent / "origin"
+    subprocess.run(["git", "clone", "-q", str(demo_repository.path), str(copied)], check=True)
+    demo_git(copied, "checkout", "-q", "-b", "pull", base)
+    demo_git(copied, "commit", "-q", "--allow-empty", "-m", "pull")
+    command = ["git", "clone", "-q", "--depth=1", "-b", "pull", f"file://{copied}", str(runner.folder)]
+    subprocess.run(command, check=True)
+    runner.values["github.event.pull_request.base.sha"] = base
+    runner.environment |= {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(runner.folder)}
     return runner
 
 
+def documented() -> dict[str, str]:
+    """The inputs of the action in the workflow that docs/ci.md tells users to copy, for the demo framework."""
+    text = (ROOT / "docs" / "ci.md").read_text()
+    workflow = yaml.safe_load(text.split("```yaml\n")[1].split("```")[0])
+    assert workflow[True] == ["pull_request"]
+    checkout, action = workflow["jobs"]["sentinel"]["steps"]
+    assert checkout == {"uses": "actions/checkout@v4"}
+    assert action["uses"] == "OWNER/SENTINEL@main"
+    assert set(action["with"]) == {"sentinel-target"}
+    return {**action["with"], "sentinel-target": "demo"}
+
+
+def test_the_workflow_of_the_docs_fails_for_a_bug_and_names_it(pull_request, tmp_path):
+    same = guard(pull_request, **documented())
+    assert same.returncode == 0, same.stdout + same.stderr
+    assert "no signal line changed" in pull_request.summary
+    copy_demo(pull_request.folder)
+    worse = guard(pull_request, **documented())
+    assert worse.returncode == 1, worse.stdout + worse.stderr
+    line = next(line for line in pull_request.summary.split("\n") if "worse" in line)
+    assert "demo&#95;rl.losses.agg&#95;loss" in line or "demo_rl.losses.agg_loss" in line
+    assert "demo_rl/losses.py" in line
+    assert re.search(
+        r"^::error file=demo_rl/losses.py,line=\d+,endLine=\d+,title=worse%3A agg_loss", worse.stdout, re.M
+    )
+    sarif = json.loads((Path(pull_request.environment["RUNNER_TEMP"]) / "sentinel" / "sentinel.sarif").read_text())
+    places = {
+        place["physicalLocation"]["artifactLocation"]["uri"]
+        for run in sarif["runs"] for result in run["results"] for place in result["locations"]
+    }  # fmt: skip
+    assert "demo_rl/losses.py" in places
+    assert f"{ROOT}[targets]" in (tmp_path / "installed").read_text()
+
+
 @pytest.mark.nightly
-def test_the_action_guards_a_working_tree(with_recipe, tmp_path):
-    working_tree(with_recipe, "fixed")
-    wanted = {"sentinel-target": "demo", "bugs": "DEMO-MASKED-TOKENS"}
-    assert [step.returncode for step in guard(with_recipe, **wanted)] == [0] * 4
-    assert "DEMO-MASKED-TOKENS" in with_recipe.summary
-    assert (tmp_path / "installed").read_text().strip() == f"install --quiet {ROOT}[targets]"
-    copy_demo(with_recipe.folder)
-    assert guard(with_recipe, **wanted)[CHECK].returncode == 1
+def test_a_fix_passes_and_a_change_that_nothing_examines_warns(pull_request):
+    pull_request.values["github.event.pull_request.base.sha"] = demo_git(
+        pull_request.folder.parent / "origin", "rev-parse", "pull~2"
+    )
+    better = guard(pull_request, **documented())
+    assert better.returncode == 0, better.stdout + better.stderr
+    assert "better: demo_rl.losses.agg_loss" in better.stdout
 
 
-def test_a_heads_own_configuration_is_not_the_users(with_recipe, tmp_path):
+def test_a_heads_own_configuration_is_not_the_users(pull_request, tmp_path):
     """Files that pytest and Sentinel look for where they are started; the head has its say about none of it."""
-    working_tree(with_recipe)
     attack = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
     for name in (
         "conftest.py",
@@ -207,45 +240,26 @@ def test_a_heads_own_configuration_is_not_the_users(with_recipe, tmp_path):
         "pytest.py",
         "torch.py",
     ):
-        (with_recipe.folder / name).parent.mkdir(exist_ok=True)
-        (with_recipe.folder / name).write_text(attack)
-    (with_recipe.folder / "pytest.ini").write_text("[pytest]\naddopts = -p evil\npythonpath = .\n")
-    (with_recipe.folder / "sentinel.toml").write_text('bug = "NO-SUCH"\npython = "./evil"\nlaws = "off"\n')
-    wanted = {"sentinel-target": "demo", "bugs": "DEMO-MASKED-TOKENS"}
-    done = guard(with_recipe, **wanted)
-    assert [step.returncode for step in done] == [0, 0, 1, 0], done[CHECK].stdout + done[CHECK].stderr
-    assert "reproduced" in done[CHECK].stdout
+        (pull_request.folder / name).parent.mkdir(exist_ok=True)
+        (pull_request.folder / name).write_text(attack)
+    (pull_request.folder / "pytest.ini").write_text("[pytest]\naddopts = -p evil\npythonpath = .\n")
+    (pull_request.folder / "sentinel.toml").write_text('bug = "NO-SUCH"\npython = "./evil"\nlaws = "off"\n')
+    done = guard(pull_request, **documented())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "no signal line changed" in done.stdout
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.nightly
-def test_with_a_base_the_action_fails_for_what_is_worse_alone(with_recipe):
-    working_tree(with_recipe)
-    wanted = {"sentinel-target": "demo", "base": "main", "bugs": "DEMO-*"}
-    known = guard(with_recipe, **wanted)[CHECK]
-    assert known.returncode == 0, known.stdout + known.stderr  # the base has the bug too
-    shutil.rmtree(Path(with_recipe.environment["RUNNER_TEMP"]))
-    os.mkdir(with_recipe.environment["RUNNER_TEMP"])
-    subprocess.run(["git", "-C", str(with_recipe.folder), "worktree", "prune"], check=True)
-    copy_demo(with_recipe.folder, "fixed")
-    who = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
-    subprocess.run(["git", "-C", str(with_recipe.folder), *who, "commit", "-qam", "fixed"], check=True)
-    copy_demo(with_recipe.folder)
-    worse = guard(with_recipe, **wanted)[CHECK]
-    assert (worse.returncode, "newly broken: demo DEMO-MASKED-TOKENS" in worse.stdout) == (1, True)
 
 
 def test_the_reusable_workflow_is_the_action_at_its_own_commit():
     """Nothing is on PyPI, and what is installed must be what the caller named."""
-    *checkouts, python, action = read(".github/workflows/guard.yml")["jobs"]["guard"]["steps"]
-    assert "setup-python" in python["uses"]
+    *checkouts, action = read(".github/workflows/guard.yml")["jobs"]["guard"]["steps"]
     own = next(step for step in checkouts if step["with"]["path"] == "sentinel")
     assert own["with"]["repository"] == "${{ job.workflow_repository }}"
     assert own["with"]["ref"] == "${{ job.workflow_sha }}"
     assert action["uses"] == "./sentinel"
     assert action["with"]["repo"] in [step["with"]["path"] for step in checkouts]
     inputs, known = set(action["with"]), read("action.yml")["inputs"]
-    assert set(read(".github/workflows/guard.yml")[True]["workflow_call"]["inputs"]) - {"base"} <= inputs <= set(known)
+    assert set(read(".github/workflows/guard.yml")[True]["workflow_call"]["inputs"]) <= inputs <= set(known)
 
 
 @pytest.mark.parametrize("name", ["action.yml", *(f".github/workflows/{w}.yml" for w in ("nightly", "pages"))])
@@ -271,12 +285,12 @@ def test_nothing_promises_a_release_that_is_not_there():
 
 
 @pytest.mark.nightly
-def test_the_pre_commit_hooks_run(with_recipe):
-    working_tree(with_recipe, "fixed")
+def test_the_pre_commit_hooks_run(pull_request):
+    demo_git(pull_request.folder, "fetch", "-q", "--unshallow", "origin", "+main:refs/remotes/upstream/main")
     hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
-    run = f"{hooks['sentinel']['entry']} --sentinel-target=demo --sentinel-bug=DEMO-MASKED-TOKENS"
-    assert with_recipe.step({"run": run}).returncode == 0
-    copy_demo(with_recipe.folder)
-    assert with_recipe.step({"run": run}).returncode == 1
+    run = f"{hooks['sentinel']['entry']} --sentinel-target=demo"
+    assert pull_request.step({"run": run}).returncode == 0
+    copy_demo(pull_request.folder)
+    assert pull_request.step({"run": run}).returncode == 1
     files = re.compile(hooks["sentinel-recipes"]["files"])
     assert files.match("recipes/verl/X.yaml")

@@ -50,7 +50,7 @@ _PROVEN = "No signal code differs by the inventory's rule; the text of both tree
 
 _STOPPED = f"stopped after {_LONGEST:.0f} seconds"
 
-_GRAVEST = ("worse", "mixed", "better", "other", "beside")
+_GRAVEST = ("worse", "better", "other", "beside")
 
 #: Findings of one pull request on a page.
 _LINES = 4

@@ -1,0 +1,239 @@
+"""What a comparison with a base found: lines for the terminal, the job's summary, annotations and SARIF.
+
+A result is a plain dictionary, because a worker of xdist sends it to the process that writes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from sentinel.comparing.comparison import Comparison
+from sentinel.comparing.observations import AFTER
+from sentinel.comparing.report import name_revision, summarise
+from sentinel.comparing.results import BoundaryDiff
+from sentinel.reports.escaping import message
+from sentinel.reports.github import MOST, command
+from sentinel.reports.markdown import escaped
+
+#: One result. ``outcome`` is one of :data:`OUTCOMES`; ``places`` are the changed lines at the head.
+Row = dict[str, Any]
+
+#: The outcomes in the order in which they are listed.
+OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
+
+#: Why a boundary is not examined if another boundary may run its changed lines.
+_IDLE = "changed lines did not run"
+
+#: Entries of a list on one line, and lines of one outcome.
+_ENTRIES, _LINES = 6, 20
+
+
+def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
+    """Describe one boundary of a comparison; None stands for code that no boundary reaches."""
+    lines = comparison.selection.patch.lines()
+    outcome, sentence, places = "same", "", []
+    changed: set[tuple[str, str]] = set()
+    if result is not None:
+        outcome = outcome_of(result)
+        why = result.reason or _IDLE if outcome == "not examined" else summarise(result)
+        sentence = message(why)
+        changed = {place for place, _, _ in comparison.selection.candidates[result.name].changed}
+        places = _places([line for line in lines if (line[0], line[1]) in changed])
+    base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
+    return {
+        "target": comparison.target.name,
+        "base": message(base),
+        "head": message(head),
+        "boundary": "" if result is None else result.name,
+        "outcome": outcome,
+        "sentence": sentence,
+        "places": places,
+        "changed": sorted(map(list, changed)),
+        "undecided": [] if result is None else sorted(map(message, result.undecided)),
+        "lines": [list(line) for line in lines],
+        "beyond": [] if result is not None else _beyond(comparison),
+    }
+
+
+def _beyond(comparison: Comparison) -> list[str]:
+    """Describe changes that no boundary shows."""
+    gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
+    effects = comparison.selection.effects
+    lines = [f"removed, with all its callers: {_joined(gone)}"] if gone else []
+    lines += [f"not examined: module-level code that may change other functions: {_joined(effects)}"] if effects else []
+    return list(map(message, lines))
+
+
+def outcome_of(result: BoundaryDiff) -> str:
+    """Return one of :data:`OUTCOMES`."""
+    if result.judgement in ("worse", "better"):
+        return result.judgement
+    if result.state == "differs":
+        return "other"
+    return {"same numbers": "same", "same code": "same", "new": "new", "gone": "removed"}.get(
+        result.state, "not examined"
+    )
+
+
+def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Return file, function, first and last line of changed code at the head, or of a function that only lost lines."""
+    places: dict[tuple[str, str], list[Any]] = {}
+    for file, name, side, first, last, *_ in sorted(lines, key=lambda line: (line[2] != AFTER, not line[-1])):
+        places.setdefault((file, name), [file, name, first, last, side == AFTER])
+    return sorted((place[:4] for place in places.values()), key=lambda place: not place[1])[:_ENTRIES]
+
+
+class Gate:
+    """The rows of one run."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Row] = {}
+
+    def add(self, nodeid: str, row: Row) -> None:
+        self._rows[nodeid] = row
+
+    def _by_pair(self) -> Iterator[tuple[tuple[str, str, str], list[Row]]]:
+        def pair(row: Row) -> tuple[str, str, str]:
+            return row["target"], row["base"], row["head"]
+
+        for key, group in groupby(sorted(self._rows.values(), key=pair), key=pair):
+            rows = list(group)
+            ran = _ran(rows)
+            idle = {(line[0], line[1]) for line, has_run in ran.items() if not has_run}
+            for row in rows:
+                examined = row["sentence"] == _IDLE and not idle & set(map(tuple, row["changed"]))
+                row["outcome"] = "same" if examined else row["outcome"]
+            yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
+
+    def lines(self) -> Iterator[str]:
+        """Write what became worse first, then the other outcomes, then the changed lines that nothing ran."""
+        for (target, base, head), rows in self._by_pair():
+            yield f"{target}: {head} compared with {base}"
+            for outcome in OUTCOMES[:-1]:
+                there = [row for row in rows if row["outcome"] == outcome and row["boundary"]]
+                yield from _group(outcome, there)
+            yield from (line for row in rows for line in row["beyond"])
+            for row in (row for row in rows if row["undecided"]):
+                yield f"undecided: {row['boundary']}: not finite at either revision: {_joined(row['undecided'])}"
+            yield cover(rows)
+
+    def markdown(self) -> str:
+        """Write the same for a job's summary."""
+        items = []
+        for line in self.lines():
+            word, colon, rest = line.strip().partition(": ")
+            items.append(f"* **{escaped(word)}**{colon}{escaped(rest)}" if colon else f"* {escaped(word)}")
+        return "\n".join(["## Sentinel", "", *items]) + "\n\n"
+
+    def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
+        """Make a workflow command for each changed place that makes something worse, or whose effect nobody decides."""
+        made: dict[str, None] = {}
+        for level, outcome in (("error", "worse"), ("warning", "other")):
+            for row in (row for row in self._rows.values() if row["outcome"] == outcome):
+                for file, name, first, last in row["places"][:1] or [["", "", 1, 1]]:
+                    title = f"{outcome}: {name or row['boundary']}"
+                    text = f"{row['boundary']}: {row['sentence']}"
+                    made.setdefault(command(level, title, text, trees.get(row["target"]), (file, first, last), environ))
+        return list(made)[:MOST]
+
+    def sarif(self) -> list[dict[str, Any]]:
+        """Return a SARIF run for each comparison."""
+        runs = []
+        for (target, _, head), rows in self._by_pair():
+            found = [row for row in rows if row["outcome"] in ("worse", "other")]
+            rules = {f"sentinel/{row['outcome']}" for row in found}
+            runs.append(
+                {
+                    "tool": {"driver": {"name": "Sentinel", "rules": [{"id": rule} for rule in sorted(rules)]}},
+                    "automationDetails": {"id": f"sentinel/{target}/{head}"},
+                    "columnKind": "unicodeCodePoints",
+                    "results": [_sarif_result(row) for row in found],
+                }
+            )
+        return runs
+
+
+def _sarif_result(row: Row) -> dict[str, Any]:
+    locations = [
+        {
+            "physicalLocation": {
+                "artifactLocation": {"uri": quote(file), "uriBaseId": "%SRCROOT%"},
+                "region": {"startLine": first, "endLine": last},
+            },
+            "logicalLocations": [{"fullyQualifiedName": name, "kind": "function"}],
+        }
+        for file, name, first, last in row["places"][:1]
+    ]
+    return {
+        "ruleId": f"sentinel/{row['outcome']}",
+        "level": "error" if row["outcome"] == "worse" else "warning",
+        "message": {"text": f"{row['boundary']}: {row['sentence']}"},
+        "locations": locations,
+    }
+
+
+def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
+    """Write the rows of one outcome. Callers that differ for the same change as a function before them are counted."""
+    shown: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)
+        shown.setdefault(key or (row["boundary"],), []).append(row)
+    for group in list(shown.values())[:_LINES]:
+        first, *others = group
+        where = ", ".join(f"{file}:{start} {name}" for file, name, start, _ in first["places"][:2])
+        where = f" (changed: {where})" if where and outcome in ("worse", "other", "better") else ""
+        word = "warning: other" if outcome == "other" else outcome
+        yield f"{word}: {first['boundary']}{where}: {first['sentence']}"
+        if others:
+            yield f"  and {_joined([row['boundary'] for row in others])}"
+    if len(shown) > _LINES:
+        yield f"{outcome}: {len(shown) - _LINES} more"
+
+
+def cover(rows: Sequence[Row]) -> str:
+    """Write the patch coverage of signal code: how many changed lines ran, and which did not. A statement over several
+    lines counts once."""
+    ran = _ran(rows)
+    if not ran:
+        return "no signal line changed"
+    unbound = [line for line in ran if not line[6]]
+    idle = [line for line, has_run in ran.items() if line[6] and not has_run]
+    parts = [f"{len(ran)} signal line{'' if len(ran) == 1 else 's'} changed"]
+    parts.append(f"{sum(ran.values())} ran (added ones at the head, deleted ones at the base)")
+    parts += [f"{len(idle)} not reached ({_joined(list(_ranges(idle)))})"] if idle else []
+    names = list(dict.fromkeys(str(line[1] or line[0]) for line in unbound))
+    parts += [f"{len(unbound)} not bound ({_joined(names)})"] if unbound else []
+    return message("; ".join(parts))
+
+
+def _ran(rows: Sequence[Row]) -> dict[tuple[Any, ...], bool]:
+    """Return changed line -> whether any boundary ran it."""
+    ran: dict[tuple[Any, ...], bool] = {}
+    for row in rows:
+        for *line, has_run in row["lines"]:
+            ran[tuple(line)] = ran.get(tuple(line), False) or has_run
+    return ran
+
+
+def _ranges(lines: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    runs: list[list[Any]] = []
+    for file, name, side, first, last, guard, _ in lines:
+        if runs and runs[-1][:3] == [file, name, side] and runs[-1][5] == guard and first <= runs[-1][4] + 1:
+            runs[-1][4] = max(last, runs[-1][4])
+        else:
+            runs.append([file, name, side, first, last, guard])
+    for file, name, side, first, last, guard in runs:
+        span = f"{first}-{last}" if last > first else f"{first}"
+        texts = [f"guarded by {guard}"] if guard else []
+        texts += [] if side == AFTER else ["deleted"]
+        yield f"{os.path.basename(file)}:{span} {name}{f', {chr(44).join(texts)}' if texts else ''}"
+
+
+def _joined(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
+    return f"{', '.join(names[:_ENTRIES])}{more}"

@@ -1,0 +1,104 @@
+"""Find the commit that a working tree or pull request is compared with: where it left upstream's main branch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from sentinel.errors import SentinelError
+from sentinel.sources import commits
+from sentinel.sources.gitbinary import common_dir, git_dir_of, run
+from sentinel.sources.mirrors import MirrorStore
+from sentinel.targets import Target
+from sentinel.targets.refs import Ref
+
+#: Seconds for one git command in a clone that is not ours.
+_PATIENCE = 60.0
+
+_OTHERWISE = "or name what to compare with (--sentinel-against=REF; none compares with nothing)"
+
+
+def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
+    """Return the merge base of a ref and upstream's main branch.
+
+    For a working tree, the main branch is looked up in its clone, then in the mirror.
+
+    :raises SentinelError: if there is none. The message names the command that fetches it.
+    """
+    if ref.kind != "path":
+        mirror, head = store.path(target.name), store.resolve(target, ref.name)
+        base = commits.merge_base(mirror, store.resolve(target, target.branch), head)
+        if base is None:
+            raise SentinelError(
+                f"{ref} has no commit in common with {target.branch} in the mirror; run "
+                f"`sentinel mirror update {target.name}`, {_OTHERWISE}"
+            )
+        return Ref("git", base)
+    clone = clone_of(ref)
+    commit = "" if clone is None else _commit(clone, "HEAD")
+    if clone is None or not commit:
+        raise SentinelError(
+            f"{ref.name} is not in a git clone, so the commit that it started from is unknown; check a clone out, "
+            f"{_OTHERWISE}"
+        )
+    for name in _names_of_main(clone, target):
+        base = commits.merge_base(clone, name, commit)
+        if base is not None:
+            return Ref("git", base, str(clone))
+    base = _find_in_mirror(target, clone, commit, store)
+    if base:
+        return Ref("git", base, str(clone))
+    shallow = " --unshallow" if (common_dir(clone) / "shallow").exists() else ""
+    place = f"refs/remotes/upstream/{target.branch}"
+    command = f"git -C {shlex.quote(ref.name)} fetch{shallow} {target.repository} +{target.branch}:{place}"
+    raise SentinelError(
+        f"{ref.name} has no commit in common with upstream's {target.branch}, as far as the clone and the mirror have "
+        f"its history; run `{command}`, {_OTHERWISE}"
+    )
+
+
+def in_clone(ref: Ref, tree: Ref) -> Ref | None:
+    """Return a git ref as a commit of the clone that a working tree belongs to; None if the clone does not have it."""
+    clone = clone_of(tree) if ref.kind == "git" and tree.kind == "path" else None
+    commit = "" if clone is None else _commit(clone, ref.name) or _commit(clone, f"refs/remotes/origin/{ref.name}")
+    return Ref("git", commit, str(clone)) if commit else None
+
+
+def clone_of(tree: Ref) -> Path | None:
+    """Return the git directory of a working tree; None if it has none."""
+    top = Path(os.path.expanduser(tree.name)).absolute()
+    for folder in (top, *top.parents):
+        if (folder / ".git").exists():
+            return git_dir_of(folder)
+    return None
+
+
+def _commit(clone: Path, name: str) -> str:
+    found = run(clone, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}", seconds=_PATIENCE)
+    return found.out.decode().strip() if found.status == 0 else ""
+
+
+def _names_of_main(clone: Path, target: Target) -> list[str]:
+    """Return upstream's main branch as the clone names it: of remotes with upstream's URL, or that are so called."""
+    listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
+    remotes = [line.partition(" ") for line in listed.splitlines()]
+    upstream = _repository(target.repository)
+    own = [key[len("remote.") : -len(".url")] for key, _, url in remotes if _repository(url) == upstream]
+    return [f"refs/remotes/{name}/{target.branch}" for name in dict.fromkeys([*own, "upstream"])]
+
+
+def _repository(url: str) -> str:
+    """Return the last two parts of a URL's path, which are the same over HTTPS and SSH."""
+    return "/".join(url.strip().removesuffix("/").removesuffix(".git").replace(":", "/").split("/")[-2:]).lower()
+
+
+def _find_in_mirror(target: Target, clone: Path, commit: str, store: MirrorStore) -> str:
+    """Return the newest commit of a clone's history that the mirror's main branch contains; empty if there is none."""
+    if store.get(target.name) is None:
+        return ""
+    mirror = store.path(target.name)
+    main = run(mirror, "rev-list", store.resolve(target, target.branch)).out.decode().split()
+    known = set(main)
+    ours = run(clone, "rev-list", "--topo-order", commit, seconds=_PATIENCE).out.decode().split()
+    return next((each for each in ours if each in known), "")

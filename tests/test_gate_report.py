@@ -1,0 +1,95 @@
+"""What a comparison with a base writes, from its rows alone: order, patch coverage, annotations, SARIF."""
+
+from typing import Any
+
+import pytest
+
+from sentinel.run.gate import Gate
+
+FILE = "verl/core.py"
+
+
+def line(name: str, first: int, ran: bool, guard: str = "", bound: bool = True, side: str = "after") -> list[Any]:
+    return [FILE, name, side, first, first, guard, bound, ran]
+
+
+def row(
+    boundary: str, outcome: str, sentence: str = "", lines: tuple[list[Any], ...] = (), **more: Any
+) -> dict[str, Any]:
+    places = [[FILE, each[1], each[3], each[4]] for each in lines[:1]]
+    changed = sorted({(each[0], each[1]) for each in lines})
+    return {
+        "target": "verl", "base": "git:main (1)", "head": "path:. (2)", "boundary": boundary, "outcome": outcome,
+        "sentence": sentence, "places": places, "changed": [list(each) for each in changed], "lines": list(lines),
+        "beyond": [], "undecided": [], **more,
+    }  # fmt: skip
+
+
+def written(*rows: dict[str, Any]) -> tuple[Gate, list[str]]:
+    gate = Gate()
+    for number, each in enumerate(rows):
+        gate.add(str(number), each)
+    return gate, list(gate.lines())
+
+
+def test_what_is_worse_comes_first_with_the_changed_line_and_its_callers_once():
+    changed = (line("grpo", 321, True),)
+    _, lines = written(
+        row("v.better", "better", "mends VERL-X", (line("other", 9, True),)),
+        row("v.grpo", "worse", "advantages is 1.41421 times the previous value", changed),
+        row("v.caller", "worse", "advantages is 1.41421 times the previous value", changed),
+        row("v.shape", "other", "loss is the previous value +1", (line("shape", 5, True),)),
+    )
+    assert lines == [
+        "verl: path:. (2) compared with git:main (1)",
+        "worse: v.grpo (changed: verl/core.py:321 grpo): advantages is 1.41421 times the previous value",
+        "  and v.caller",
+        "warning: other: v.shape (changed: verl/core.py:5 shape): loss is the previous value +1",
+        "better: v.better (changed: verl/core.py:9 other): mends VERL-X",
+        "3 signal lines changed; 3 ran (added ones at the head, deleted ones at the base)",
+    ]
+
+
+def test_patch_coverage_counts_each_line_once_and_names_those_that_nothing_ran():
+    here = [line("f", 1, False), line("f", 2, False, "mode == 'x'"), line("f", 3, False, "mode == 'x'")]
+    unbound = line("compute_log_prob", 7, False, bound=False)
+    ran = [line("f", 1, True), *here[1:]]
+    _, lines = written(row("v.f", "not examined", "changed lines did not run", (*here, unbound)),
+                       row("v.g", "not examined", "changed lines did not run", (*ran, unbound)))  # fmt: skip
+    assert lines[-1] == (
+        "4 signal lines changed; 1 ran (added ones at the head, deleted ones at the base); "
+        "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
+    )
+    assert lines[1:3] == ["not examined: v.f: changed lines did not run", "  and v.g"]
+
+
+def test_a_boundary_is_examined_if_another_one_ran_its_changed_lines():
+    late = row("v.f", "not examined", "changed lines did not run", (line("f", 1, False),))
+    _, lines = written(late, row("v.g", "same", "", (line("f", 1, True),)))
+    assert not [text for text in lines if "not examined" in text]
+
+
+@pytest.mark.parametrize(("outcome", "level"), [("worse", "error"), ("other", "warning")])
+def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path):
+    gate, _ = written(row("v.grpo", outcome, "differs", (line("grpo", 321, True),)), row("v.f", "better"))
+    [command] = gate.annotations({"verl": tmp_path / "head"}, {"GITHUB_WORKSPACE": str(tmp_path)})
+    assert command == f"::{level} file=head/verl/core.py,line=321,endLine=321,title={outcome}%3A grpo::v.grpo: differs"
+    [run] = gate.sarif()
+    [result] = run["results"]
+    assert result["level"] == level
+    place = result["locations"][0]["physicalLocation"]
+    assert (place["artifactLocation"]["uri"], place["region"]["startLine"]) == (FILE, 321)
+
+
+def test_parts_that_are_finite_nowhere_and_changes_that_no_boundary_shows_are_listed():
+    _, lines = written(row("v.f", "worse", "loss moved", undecided=["pg_loss"]),
+                       row("", "same", beyond=["removed, with all its callers: v.g"]))  # fmt: skip
+    assert "undecided: v.f: not finite at either revision: pg_loss" in lines
+    assert "removed, with all its callers: v.g" in lines
+
+
+def test_the_summary_begins_with_what_is_worse():
+    gate, _ = written(row("v.f", "better", "mends X"), row("v.grpo", "worse", "<b>", (line("grpo", 321, True),)))
+    text = gate.markdown()
+    assert text.index("worse") < text.index("better")
+    assert "<b>" not in text
