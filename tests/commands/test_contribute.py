@@ -179,7 +179,7 @@ def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fi
     answer = run_sentinel("fix", "show", "TINY-MEAN")
     assert answer.status == 2
     assert f"{file}:12:5: tiny/losses.py is blob" in answer.err
-    assert "the edit is of blob aaaaaaaaaaaa" in answer.err
+    assert "the edit is for blob aaaaaaaaaaaa" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_no_link_is_written_through(run_sentinel, mirrored, tiny, tmp_path):
     Path("out").mkdir()
     (Path("out") / "TINY-MEAN").symlink_to(tmp_path / "mine")
     answer = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out")
-    assert (answer.status, "is a link, and nothing is written through it" in answer.err) == (2, True)
+    assert (answer.status, "is a symbolic link, which is not followed" in answer.err) == (2, True)
     assert [file.read_text() for file in (tmp_path / "mine").iterdir()] == ["mine"]
 
 
