@@ -803,7 +803,8 @@ SINGLE = tuple(
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train on rows of token ids with a completion mask. The first token does not matter."""
+    """Train on rows of token ids with a completion mask. The mask of the first token is ignored, because nothing
+    predicts it."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = kit.token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]

@@ -184,8 +184,8 @@ def _binary_kl(step: Step) -> Any:
 
 
 def _squared_log_ratio(step: Step) -> Losses:
-    """Kimi k1.5, equation 3, whose gradient is ``A grad log p - beta / 2 grad (log r)^2`` with the ratio of whole
-    responses; with token ratios it is DRO's loss: ``-A log p + beta / 2 (log r)^2``.
+    """Compute the loss of Kimi k1.5, equation 3. Its gradient is ``A grad log p - beta / 2 grad (log r)^2`` with the
+    ratio of whole responses; with token ratios it is DRO's loss: ``-A log p + beta / 2 (log r)^2``.
 
     The square of a response is distributed evenly over its tokens.
     """

@@ -84,7 +84,8 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Return the magnitude above which infinity is accepted: N such numbers overflow the coarsest dtype.
+        """Return the magnitude above which an infinite result is accepted: the sum of N such values overflows the
+        coarsest dtype.
 
         If the square of the sum of N inputs overflows (float16), an infinity on the way is accepted everywhere.
         """

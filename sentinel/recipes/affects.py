@@ -105,7 +105,8 @@ def holds(condition: Any, value: str) -> bool:
 
 
 def is_undecidable(condition: Any, value: str) -> bool:
-    """Return True if a condition is a bound, and the value is neither a number nor switched off."""
+    """Return True if a condition is a numeric bound and the value is not a number, unless the option is switched
+    off."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound is not None and bound[1] != "!=" and value.lower() not in (*OFF, "true") and _number(value) is None
 

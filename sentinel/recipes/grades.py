@@ -79,7 +79,8 @@ def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the number of bugs as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
+    """Return the numbers of bugs and of hardening issues, each with its recipes, as text: ``9 bugs (12 recipes) and 2
+    of hardening (3)``.
 
     Every count of bugs uses this function. A bug is one root cause in one target, however many recipes show it. A
     recipe that no run can trigger is hardening, not a bug.

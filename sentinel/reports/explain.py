@@ -73,7 +73,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the scenario of a search; a recipe's scenario is in its file."""
+    """Return the scenario if a search found it; empty for a recipe, whose file shows its scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 

@@ -287,7 +287,7 @@ def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
 
 
 def read(file: Path) -> list[Facts]:
-    """Return the facts of a file, one per bug or law and ref.
+    """Return the facts of a file: one for each bug at each ref, and one for each law at each ref.
 
     :raises OSError, SentinelError: as :func:`jsonlines.read` does.
     """

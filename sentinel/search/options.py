@@ -11,7 +11,7 @@ from typing import Any
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source reads by name and tests, each with values that may take another branch.
+    """Return the options that the source reads by name and branches on, each with values that may take another branch.
 
     For a flag these are True and False; for a comparison, the constants and each number plus 1; for ``range``, 2, 3 and
     1.

@@ -172,7 +172,8 @@ def _place_of(package: str) -> str | None:
 
 
 def _settle_in(scratch: str) -> None:
-    """Point home, temporary and cache folders at the scratch folder, including variables that name the preloader's."""
+    """Point home, temporary and cache folders at the scratch folder, including variables that point to the preloader's
+    folders."""
     before = os.environ.get("TMPDIR", "")
     inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
     os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")

@@ -130,7 +130,7 @@ class Function(LawSession):
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Call the function on scenarios of the subject that it shares with the other function."""
+        """Call the function on those scenarios that both functions accept."""
         scenarios, own = {name: in_own_settings(self.subject, inputs) for name, inputs in calls.items()}, self.subject
         if self.convert is None:
             taken = [name for name in own.scenario_inputs if name in subject.scenario_inputs]

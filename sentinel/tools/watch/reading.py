@@ -267,7 +267,7 @@ class Reading:
 
 
 def reading_of(number: int, subject: Subject, boundary: Boundary) -> Reading:
-    """Find how calls of a boundary are read, and verify it with the run's function.
+    """Find how to read a boundary's inputs from its calls, and check this with the run's function.
 
     :raises Unreadable: if there is no reading, or it does not reproduce the observation.
     :raises Exception: the adapter's most frequent error, if it called the function for fewer than two scenarios.
