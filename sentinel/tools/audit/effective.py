@@ -176,4 +176,6 @@ def training(
     if best is None:
         return Training(configuration)
     run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
-    return replace(run, doubtful=hidden | frozenset(filter(None, run.meant().values())))
+    unknown = (*run.unknown(), *run.unread())  # argparse accepts the beginning of a flag's name
+    short = {name for name in trainers[best].options if any(map(name.startswith, unknown))}
+    return replace(run, doubtful=hidden | frozenset(filter(None, run.meant().values())) | short)

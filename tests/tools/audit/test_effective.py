@@ -44,6 +44,13 @@ def test_a_section_that_is_null_has_no_members_until_one_is_written():
     assert Training({"actor": ""}, OPTIONS).setting("actor.clip.low") == Setting("actor.clip.low", "0.2", default=True)
 
 
+def test_the_beginning_of_a_name_may_set_the_option():
+    options = Options("GRPO", "config.py", {"num_iterations": Option("1"), "beta": Option("0.0")})
+    run = training({"num": "4", "output_dir": "x"}, [options])
+    assert run.setting("num_iterations") == Setting("num_iterations", None, default=True)
+    assert run.setting("beta") == Setting("beta", "0.0", default=True)
+
+
 def test_references_are_followed_as_far_as_they_can_be():
     assert Training({}, OPTIONS).setting("actor.n") == Setting("actor.n", "1", default=True)
     assert Training({"rollout.n": "8"}, OPTIONS).setting("actor.n") == Setting("actor.n", "8", default=False)
