@@ -45,7 +45,9 @@ def test_a_section_that_is_null_has_no_members_until_one_is_written():
 
 
 def test_the_beginning_of_a_name_may_set_the_option():
-    options = Options("GRPO", "config.py", {"num_iterations": Option("1"), "beta": Option("0.0")})
+    options = Options(
+        "GRPO", "config.py", {"num_iterations": Option("1"), "beta": Option("0.0")}, open={"": "TrainingArguments"}
+    )
     run = training({"num": "4", "output_dir": "x"}, [options])
     assert run.setting("num_iterations") == Setting("num_iterations", None, default=True)
     assert run.setting("beta") == Setting("beta", "0.0", default=True)
