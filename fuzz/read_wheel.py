@@ -44,7 +44,7 @@ def _written(home: Any, target: Any, ref: Any, entries: Any, contents: Any, left
 def one(data: bytes) -> None:
     wheel = FOLDER / "demo_dist-1.0-py3-none-any.whl"
     wheel.write_bytes(data)
-    instead = mock.patch.multiple(checkouts, materialise=_written, cached=lambda *_: None, remember=lambda *_: None)
+    instead = mock.patch.multiple(checkouts, materialise=_written, find=lambda *_: None, remember=lambda *_: None)
     with instead, mock.patch.object(pypi, "_wheel", return_value=wheel):
         try:
             pypi.open_pypi(TARGET, Ref("pypi", "1.0"), Home(FOLDER))

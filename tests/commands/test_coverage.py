@@ -92,7 +92,7 @@ def test_what_the_site_shows_is_put_into_one_file(run_sentinel, work, tmp_path):
 def test_lines_want_the_library_that_counts_them(run_sentinel, work, monkeypatch):
     monkeypatch.setitem(sys.modules, "coverage", None)
     answer = run_sentinel("coverage", "tiny", "--ref", f"path:{work}", "--run")
-    assert (answer.status, "coverage.py counts lines, and is not installed here" in answer.err) == (2, True)
+    assert (answer.status, "coverage.py counts lines, but it is not installed" in answer.err) == (2, True)
 
 
 def test_for_programs(run_sentinel, work):

@@ -162,6 +162,6 @@ def test_a_damaged_note_is_as_good_as_none(content, home, demo_repository, capsy
         file.write_text(whole[: len(whole) // 2] if content is None else content, encoding="utf-8")
         assert main(["mirror", "list"]) == main(["cache", "list"]) == main(["cache", "prune"]) == 0
         if file.name == "sentinel.json":
-            assert "`sentinel mirror add demo` makes it anew" in capsys.readouterr().out
+            assert "`sentinel mirror add demo` creates it again" in capsys.readouterr().out
             assert add(demo_repository)() == 0
         assert opened(ref)() == 0

@@ -300,7 +300,7 @@ def test_no_link_in_a_report_folder_is_written_through(decision, mine, tmp_path,
         lambda: update(fresh, folder, recipes),
         lambda: history.save(folder, [{"target": place.parts[0]}]),
     ):
-        with pytest.raises(SentinelError, match="is a link" if level < 2 else "is a link|not JSON"):
+        with pytest.raises(SentinelError, match="is a symbolic link" if level < 2 else "is a symbolic link|not JSON"):
             write_lines()
 
 
@@ -311,11 +311,11 @@ def test_no_link_in_a_site_or_among_findings_is_written_through(decision, mine, 
     link(site / "bugs", mine)
     link(tmp_path / "findings" / "demo", mine)
     link(tmp_path / "findings" / "tiny.jsonl", mine / "file")
-    with pytest.raises(SentinelError, match="is a link"):
+    with pytest.raises(SentinelError, match="is a symbolic link"):
         write(site, [("bugs/a.html", "b")])
-    with pytest.raises(SentinelError, match="is a link"):
+    with pytest.raises(SentinelError, match="is a symbolic link"):
         life.place(tmp_path / "findings", "tiny")
-    with pytest.raises(SentinelError, match="is a link"):
+    with pytest.raises(SentinelError, match="is a symbolic link"):
         reports.write_below(tmp_path / "findings", "demo/status.json", "x", "")
     for name, points in (("X", mine / "file"), ("X-2", "nowhere")):  # a link that leads nowhere is somebody's too
         link(tmp_path / "recipes" / f"{name}.yaml", points)

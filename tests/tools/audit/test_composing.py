@@ -65,7 +65,7 @@ def test_what_names_nothing_of_the_copy_is_left_out_and_told(catalog, copy, entr
     folders, (told,) = paths(catalog, copy, entry)
     assert folders == [copy.path / "tiny" / "config"]
     assert told.startswith(f"hydra.searchpath: {entry} is left out: ")
-    assert told.endswith("name the folder, as file:///…")
+    assert told.endswith("give the folder as file:///…")
 
 
 #: What hydra-core 1.3.2 made of each.
