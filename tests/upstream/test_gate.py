@@ -1,6 +1,7 @@
 """The gate on a clone of verl's main: an injected bug fails and names the changed function, the same tree passes."""
 
 from functools import partial
+from subprocess import CalledProcessError
 
 import pytest
 from demo_kit import git
@@ -24,7 +25,10 @@ def test_labels_that_are_shifted_by_one_more_fail(pytester, tmp_path, monkeypatc
     if "refs/heads/main" not in read_refs(mirror):
         pytest.skip("the mirror has no main, only the commits that recipes name")
     clone = tmp_path / "verl"
-    git(tmp_path, "clone", "-q", "-b", "main", str(mirror), str(clone))
+    try:
+        git(tmp_path, "clone", "-q", "-b", "main", str(mirror), str(clone))
+    except CalledProcessError:  # a pack with the commits that recipes name lacks other files of main
+        pytest.skip("main cannot be checked out from this mirror")
     arguments = ("-p", "no:cacheprovider", "--sentinel-target=verl", f"--sentinel-repo={clone}")
     same = pytester.runpytest_inprocess(*arguments)
     same.assert_outcomes(passed=1)
