@@ -140,16 +140,17 @@ class Patch:
     def lines(self) -> list[tuple[str, str, str, int, int, str, bool, bool]]:
         """List the changed statements: file, function, side, first and last line, guard, whether a boundary reaches the
         function, and whether the whole statement ran."""
-        return [
-            (*place, side, first + every[number].lines[0], first + every[number].lines[1],
-             _PART if every[number].partial else every[number].guard,
-             place in self._bound, number not in self._not_run(side, place))
-            for place in sorted(self._changed)
-            for side, unit in zip(SIDES, self._changes[place])
-            if unit is not None
-            for first, every in [(unit.span[0], statements(unit))]
-            for number in self._changed[place][side]
-        ]  # fmt: skip
+        found = []
+        for place in sorted(self._changed):
+            for side, unit in zip(SIDES, self._changes[place]):
+                if unit is None:
+                    continue
+                every, not_run = statements(unit), set(self._not_run(side, place))
+                for number in self._changed[place][side]:
+                    first, last = (unit.span[0] + line for line in every[number].lines)
+                    guard = _PART if every[number].partial else every[number].guard
+                    found.append((*place, side, first, last, guard, place in self._bound, number not in not_run))
+        return found
 
     def _not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of one side that did not run, or of which parts may not have run."""
