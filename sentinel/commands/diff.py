@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
-from sentinel.commands.options import catalog_and_settings, settings_options, target_named
+from sentinel.commands.options import boundary_option, catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.processes import Shared
@@ -52,13 +52,7 @@ def declare(commands: Commands) -> None:
     parser.add_argument(
         "after", metavar="B", nargs="+", help="two or more refs; each is compared with the previous one"
     )
-    parser.add_argument(
-        "--boundary",
-        metavar="GLOB",
-        action="append",
-        default=[],
-        help="only these boundaries (dotted path or its last part)",
-    )
+    boundary_option(parser)
     parser.add_argument(
         "--examples", metavar="N", type=int, default=100, help="scenarios for each boundary (default: 100)"
     )

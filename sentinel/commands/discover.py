@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.commands.console import Commands, command, counted, json_option, nothing_examined, progress, say, say_json
-from sentinel.commands.options import catalog_and_settings, settings_options, target_named
+from sentinel.commands.options import boundary_option, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import NothingExamined, SentinelError, nearest
@@ -54,13 +54,7 @@ def declare(commands: Commands) -> None:
     parser = command(commands, "discover", _discover, SUMMARY, _EXAMPLE)
     parser.add_argument("target", metavar="TARGET")
     parser.add_argument("--ref", metavar="REF", default="git:main", help="the revision to search (default: git:main)")
-    parser.add_argument(
-        "--boundary",
-        metavar="GLOB",
-        action="append",
-        default=[],
-        help="only these boundaries (dotted path or its last part)",
-    )
+    boundary_option(parser)
     parser.add_argument("--law", metavar="GLOB", action="append", default=[], help="only these laws")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--budget", metavar="TIME", type=_seconds, help="such as 60s (the default), 10m, 1h")

@@ -27,6 +27,12 @@ PROBING = ("recipes", "python", "repo-url", "device", "timeout", "sandbox")
 EVIDENCE = ("report-dir", "baseline")
 
 
+def boundary_option(parser: argparse.ArgumentParser) -> None:
+    """Add ``--boundary``, which may be repeated."""
+    help = "only these boundaries (dotted path or its last part)"
+    parser.add_argument("--boundary", metavar="GLOB", action="append", default=[], help=help)
+
+
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
     """Add options of a run to a command: the named ones, or all of :data:`PROBING` except one."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
