@@ -195,7 +195,7 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
     effects = comparison.selection.effects
     if effects and not comparison.selection.patch.count:
         return (
-            f"module-level code that may change other functions differs ({_join(effects)}), and the text does not "
+            f"module-level code that may change other functions differs ({join_names(effects)}), and the text does not "
             "show its effect; run the laws at the head (pytest --sentinel-laws=quick)"
         )
     if comparison.selection.patch.unbound:
@@ -228,7 +228,7 @@ def list_unexamined(
         yield f"  {len(by_file) - _FILES} more files"
     effects = comparison.selection.effects
     if effects:
-        yield f"not examined: module-level code that may change other functions: {_join(effects)}"
+        yield f"not examined: module-level code that may change other functions: {join_names(effects)}"
     yield from list_others(comparison.selection.other_changes)
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
@@ -243,7 +243,7 @@ def list_unexamined(
         ]
     for (state, why), names in list(reasons.items())[:_FILES]:
         if names:
-            yield f"{state}: {_join(names)}: {message(why)}"
+            yield f"{state}: {join_names(names)}: {message(why)}"
     if len(reasons) > _FILES:
         count_left = sum(len(names) for names in list(reasons.values())[_FILES:])
         yield f"not compared: {count_left} more, for {len(reasons) - _FILES} other reasons"
@@ -259,10 +259,11 @@ def list_others(others: Sequence[str]) -> Iterator[str]:
     """Write, in one line, the changed functions that are not signal code and that no boundary reaches."""
     if others:
         count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
-        yield f"not examined, and not signal code by the inventory's rule: {count}: {_join(others)}"
+        yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(others)}"
 
 
-def _join(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
+    """Join the first few names, and say how many more there are."""
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 
@@ -283,12 +284,12 @@ def list_beyond(comparison: Comparison) -> Iterator[str]:
     """Yield at most three lines about the changed code that no boundary can examine."""
     idle = [item for item in comparison.selection.patch.find_unexamined() if not item.bound]
     if idle:
-        yield f"signal functions that no boundary reaches: {_join([format_lines(item) for item in idle])}"
+        yield f"signal functions that no boundary reaches: {join_names([format_lines(item) for item in idle])}"
     if comparison.selection.effects:
-        yield f"module-level code that may change other functions: {_join(comparison.selection.effects)}"
+        yield f"module-level code that may change other functions: {join_names(comparison.selection.effects)}"
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     if gone:
-        yield f"gone: {_join(gone)}"
+        yield f"gone: {join_names(gone)}"
 
 
 def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:

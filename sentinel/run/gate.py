@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
-from sentinel.comparing.report import name_revision, summarise
+from sentinel.comparing.report import join_names, name_revision, summarise
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
@@ -64,8 +64,10 @@ def _beyond(comparison: Comparison) -> list[str]:
     """Describe changes that no boundary shows."""
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     effects = comparison.selection.effects
-    lines = [f"removed, with all its callers: {_joined(gone)}"] if gone else []
-    lines += [f"not examined: module-level code that may change other functions: {_joined(effects)}"] if effects else []
+    lines = [f"removed, with all its callers: {join_names(gone)}"] if gone else []
+    lines += (
+        [f"not examined: module-level code that may change other functions: {join_names(effects)}"] if effects else []
+    )
     return list(map(message, lines))
 
 
@@ -119,7 +121,7 @@ class Gate:
                 yield from _group(outcome, there)
             yield from (line for row in rows for line in row["beyond"])
             for row in (row for row in rows if row["undecided"]):
-                yield f"undecided: {row['boundary']}: not finite at either revision: {_joined(row['undecided'])}"
+                yield f"undecided: {row['boundary']}: not finite at either revision: {join_names(row['undecided'])}"
             yield cover(rows)
 
     def markdown(self) -> str:
@@ -190,7 +192,7 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
         word = "warning: other" if outcome == "other" else outcome
         yield f"{word}: {first['boundary']}{where}: {first['sentence']}"
         if others:
-            yield f"  and {_joined([row['boundary'] for row in others])}"
+            yield f"  and {join_names([row['boundary'] for row in others])}"
     if len(shown) > _LINES:
         yield f"{outcome}: {len(shown) - _LINES} more"
 
@@ -205,9 +207,9 @@ def cover(rows: Sequence[Row]) -> str:
     idle = [line for line, has_run in ran.items() if line[6] and not has_run]
     parts = [f"{len(ran)} signal line{'' if len(ran) == 1 else 's'} changed"]
     parts.append(f"{sum(ran.values())} ran (added ones at the head, deleted ones at the base)")
-    parts += [f"{len(idle)} not reached ({_joined(list(_ranges(idle)))})"] if idle else []
+    parts += [f"{len(idle)} not reached ({join_names(list(_ranges(idle)))})"] if idle else []
     names = list(dict.fromkeys(str(line[1] or line[0]) for line in unbound))
-    parts += [f"{len(unbound)} not bound ({_joined(names)})"] if unbound else []
+    parts += [f"{len(unbound)} not bound ({join_names(names)})"] if unbound else []
     return message("; ".join(parts))
 
 
@@ -232,8 +234,3 @@ def _ranges(lines: Sequence[tuple[Any, ...]]) -> Iterator[str]:
         texts = [f"guarded by {guard}"] if guard else []
         texts += [] if side == AFTER else ["deleted"]
         yield f"{os.path.basename(file)}:{span} {name}{f', {chr(44).join(texts)}' if texts else ''}"
-
-
-def _joined(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
-    return f"{', '.join(names[:_ENTRIES])}{more}"
