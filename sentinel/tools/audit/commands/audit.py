@@ -24,9 +24,11 @@ from sentinel.commands.console import (
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
-from sentinel.errors import NothingExamined, SentinelError
+from sentinel.deciding.setup import opener
+from sentinel.errors import NothingExamined, SentinelError, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import count_bugs as roots
 from sentinel.recipes.grades import describe_reach, grade, order, realism, root, row
 from sentinel.reports.escaping import visible
@@ -34,6 +36,8 @@ from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
+from sentinel.settings import Settings
+from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
@@ -101,15 +105,14 @@ def _audit(arguments: argparse.Namespace) -> int:
     if launch.config and config != launch.config:
         not_read.append(f"not read, because --config is given: {launch.config}")
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
-    decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
+    checkout, decisions = _decide(arguments, catalog, settings, target)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
-    checkout = next((item.checkout for item in decisions if item.checkout), None)
     hidden = launch.hidden
-    if config is not None and data is not None and checkout is not None:
+    if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
         data, bases = composed(config, data, folders)
         not_read += [f"{config}: {sentence}" for sentence in left_out]
@@ -119,13 +122,13 @@ def _audit(arguments: argparse.Namespace) -> int:
                 f"{config}: these entries of its defaults list were not read: {', '.join(bases)}; give the composed "
                 "configuration, which a Hydra program prints with --cfg job"
             )
-    trainers = options_of(catalog, target, checkout) if checkout else ()
+    trainers = options_of(catalog, target, checkout)
     configuration = _configuration(data, single)
     added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
-            f"the options of {launch.made_by} cannot be read in {_name(checkout, target.name)}; readable are those of "
+            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; readable are those of "
             f"{have or 'no class'}"
         )
     run = None
@@ -138,7 +141,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
-    name = _name(checkout, target.name)
+    name = _name(checkout)
     unread = [*not_read, *(_of_settings(run) if run else ())]
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in unread:
@@ -325,22 +328,33 @@ def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
     return replace(run, configuration=configuration, doubtful=run.doubtful | everything), not_read
 
 
-def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
+def _decide(
+    arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
+) -> tuple[Checkout, list[Decision]]:
+    """Return the copy, opened once, and the decision of each known bug."""
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
+    recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
-        for number, recipe in enumerate(recipes, 1):
-            tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
-            decisions.append(runner.decide(Job(recipe, ref)))
-            if decisions[-1].checkout is None:  # the copy itself is not available
-                break
-    return decisions
+    with progress() as tell:
+        try:
+            checkout = opener(settings, tell)(target, ref, None)
+        except Unavailable as error:
+            raise NothingExamined(
+                f"no known bug could be decided: {error.reason}; name another copy with --repo or --python"
+            ) from None
+        with closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
+            jobs = [Job(recipe, ref) for recipe in recipes]
+            runner.plan(jobs)
+            for number, job in enumerate(jobs, 1):
+                tell(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
+                decisions.append(runner.decide(job))
+    return checkout, decisions
 
 
-def _name(checkout: Checkout | None, target: str) -> str:
-    if checkout is not None and checkout.version:
-        return f"{target} {checkout.version}"
-    return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
+def _name(checkout: Checkout) -> str:
+    if checkout.version:
+        return f"{checkout.target} {checkout.version}"
+    return f"{checkout.target} at {checkout.commit[:12]}" if checkout.commit else checkout.target
 
 
 def _tell(
