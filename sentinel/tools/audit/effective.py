@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -89,7 +89,7 @@ class Training:
         return setting is not None and given and setting.value is None
 
     def _doubtful(self, name: str) -> bool:
-        return any(name == item or (item[-1:] in ("", ".") and name.startswith(item)) for item in self.doubtful)
+        return covers(self.doubtful, name)
 
     def meant(self) -> dict[str, str]:
         """Map settings that may be misspelled to the options with the most similar names."""
@@ -151,6 +151,11 @@ class Training:
         other = self._resolved(self._lookup(reference[1]), steps - 1)
         value = other.value if other is not None else reference[2]
         return Setting(setting.name, value, setting.default and (other is None or other.default))
+
+
+def covers(items: Collection[str], name: str) -> bool:
+    """Return True if a name is among these options, or in one of these sections, as in :attr:`Training.doubtful`."""
+    return name in items or any(item[-1:] in ("", ".") and name.startswith(item) for item in items)
 
 
 def training(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,10 +43,11 @@ from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
 from sentinel.tools.audit.composing import composed, search_path
 from sentinel.tools.audit.declared import classes_of, options_of
-from sentinel.tools.audit.effective import Training, training
+from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
 from sentinel.tools.audit.options import Options
+from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
 
 GROUP = "check"
@@ -96,7 +97,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
-    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target))
+    configured = arguments.config is not None or bool(arguments.set)
+    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target), configured)
     for sentence in launch.read:
         complain(visible(sentence))
     single = [*launch.settings, *map(setting_of, arguments.set)]
@@ -133,9 +135,9 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     run = None
     if configuration is not None:
-        typed = frozenset() if launch.made_by else frozenset(name for name, _ in launch.settings)
+        typed = frozenset(name for name, _ in launch.settings)
         run = training(configuration, trainers, launch.made_by, added, typed, hidden)
-        run, left_out = _completed(run, launch)
+        run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
@@ -296,8 +298,11 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
     return configuration
 
 
-def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
-    """Return a run with the settings from files and code of its launch, and a line for each that was not read."""
+def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
+    """Return a run with the settings from files and code of its launch, and a line for each that was not read.
+
+    :param given: the settings of ``--set``, which hold whatever the code does.
+    """
     options = run.options.options if run.options is not None else {}
     configuration = dict(run.configuration)
     not_read = []
@@ -319,13 +324,27 @@ def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
             not_read.append(f"not known, because the command and {file} both set them: {_some(twice)}")
         else:
             complain(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
-    assigned = {name: place for name, place in launch.assigned.items() if name in options or {*"(*"} & {*name}}
-    if assigned:
-        places = [f"{name} ({place})" for name, place in assigned.items()]
+    changed: dict[str, str] = {}
+    for name, place in launch.assigned.items():
+        meant = [""] if name.startswith(ANY) else _meant(name, options)
+        changed |= dict.fromkeys(meant, f"{name} ({place})")
+    if changed:
+        places = list(dict.fromkeys(changed.values()))
         not_read.append(f"not known, because the program's code assigns them: {_some(places)}")
-    everything = frozenset([""]) if assigned.keys() - options.keys() else frozenset()
-    configuration |= dict.fromkeys(assigned.keys() & options.keys(), NOT_KNOWN)
-    return replace(run, configuration=configuration, doubtful=run.doubtful | everything), not_read
+    configuration |= {name: NOT_KNOWN for name in configuration if covers(changed, name) and not covers(given, name)}
+    return replace(run, configuration=configuration, doubtful=run.doubtful | changed.keys()), not_read
+
+
+def _meant(name: str, options: Iterable[str]) -> list[str]:
+    """Return the options and sections that code may mean by a dotted name, which may begin with a variable's name."""
+    found: dict[str, None] = {}
+    for option in options:
+        for tail in filter(None, (name, name.partition(".")[2])):
+            if f".{option}".endswith(f".{tail}") or f".{name}".endswith(f".{option}"):
+                found[option] = None
+            elif option.startswith(f"{tail}."):
+                found[f"{tail}."] = None
+    return list(found)
 
 
 def _decide(
