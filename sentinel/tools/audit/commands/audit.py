@@ -178,11 +178,18 @@ def _of_settings(run: Training) -> list[str]:
     if options is None:
         return []
     meant = run.meant()
-    for name in run.unknown()[:_MOST_LINES]:
+    nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
+    if nested:
+        lines.append(
+            f"not read: {_some(list(run.nested))}; {options.name} ({options.file}) has no section "
+            f"{' or '.join(nested)}, so these are not known: {_some(list(run.nested.values()))}"
+        )
+    unknown = [name for name in run.unknown() if name not in run.nested and name not in nested]
+    for name in unknown[:_MOST_LINES]:
         other = run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
         lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
-    left = run.unknown()[_MOST_LINES:]
+    left = unknown[_MOST_LINES:]
     if left:
         lines.append(f"also not options of {options.name} in this version: {', '.join(left)}")
     lines += [
@@ -193,7 +200,7 @@ def _of_settings(run: Training) -> list[str]:
     if added:
         lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
     by_source: dict[str, list[str]] = {}
-    for name in run.unread():
+    for name in (name for name in run.unread() if name not in run.nested):
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
         by_source.setdefault(options.may_declare(name), []).append(f"{name}{near}")
     for source, names in by_source.items():
