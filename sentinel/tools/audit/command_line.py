@@ -37,6 +37,9 @@ _OPTION = re.compile(r"--?[A-Za-z_]")
 _LOOPS = ("while_statement", "for_statement", "c_style_for_statement")
 #: Statements whose assignments need not happen, or end with them.
 _CONDITIONAL = ("if_statement", "case_statement", *_LOOPS, "list", "subshell", "pipeline")
+#: Commands whose output is one word, and variables that have one word.
+_ONE_WORD = re.compile(r"pwd|dirname|basename|realpath|readlink|date|nproc|wc|hostname")
+_ONE_WORD_VARIABLES = ("HOME", "PWD", "USER", "HOSTNAME", "TMPDIR", "RANDOM", "SLURM_JOB_ID", "?", "#", "$", "0")
 #: Programs that add arguments of their own to a command.
 _ADDING = ("xargs", "parallel")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -237,7 +240,9 @@ class _Script:
         elif kind == "arithmetic_expansion" or (node.children and node.children[0].type == "(("):
             text = _of(node) if re.search(r"[^=!<>]=[^=]|\+\+|--", _of(node)) else ""
         elif kind == "expansion":
-            names = re.findall(r"^\$\{(\w+):?=", _of(node))
+            for name in re.findall(r"^\$\{(\w+):?=", _of(node)):
+                self.again |= {name} & self.scopes.keys()
+                self.scopes.setdefault(name, set()).add(-1 if loop else scope)
         for name in (*names, *_NAME.findall(text)):
             if _NAME.fullmatch(name):
                 self.scopes.setdefault(name, set()).add(-1)
@@ -258,6 +263,7 @@ class _Script:
             self._assign(node, certain)
         elif node.type == "command":
             where = f"{file}:{node.start_point[0] + 1}"
+            self._set_defaults(node)
             words = [word for child in node.named_children for word in self._argument(child)]
             inner = _shell_command(words)
             if words and words[0] in ("source", ".") and depth < _DEEPEST:
@@ -285,6 +291,15 @@ class _Script:
                 self._loop(node)
             for child in node.named_children:
                 self._walk(child, file, depth, certain and node.type not in _CONDITIONAL)
+
+    def _set_defaults(self, node: Node) -> None:
+        """Assign the variables of ``${NAME:=default}`` that are not set."""
+        for child in node.named_children:
+            name = re.match(r"\$\{(\w+)(:?)=", _of(child)) if child.type == "expansion" else None
+            if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
+                text = "".join(map(self._text, child.named_children[1:]))
+                self.arrays[name[1]] = [text if _is_plain(text) else f"{text} {_ANY_NUMBER}".strip()]
+            self._set_defaults(child)
 
     def _loop(self, node: Node) -> None:
         name = node.child_by_field_name("variable")
@@ -314,7 +329,10 @@ class _Script:
         words = [word for child in node.named_children for word in self._output_words(child)]
         file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
         if file is None:
-            return UNKNOWN
+            last = node.named_children[-1] if node.named_children else node
+            last = last.named_children[-1] if last.type in ("list", "pipeline") else last
+            command = last.child_by_field_name("name") if last.type == "command" else None
+            return _ONE if command is not None and _ONE_WORD.fullmatch(_of(command)) else UNKNOWN
         text = read_text(file)
         self._spend(len(text))
         return text.strip()
@@ -340,7 +358,9 @@ class _Script:
         before = self.arrays.get(_of(name), [])
         if not certain:
             plain = (value is None or value.type != "array") and all(map(_is_plain, [*before, *words]))
-            self.arrays[_of(name)] = [_ONE] if plain else [*(before if adds else []), _ANY_NUMBER]
+            doubt = _doubted(words if adds else [*before, *words]) if value and value.type == "array" else None
+            left = doubt if doubt is not None else [_ANY_NUMBER]
+            self.arrays[_of(name)] = [_ONE] if plain else [*(before if adds else []), *left]
             return
         before = before if adds else []
         if adds and (value is None or value.type != "array"):
@@ -382,11 +402,12 @@ class _Script:
             return self._output(node)
         if node.type == "arithmetic_expansion":
             return _ONE
-        plain = re.fullmatch(r"\$\{(\w+)(?::?-.*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
+        plain = re.fullmatch(r"\$\{(\w+)(?::?[-=].*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
         if plain is None:
             return UNKNOWN
         default = node.named_children[1:]
-        if plain[1] in self.arrays or not default:
+        unset = self.arrays.get(plain[1]) == [""] and ":" in _of(node)[: len(plain[1]) + 3]
+        if not default or (plain[1] in self.arrays and not unset):
             return self._value(plain[1])
         text = "".join(map(self._text, default))
         return text if text and _is_plain(text) else f"{text} {UNKNOWN}".strip()  # the environment may have options
@@ -397,6 +418,7 @@ class _Script:
     def _words(self, name: str, otherwise: str) -> list[str]:
         """Return the words of a variable, or one word if the script does not set it."""
         places = self.scopes.get(name, set[int]())
+        otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
         self._spend(len(words) + sum(map(len, words)))
         return words
@@ -411,6 +433,19 @@ def _array(node: Node) -> str:
 def _is_plain(word: str) -> bool:
     """Return True if a variable with this value adds one word at most, and no option."""
     return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
+
+
+def _doubted(words: Sequence[str]) -> list[str] | None:
+    """Return words that set the same options to unknown values; None if words may be values of earlier options."""
+    doubt: list[str] = []
+    for word in words:
+        if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
+            doubt.append(f"{word.partition('=')[0]}={UNKNOWN}")
+        elif _OPTION.match(word) and UNKNOWN not in word:
+            doubt += [word, UNKNOWN]
+        elif not doubt or word.replace(_ONE, "").startswith(("-", UNKNOWN, "\1")):
+            return None
+    return doubt
 
 
 def _of(node: Node) -> str:

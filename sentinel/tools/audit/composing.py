@@ -50,7 +50,7 @@ class _Reader:
         :param package: the dotted section that its settings belong to.
         """
         listed = data.get("defaults")
-        entries = list(_entries(listed if isinstance(listed, list) else []))
+        entries = list(_entries(listed if isinstance(listed, list) else [] if listed is None else [str(listed)]))
         if not any(name == "_self_" for name, _ in entries):
             entries.append(("_self_", None))
         for name, choice in entries:
@@ -71,6 +71,9 @@ class _Reader:
     def _entry(self, name: str, choice: Any, group: str, package: str, depth: int) -> dict[Any, Any]:
         words = name if choice is _PLAIN else f"{name}: {choice}"
         folder, section, absolute = _place(name, group, package, choice)
+        inherits = name.endswith((".yaml", ".yml"))  # not Hydra's: a file that this one inherits from
+        if inherits:
+            section, absolute = package, True
         if choice is _PLAIN:
             choice = name.partition("@")[0].removeprefix("optional ").rpartition("/")[2]
         else:
@@ -79,6 +82,7 @@ class _Reader:
         for item in choice if isinstance(choice, list) else [choice]:
             if item is None:
                 continue
+            item = os.path.basename(name) if inherits else item
             stem = re.sub(r"\$\{([\w/]+)\}", self._chosen, str(item))
             file = self._find(f"{folder}/{stem}".lstrip("/"))
             self.left -= 1
@@ -99,7 +103,8 @@ class _Reader:
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
-        names = (folder / f"{name}.yaml" for folder in self.folders if "$" not in name and "\0" not in name)
+        name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+        names = (folder / name for folder in self.folders if "$" not in name and "\0" not in name)
         return next((file for file in names if file.is_file()), None)
 
 
@@ -136,10 +141,13 @@ def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
 def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
     """Merge settings into others, section by section; later values win."""
     for name, value in data.items():
-        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+        if isinstance(value, Mapping) and value.get("_override_") is True:  # the section replaces the inherited one
+            into[name] = {key: item for key, item in value.items() if key != "_override_"}
+        elif isinstance(value, Mapping):
+            into[name] = into[name] if isinstance(into.get(name), dict) else {}
             _merge(into[name], value)
         else:
-            into[name] = dict(value) if isinstance(value, Mapping) else value
+            into[name] = value
 
 
 def search_path(

@@ -74,13 +74,13 @@ class Training:
         A parser of flat options does not read them; the user's own code may.
         """
         options = self.options.options if self.options is not None else {}
-        found = {}
+        found: dict[str, str] = {}
         for name in self.configuration:
             parts = name.split(".")
             sections = (".".join(parts[:size]) for size in range(1, len(parts) + 1))
             if name not in self.added and not any(self.options and section in self.options for section in sections):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
-                found |= dict.fromkeys([name], next(filter(options.__contains__, tails), ""))
+                found[name] = next(filter(options.__contains__, tails), "")
         return {name: option for name, option in found.items() if option}
 
     def unread(self) -> list[str]:
