@@ -108,7 +108,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
             settings.append(f"{name}={value}")
     return CommandLine(
         tuple(settings),
-        tuple(unknown),
+        tuple(dict.fromkeys(unknown)),
         tuple(dict.fromkeys(further)),
         tuple(single if program else ()),
         where,

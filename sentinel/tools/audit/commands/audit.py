@@ -145,6 +145,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
     unread = [*not_read, *(_of_settings(run) if run else ())]
+    settings_named = (run.references if run else {}).items()
+    named = [option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}" for option, text in settings_named]
+    named += launch.references
+    if named:
+        unread.append(f"not examined, your reward functions and data: {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in unread:
             complain(visible(line))
@@ -208,8 +213,8 @@ def _of_settings(run: Training) -> list[str]:
     return lines
 
 
-#: The most lines of one kind, and the most names in a line.
-_MOST_LINES, _MOST_NAMES = 10, 12
+#: The most lines of one kind, the most names in a line, and the most characters of a value.
+_MOST_LINES, _MOST_NAMES, _LONGEST = 10, 12, 80
 
 
 def _some(names: Sequence[str]) -> str:
