@@ -7,8 +7,10 @@ and reported. ``bash -c "…"`` is read as a script.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -393,15 +395,22 @@ class _Script:
             return re.sub(r"\\(.)", r"\1", _of(node)) if node.type != "string_content" else _unescaped(_of(node))
         if node.type == "raw_string":
             return _of(node)[1:-1]
-        if node.type in ("concatenation", "command_name", "string"):
-            text = "".join(map(self._text, node.named_children))
-            return text.replace(_ANY_NUMBER, UNKNOWN) if node.type == "string" else text
+        if node.type in ("concatenation", "command_name"):
+            return "".join(map(self._text, node.named_children))
+        if node.type == "string":
+            text, place, whole = "", 1, node.text or b""
+            for child in node.named_children:  # the parser drops some of the spaces between them
+                end = child.end_byte - node.start_byte
+                between = whole[place : end - len(_of(child).encode(errors="replace"))]
+                text += _unescaped(between.decode(errors="replace")) + self._text(child)
+                place = end
+            return (text + whole[place:-1].decode(errors="replace")).replace(_ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
         if node.type == "command_substitution":
             return self._output(node)
         if node.type == "arithmetic_expansion":
-            return _ONE
+            return self._computed(_of(node)[3:-2])
         plain = re.fullmatch(r"\$\{(\w+)(?::?[-=].*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
         if plain is None:
             return UNKNOWN
@@ -410,7 +419,18 @@ class _Script:
         if not default or (plain[1] in self.arrays and not unset):
             return self._value(plain[1])
         text = "".join(map(self._text, default))
-        return text if text and _is_plain(text) else f"{text} {UNKNOWN}".strip()  # the environment may have options
+        plain_text = text and _is_plain(text.replace(_ONE, ""))
+        return text if plain_text else f"{text} {UNKNOWN}".strip()  # the environment may have options
+
+    def _computed(self, text: str) -> str:
+        """Return the result of ``$((A * 2))``, if it has only integers, the script's variables and ``+ - * / %``."""
+        text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self._value(name[1]), text)
+        if len(text) > _LONGEST_SUM or not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
+            return _ONE
+        try:
+            return str(_sum(ast.parse(text.strip().replace("//", "?").replace("/", "//"), mode="eval").body))
+        except (SyntaxError, ValueError, ArithmeticError):
+            return _ONE
 
     def _value(self, name: str) -> str:
         return " ".join(self._words(name, UNKNOWN))
@@ -422,6 +442,30 @@ class _Script:
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
         self._spend(len(words) + sum(map(len, words)))
         return words
+
+
+_LONGEST_SUM = 200
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def _sum(node: ast.expr) -> int:
+    """Return the value of integer arithmetic; division rounds to zero, as a shell's does."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_sum(node.operand)
+    if isinstance(node, ast.BinOp):
+        left, right = _sum(node.left), _sum(node.right)
+        if type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](left, right)
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+            whole = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+            return whole if isinstance(node.op, ast.FloorDiv) else left - whole * right
+    raise ValueError
 
 
 def _array(node: Node) -> str:
@@ -448,8 +492,13 @@ def _doubted(words: Sequence[str]) -> list[str] | None:
     return doubt
 
 
+_EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+
+
 def _of(node: Node) -> str:
-    return (node.text or b"").decode(errors="replace")
+    """Return a node's text, without the spaces that the parser puts before an expansion."""
+    text = (node.text or b"").decode(errors="replace")
+    return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 
 
 def _unescaped(text: str) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
@@ -106,6 +108,18 @@ class _Reader:
         name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
         names = (folder / name for folder in self.folders if "$" not in name and "\0" not in name)
         return next((file for file in names if file.is_file()), None)
+
+
+def groups(folders: Sequence[Path]) -> frozenset[str]:
+    """Return the names that the ``defaults`` lists in some folders give to choices, as in ``model_engine: dp``."""
+    found: set[str] = set()
+    for folder in folders:
+        for file in sorted(folder.glob("*.yaml"))[:_MOST]:
+            with suppress(SentinelError):
+                listed = read_mapping(file).get("defaults")
+                entries = _entries(listed if isinstance(listed, list) else [])
+                found.update(name.rpartition(" ")[2] for name, choice in entries if choice is not _PLAIN)
+    return frozenset(found | {name.partition("@")[0] for name in found})
 
 
 #: The choice of an entry that is a file name.

@@ -22,8 +22,8 @@ _MOST = 30
 
 #: Names of settings and arguments that name reward functions, environments or data.
 _SUBJECT = re.compile(
-    r"(.*[._])?(agent|custom|data|datasets?|env|environment|f(u?n|unc|unction)s?|judge|prompt|rewards?|rm|source|taskset|"
-    r"verifier)([._].*)?"
+    r"(.*[._])?(agent|custom|data|datasets?|env|environment|judge|prompt|rewards?|rm|source|taskset|"
+    r"verifier)([._].*)?|.*_function_path"
 )
 _ENDING = re.compile(
     r"(.*[._])?(cls|class|data|dataset|files?|f(u?n|unc|unction)s?|id|name|paths?|source|url|(rm|reward)[._]type)"

@@ -161,6 +161,15 @@ def test_words_that_may_set_any_option(tmp_path, text, further):
 
 
 @pytest.mark.parametrize(
+    "string", ['"$A $B"', '"${A} ${B} "', '" $A  ${B}"', '"$A $(cat b.txt)"', '"$A $B$C"', '"\n  $A \\\n  $B"']
+)
+def test_the_words_of_a_string_keep_their_spaces(tmp_path, string):
+    (tmp_path / "b.txt").write_text("--y 2\n")
+    (tmp_path / "run.sh").write_text(f"A='--x 1'\nB='--y 2'\nC=\nD={string}\npython train.py $D\n")
+    assert of_script(tmp_path / "run.sh").settings == ("x=1", "y=2")
+
+
+@pytest.mark.parametrize(
     ("text", "settings"),
     [
         ("A=(--n 1)\nif a; then A+=(--x 2 y.z=3); fi\n", ("n=1", "x=${?}", "y.z=${?}")),
@@ -182,6 +191,9 @@ def test_options_that_a_branch_adds_to_an_array_are_not_known_and_the_others_are
         ("MODEL=\nTP=\nMODEL=${MODEL:-a/b}\nTP=${TP-2}\n", ["a/b", ""]),
         ("MODEL=$(cd x && pwd)/m\nTP=$(echo $x | wc -l)\n", ["${?}", "${?}"]),
         ("MODEL=$HOME/m\nTP=$(nproc)\n", ["${?}", "${?}"]),
+        ("A=1\nMODEL=m\nTP=$(((A + 2) * 4 / 5))\n", ["m", "2"]),
+        ("A=1\nMODEL=m\nTP=$((A * $NOBODY))\n", ["m", "${?}"]),
+        ("MODEL=${MODEL:-$HOME/m}\nTP=$((9**9))\n", ["${?}", "${?}"]),
     ],
 )
 def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, settings):

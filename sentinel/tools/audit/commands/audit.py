@@ -41,8 +41,8 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
-from sentinel.tools.audit.composing import composed, search_path
-from sentinel.tools.audit.declared import classes_of, options_of
+from sentinel.tools.audit.composing import composed, groups, search_path
+from sentinel.tools.audit.declared import classes_of, options_of, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
@@ -135,7 +135,16 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     run = None
     if configuration is not None:
+        chosen = configuration.keys() & groups(tree_folders(catalog, target, checkout))
+        if chosen:
+            hidden |= {""}
+            written = ", ".join(f"{name}={configuration[name]}" for name in sorted(chosen))
+            not_read.append(
+                f"not read: other files of the configuration, which {written} chooses; give the composed "
+                "configuration, which a Hydra program prints with --cfg job"
+            )
         typed = frozenset(name for name, _ in launch.settings)
+        configuration = {name: text for name, text in configuration.items() if name not in chosen}
         run = training(configuration, trainers, launch.made_by, added, typed, hidden)
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
