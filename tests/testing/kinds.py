@@ -263,7 +263,7 @@ KINDS = (
         {
             "std of the whole batch": ("group.std()", "scores.std()"),
             "mean of the whole batch": ("group.mean()", "scores.mean()"),
-            "group by position": ("other == uid", "row // 2 == uids.index(uid) // 2"),
+            "rejected rows in the group": ("other == uid and present[row]", "other == uid"),
         },
         {"estimator": "grpo"},
     ),
@@ -303,7 +303,7 @@ KINDS = (
             "ratio upside down": ("train_logps.detach() - rollout_logps", "rollout_logps - train_logps.detach()"),
             "min instead of max": ("clamp(max=cap)", "clamp(min=cap)"),
         },
-        {"level": "token", "threshold_mode": "truncate"},
+        {"level": "token", "mode": "truncate"},
     ),
     Kind(
         masked_whiten,
@@ -359,7 +359,7 @@ KINDS = (
         {
             "temperature multiplied": ("logits / temperature", "logits * temperature"),
             "label shift": ("labels[..., None]", "labels.roll(-1, -1)[..., None]"),
-            "normaliser without temperature": ("logits = logits / temperature\n", "whole, logits = logits, logits / temperature\n"),
+            "normaliser without temperature": ("picked - torch.logsumexp(logits, -1)", "picked - torch.logsumexp(logits * temperature, -1)"),
         },
     ),
     Kind(
@@ -413,8 +413,8 @@ KINDS = (
         grade,
         "rule_reward",
         {
-            "substring": ("boxes[-1].strip() == ground_truth.strip()", "ground_truth.strip() in boxes[-1] + '0'"),
-            "first box": ("boxes[-1].strip() == ground_truth.strip()", "boxes[0][:1] == ground_truth[:1]"),
+            "substring": ("boxes[-1].strip() == ground_truth.strip()", "boxes[-1].strip() in ground_truth"),
+            "anywhere in the response": ("boxes[-1].strip() == ground_truth.strip()", "response.count(ground_truth) > 0 and ground_truth[0] in boxes[0]"),
             "wrong answers rewarded too": ("else 0.0", "else 1.0"),
         },
         {"wording": "boxed"},
