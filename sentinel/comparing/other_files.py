@@ -5,10 +5,12 @@ Documentation, tests, CI and packaging cannot change a run. Python of the packag
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +19,7 @@ from sentinel.errors import SentinelError
 from sentinel.sources import git_objects
 from sentinel.sources.checkouts import files
 from sentinel.sources.gitbinary import GitError, git_dir_of
-from sentinel.sources.trees import LINK, SOURCE_LIMIT, blob_id
+from sentinel.sources.trees import LINK, MOST_FILES, SOURCE_LIMIT, blob_id
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
@@ -81,7 +83,7 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or of a working tree; of the latter, those that git tracks."""
+    """The files of a release or of a working tree; of a clone, those that git tracks."""
 
     def __init__(self, checkout: Checkout) -> None:
         self.whole = checkout.source is not None
@@ -91,9 +93,11 @@ class _Folder:
         names = set(files(self._checkout))
         if self.whole:
             names.update(also)
-            with suppress(SentinelError):  # it may not be a clone
+            try:
                 entries, _ = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
                 names.update(entry.path for entry in entries)
+            except SentinelError:  # it is not a clone
+                names.update(islice(_walk(self._top), MOST_FILES))
         contents = {path: self.read(path) for path in names if may_matter(path)}
         return {path: blob_id(content) for path, content in contents.items() if content is not None}
 
@@ -101,6 +105,14 @@ class _Folder:
         place = self._top / path
         inside = place.is_file() and not place.is_symlink() and place.resolve().is_relative_to(self._top.resolve())
         return read_source(str(place), SOURCE_LIMIT) if inside else None
+
+
+def _walk(top: Path) -> Iterator[str]:
+    """Yield the paths of a folder's files, without hidden folders and those of virtual environments."""
+    for folder, folders, names in os.walk(top):
+        here = Path(folder).relative_to(top).as_posix()
+        folders[:] = [name for name in folders if may_matter(f"{name}/a.py") and name != "site-packages"]
+        yield from (name if here == "." else f"{here}/{name}" for name in names)
 
 
 def files_of(checkout: Checkout) -> Files:

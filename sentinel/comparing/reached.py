@@ -124,31 +124,6 @@ def changes_of(
     return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
 
 
-def other_changes(
-    file: str, before: tuple[Code, str | None], after: tuple[Code, str | None], known: Collection[Place] = ()
-) -> tuple[list[str], list[str]]:
-    """Return further definitions of a file that differ between two blobs, each as ``file:line name``.
-
-    The first list has those that may matter to training: functions that the rule of the inventory does not count but
-    that may carry signal, and changed values, fields and classes, such as defaults. The second has other functions.
-
-    :param known: definitions to leave out.
-    """
-    doubtful = {name for code, blob in (before, after) if blob is not None for name in code.doubtful(file, blob)}
-    first: list[str] = []
-    second: list[str] = []
-    for place, (one, other) in changes_of(file, before, after).items():
-        name, unit = place[1], other or one
-        if place in known or unit is None or (unit.kind == "rest" and changed_effect(before, after) is not None):
-            continue
-        text = f"{file}:{unit.span[0]} {name or 'the module'}"
-        if unit.kind == "function":
-            (first if name in doubtful else second).append(text)
-        elif other is not None and (one is not None or unit.kind == "field") and not name.startswith("__"):
-            first.append(text)
-    return first, second
-
-
 def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | None]) -> int | None:
     """Return the line of the first changed statement that :func:`effects_of` lists; None if they are the same.
 

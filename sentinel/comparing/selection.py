@@ -8,8 +8,8 @@ from functools import cached_property
 
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
 from sentinel.comparing.other_files import Files, files_of, list_changed_files
-from sentinel.comparing.patch import Patch
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, other_changes, signal_changes
+from sentinel.comparing.patch import Patch, other_changes
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -274,10 +274,7 @@ class Selection:
 
     @cached_property
     def _others(self) -> tuple[list[str], list[str]]:
-        if self.boundaries:
-            return [], []
-        pairs = [other_changes(*each, self.patch.places) for each in self._changed_files()]
-        return [text for first, _ in pairs for text in first], [text for _, second in pairs for text in second]
+        return ([], []) if self.boundaries else other_changes(self._changed_files(), self.patch.places)
 
     @cached_property
     def _files(self) -> tuple[Files, Files]:

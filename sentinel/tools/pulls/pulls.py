@@ -17,8 +17,9 @@ from sentinel.comparing import report
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE
 from sentinel.comparing.other_files import CommitFiles, list_changed_files
+from sentinel.comparing.patch import other_changes
 from sentinel.comparing.processes import Shared
-from sentinel.comparing.reached import Code, changed_effect, other_changes, signal_changes
+from sentinel.comparing.reached import Code, changed_effect, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules
 from sentinel.deciding.runner import Runner
@@ -227,9 +228,10 @@ class Radar:
         """Return the changes that may matter, files included, and those that do not."""
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
-        pairs = [other_changes(file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed]
+        sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
+        first, rest = other_changes(sides)
         files = list_changed_files(self._target, *(CommitFiles(self._mirror, each.sha) for each in (base, head)))
-        return [*(text for first, _ in pairs for text in first), *files], [text for _, rest in pairs for text in rest]
+        return [*first, *files], rest
 
     def compare(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
