@@ -20,7 +20,8 @@ from sentinel.targets import Target
 _HASH = r"(?<![\w/:#=-])(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{7,40}(?![\w-])"
 _CITATION = re.compile(
     r"https://github\.com/(?P<site>[\w.-]+/[\w.-]+)/(?P<folder>pull|issues|commit|blob)/(?P<what>\w+)"
-    r"|(?:(?P<name>[A-Za-z][\w.-]*(?:/[\w.-]+)??)(?:'s)?(?P<kind>,? (?:issues?|pull requests?))? ?)?(?<!&)#(?P<number>\d+)\b"
+    r"|(?:(?P<name>[A-Za-z][\w.-]*(?:/[\w.-]+)??)(?:'s)?(?P<kind>,? (?:issues?|pull requests?))? ?)?"
+    r"(?<!&)#(?P<number>\d+)\b"
     rf"|(?P<at>@)?(?P<hash>(?<=@)[0-9a-f]{{7,40}}\b|(?<=git:)[0-9a-f]{{40}}|{_HASH})"
 )
 _JOINED = re.compile(rf"({_HASH}) \((?:#(\d+)\b)?(?:, )?(\d{{4}}-\d\d-\d\d)?")
