@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -38,6 +38,9 @@ _SHRINKING = 300
 
 #: The number of scenarios, drawn without a search, that show which functions run.
 _GLIMPSES = 4
+
+#: The number of drawn scenarios of a boundary that gets a few, besides those of known bugs and of every choice.
+_FEW = 5
 
 #: (a trial that shows a difference, its violations, the known bugs whose scenario it is).
 Finding = tuple[Trial, tuple[Violation, ...], tuple[str, ...]]
@@ -78,17 +81,29 @@ class Asking:
         beside = self._selection.changed_functions(subject.name)
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
-    def search_differences(self, pair: Pair, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
-        """Search for scenarios on which the numbers of both revisions differ."""
-        search = BoundarySearch(pair, subject, self.budget.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
-        self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()))
+    def with_examples(self, examples: int) -> Asking:
+        """Return a copy that draws at most this number of scenarios."""
+        budget = replace(self.budget, examples=min(examples, self.budget.examples))
+        return Asking(self._selection, self._processes, self._recipes, budget, self._runs)
+
+    def search_differences(
+        self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False
+    ) -> BoundarySearch:
+        """Search for scenarios on which the numbers of both revisions differ.
+
+        :param few: try a few scenarios, and do not shrink a difference.
+        """
+        shrinking = 0 if few else _SHRINKING
+        search = BoundarySearch(pair, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
+        self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
         with suppress(Undecidable):
             plans = glimpses(search.subject, self.budget.seed, [NUMBERS_STAY])[:_GLIMPSES]
             pair.try_(search.subject, plans, describe=True)
         return search
 
-    def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
+    def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
+        examples = min(examples, _FEW) if few else examples
         search.try_recipes(self._recipes())
 
         def over() -> bool:
@@ -104,8 +119,10 @@ class Asking:
         """Search for scenarios that break laws of a boundary at one revision."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
-        search.try_recipes(self._recipes())
-        search.run(examples, enough=self.budget.over)
+        examples = min(examples, self.budget.examples)
+        if examples:
+            search.try_recipes(self._recipes())
+            search.run(examples, enough=self.budget.over)
         return search
 
     def find_run_past_changes(self, subject: Subject) -> Runs | None:
@@ -131,7 +148,7 @@ class Asking:
             return _names_of(subject.binding).union(*(path.split(".") for path in paths))
 
         try:
-            self._draw(search, lambda: not one.apart_from(other, ran()))
+            self._draw(search, lambda: not one.apart_from(other, ran()), few=True)
             for plans in self._turn_options(subject, one.changed(other), ran(), 1):
                 if not one.apart_from(other, ran()):
                     break

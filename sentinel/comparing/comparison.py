@@ -33,7 +33,7 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.boundary_search import Finding
+from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
@@ -100,7 +100,11 @@ class Comparison:
         """List the boundaries that must be called: changed functions first, then their callers, nearest first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
-        return sorted(names, key=self.selection.distance)
+        return sorted(names, key=self._order)
+
+    def _order(self, name: str) -> float:
+        result = self.selection.candidates[name].result
+        return 0 if result.state == "new" or result.lost else self.selection.distance(name)
 
     def run(self) -> Iterator[BoundaryDiff]:
         """Compare boundary by boundary and yield the results. Boundaries that the text decides come first."""
@@ -155,21 +159,27 @@ class Comparison:
         located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
+        few = bool(self.selection.distance(subject.name)) and not self._unchanged_too
         try:
-            search = self._asking.search_differences(pair, subject, laws)
+            search = self._asking.search_differences(pair, subject, laws, few)
             log = pair.logs.get(subject.name, Log())
+            if few and self._needs_search(subject, search, log, located):
+                few, search = False, self._asking.search_differences(pair, subject, laws)
             findings = {item.symptom: item for law in laws[::-1] for item in search.outcomes[law].findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
-            found = found or list(self._asking.search_options(pair, search.subject, changed))
+            found = found or ([] if few else list(self._asking.search_options(pair, search.subject, changed)))
             again = [measure_again(pair, search.subject, each) for each in found]
             confirmed = [each for each in again if each.confirmed]
             differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
             if log.answered:
-                self._note_lines(log, located, changed)
+                ran = self._note_lines(log, located, changed)
+                if not few:
+                    self.selection.patch.note_search(ran, self.selection.distances(subject.name))
             elif log.refused:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
-            broken = compare_laws(self._asking, sessions, search.subject, scenarios, log, subject)
+            asking = self._asking.with_examples(0) if few else self._asking
+            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject)
             broken = add_programming_errors(broken, differences)
         except OneSided as error:
             if error.whole and error.side == AFTER:
@@ -202,10 +212,26 @@ class Comparison:
             )
         )
 
-    def _note_lines(self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]) -> None:
-        for side, units in located.items():
-            self.selection.patch.note(side, units, log.lines[side])
-        self.selection.patch.note_imported(place for place, _, _ in changed)
+    def _needs_search(
+        self, subject: Subject, search: BoundarySearch, log: Log, located: Mapping[str, Mapping[Place, Unit]]
+    ) -> bool:
+        """Return True if a few scenarios do not suffice for a boundary whose own code has not changed.
+
+        They suffice if they show a difference, or if the changed code that the boundary uses was searched already: as a
+        boundary of its own, or below a nearer one.
+        """
+        if any(outcome.findings for outcome in search.outcomes.values()):
+            return False
+        ran = self._note_lines(log, located, ())
+        return not log.answered or self.selection.patch.needs_search(ran, self.selection.distances(subject.name))
+
+    def _note_lines(
+        self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
+    ) -> set[tuple[str, Place, int]]:
+        """Record the lines that ran, and return the changed statements among them."""
+        patch = self.selection.patch
+        patch.note_imported(place for place, _, _ in changed)
+        return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
         """Return a boundary whose import failed after the change and ran all the changed code that runs at import.
