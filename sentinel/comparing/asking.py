@@ -19,7 +19,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, glimpses
+from sentinel.search.boundary_search import BoundarySearch, example, glimpses
 from sentinel.search.options import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding
@@ -115,6 +115,21 @@ class Asking:
             if search.tried == tried:
                 break
 
+    def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+        """Return the known bugs on whose scenarios the revisions differ, or do not both return.
+
+        On the scenarios of the others both return the same numbers, so their verdicts are the same.
+        """
+        scenarios = [(recipe, inputs) for recipe in recipes for inputs in example(subject, recipe).variants.values()]
+        try:
+            trials = pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for _, inputs in scenarios])
+        except Undecidable:
+            return recipes
+        differing = {
+            recipe.bug_id for (recipe, _), trial in zip(scenarios, trials) if trial.violations or trial.refused
+        }
+        return [recipe for recipe in recipes if recipe.bug_id in differing]
+
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
         """Search for scenarios that break laws of a boundary at one revision."""
         shrinking = LEVELS["quick"][1]
@@ -125,10 +140,12 @@ class Asking:
             search.run(examples, enough=self.budget.over)
         return search
 
-    def find_run_past_changes(self, subject: Subject) -> Runs | None:
+    def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
         """Return the functions that run in a boundary's scenarios if none of them has changed.
 
         Return None if one has, or if the text does not decide. At most one revision is called.
+
+        :param few: try only a few scenarios.
         """
         one, other = (self._selection.reached(side, subject) for side in SIDES)
         if one is None or other is None:
@@ -148,7 +165,7 @@ class Asking:
             return _names_of(subject.binding).union(*(path.split(".") for path in paths))
 
         try:
-            self._draw(search, lambda: not one.apart_from(other, ran()), few=True)
+            self._draw(search, lambda: not one.apart_from(other, ran()), few)
             for plans in self._turn_options(subject, one.changed(other), ran(), 1):
                 if not one.apart_from(other, ran()):
                     break

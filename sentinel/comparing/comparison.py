@@ -85,6 +85,7 @@ class Comparison:
             dict(zip(SIDES, trees)),
             unchanged_too,
         )
+        self._shared = shared
         self.processes = Processes(runner, self.refs, self.selection, shared)
         runs = {} if shared is None else shared.runs
         budget = Budget(examples, seed, until)
@@ -149,17 +150,21 @@ class Comparison:
 
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
-        runs = None if self._unchanged_too else self._asking.find_run_past_changes(subject)
-        if runs is not None:
-            return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
+        few = bool(self.selection.distance(subject.name)) and not self._unchanged_too
+        patch, distances = self.selection.patch, self.selection.distances(subject.name)
+        if few and (self._shared is not None or not self.processes.are_open):
+            searched = not patch.needs_search((), distances)
+            runs = self._asking.find_run_past_changes(subject, few=searched)
+            if runs is not None:
+                patch.note_search((), () if searched else distances)
+                return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
         alike = self._find_import_failure(changed)
         if alike:
             return replace(result, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
-        sessions = {side: self.processes.session(side, subject) for side in SIDES}
+        sessions = self.processes.sessions(subject)
         located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
-        few = bool(self.selection.distance(subject.name)) and not self._unchanged_too
         try:
             search = self._asking.search_differences(pair, subject, laws, few)
             log = pair.logs.get(subject.name, Log())
@@ -174,13 +179,15 @@ class Comparison:
             if log.answered:
                 ran = self._note_lines(log, located, changed)
                 if not few:
-                    self.selection.patch.note_search(ran, self.selection.distances(subject.name))
+                    patch.note_search(ran, distances)
             elif log.refused:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             asking = self._asking.with_examples(0) if few else self._asking
             broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject)
             broken = add_programming_errors(broken, differences)
+            recipes = self._recipes_of(subject) if differences or any(broken.values()) else []
+            bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
         except OneSided as error:
             if error.whole and error.side == AFTER:
                 self._import_failures.append((subject.name, _select_imported(changed)))
@@ -189,7 +196,6 @@ class Comparison:
             return replace(result, state="not compared", reason=str(error))
         finally:
             pair.close()
-        bugs = bugs_of_one_side(self._decide_bugs(subject)) if differences or any(broken.values()) else {}
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
         reason = "" if differs else search.undecided
         state = "differs" if differs else "not compared" if reason else "same numbers"
@@ -243,7 +249,7 @@ class Comparison:
 
     def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Compare a function without a contract by the verdicts of its known bugs."""
-        verdicts = self._decide_bugs(subject)
+        verdicts = self._decide_bugs(subject, self._recipes_of(subject))
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
             return replace(
@@ -311,13 +317,21 @@ class Comparison:
         why = f"its parameters have changed; its callers keep their numbers: {names}"
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
-    def _decide_bugs(self, subject: Subject) -> dict[str, dict[str, str]]:
-        """Decide each known bug of a boundary at both sides."""
-        refs = {side: self.processes.open(side, subject).ref for side in SIDES}
-        return {
-            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
+    def _recipes_of(self, subject: Subject) -> list[Recipe]:
+        """Return the known bugs of a boundary."""
+        return [
+            recipe
             for recipe in self._recipes
             if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
+        ]
+
+    def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
+        """Decide known bugs of a boundary at both sides."""
+        refs = {side: self.processes.open(side, subject).ref for side in SIDES}
+        self._runner.plan([Job(recipe, ref) for recipe in recipes for ref in refs.values()])
+        return {
+            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
+            for recipe in recipes
         }
 
     def _prove_places(self, subject: Subject, log: Log) -> dict[str, str]:
