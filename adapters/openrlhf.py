@@ -161,7 +161,7 @@ _LOSSES = (
         arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)}, outputs=("loss",),
         call=partial(
             kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS),
-            says={"loss_agg_mode": _MODES},
+            values_of={"loss_agg_mode": _MODES},
         ),
         fixed={"weights": None, "loss_scale_factor": None}, accepts=_AGGREGATES,
     ),
@@ -738,9 +738,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
         """Generate the scenario's number of tokens in each turn, up to the limit."""
-        says = next(turns)
-        ids = [1] * min(says, params.max_tokens)
-        reason = "length" if says > params.max_tokens else "stop"
+        length = next(turns)
+        ids = [1] * min(length, params.max_tokens)
+        reason = "length" if length > params.max_tokens else "stop"
         return kit.stand_in(
             outputs=[kit.stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)]
         )
@@ -768,7 +768,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _AGENT = "openrlhf.utils.agent"
-_RULES, _KNOWS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
+_RULES, _NOTATIONS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
 _ENGINE = (
     StandIn("llm_engine", "returns as many tokens as the scenario requires"),
     StandIn("hf_tokenizer", "each letter is a token"),
@@ -776,7 +776,7 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
-    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", knows=knows) for kind, knows in _KNOWS.items()),
+    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=notations) for kind, notations in _NOTATIONS.items()),
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, group, say, say_json
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, group
 from sentinel.commands.options import catalog_and_settings, target_named
 from sentinel.contracts.contract import Contract
 from sentinel.errors import NothingExamined, SentinelError, nearest
@@ -59,7 +59,7 @@ def _check(arguments: argparse.Namespace) -> int:
         )
     problems = check_files(files, catalog)
     for problem in problems:
-        say(str(problem))
+        echo(str(problem))
     errors = sum(problem.severity == "error" for problem in problems)
     counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
     print(f"{counted(len(files), 'file')}: {counts}", file=sys.stderr)
@@ -76,7 +76,7 @@ def _new(arguments: argparse.Namespace) -> int:
         return 0
     file = Path(arguments.output)
     _create(file, text)
-    say(f"{file}: replace each {TODO}, then run `sentinel recipe check {file}`")
+    echo(f"{file}: replace each {TODO}, then run `sentinel recipe check {file}`")
     return 0
 
 
@@ -117,5 +117,5 @@ def _create(file: Path, text: str) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    say_json(schema())
+    echo_json(schema())
     return 0

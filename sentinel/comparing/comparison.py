@@ -64,14 +64,14 @@ class Comparison:
         examples: int = 100,
         seed: int = 0,
         boundaries: Sequence[str] = (),
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         unchanged_too: bool = False,
         shared: Shared | None = None,
         trees: tuple[str, str] = ("", ""),
         until: float = math.inf,
     ) -> None:
         self.catalog, self.target, self.refs = catalog, target, dict(zip(SIDES, refs))
-        self._runner, self._recipe_source, self._tell = runner, recipes, tell
+        self._runner, self._recipe_source, self._notify = runner, recipes, notify
         self._unchanged_too = unchanged_too
         self.checkouts = {side: runner.checkout(target.name, ref) for side, ref in self.refs.items()}
         self.selection = Selection(
@@ -108,7 +108,7 @@ class Comparison:
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
-            self._tell(f"{number} of {len(names)}: {name}")
+            self._notify(f"{number} of {len(names)}: {name}")
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:

@@ -157,7 +157,7 @@ class Run:
 
         catalog, recipes = self.catalog, self.questions.recipes_of
         return [
-            Comparison(catalog, self._runner, catalog.targets[name], pair, partial(recipes, name), tell=self.progress)
+            Comparison(catalog, self._runner, catalog.targets[name], pair, partial(recipes, name), notify=self.progress)
             for name, pair in self.pairs
         ]
 

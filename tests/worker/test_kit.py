@@ -287,7 +287,7 @@ def test_a_call_is_declared_by_places_names_and_words():
         inputs,
         leading=("values", "bounds"),
         takes=("side",),
-        says={"side": {"left": True, "right": False}},
+        values_of={"side": {"left": True, "right": False}},
         reads={"padded": (0, 1), "told": 1},
         scale=4,
     )
@@ -296,7 +296,7 @@ def test_a_call_is_declared_by_places_names_and_words():
 
 def test_a_word_that_a_function_lacks_is_of_another_version():
     with pytest.raises(AbsentError, match="has no side middle"):
-        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
+        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, values_of={"side": {"left": True}})
 
 
 def test_an_input_that_a_function_lacks_is_drift():

@@ -118,10 +118,10 @@ class Radar:
         store: MirrorStore,
         recipes: Sequence[Recipe],
         examples: int,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._catalog, self._runner, self._target, self._recipes = catalog, runner, target, recipes
-        self._examples, self._tell = examples, tell
+        self._examples, self._notify = examples, notify
         self._mirror = store.path(target.name)
         self._branch = store.resolve(target, target.branch)
         self._trees = GitTrees(self._mirror)
@@ -237,7 +237,7 @@ class Radar:
                 refs,
                 self._recipes,
                 self._examples,
-                tell=lambda line: self._tell(f"pull request {number}: {line}"),
+                notify=lambda line: self._notify(f"pull request {number}: {line}"),
                 shared=self._shared,
                 trees=(base.tree, head.tree),
                 until=began + _LONGEST,
