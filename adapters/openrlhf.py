@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -221,6 +222,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
+    trains = (
+        threading.local()
+    )  # a rank builds its trainer for a GPU, and trains while another one waits in a collective
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
@@ -245,13 +249,13 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         part = slice(number * share, (number + 1) * share)
         columns = {name: None if column is None else column[part] for name, column in whole.items()}
         trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
-        with kit.swap(torch.cuda, "current_device", lambda: boundary.device):
-            return boundary.function(trainer, inputs["kl_coef"])
+        trains.now = True
+        return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
     with (
         kit.keep_random_state(),
-        kit.swap(torch.cuda, "current_device", lambda: 0),
+        kit.swap(torch.cuda, "current_device", lambda: boundary.device if hasattr(trains, "now") else 0),
         kit.swap_all(boundary.module, **quiet),
     ):
         metrics = kit.on_ranks(count, rank)[0]

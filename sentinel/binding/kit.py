@@ -560,7 +560,8 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 class _Collectives:
     """The collectives of simulated ranks.
 
-    All ranks of a group must call the same one, because a real training would hang otherwise.
+    All ranks of a group must call the same one, because a real training would hang otherwise. One rank runs at a time,
+    the lowest one that does not wait for others, so that equal calls have equal results in equal order.
 
     :ivar failure: the error of the first rank that failed, or the disagreement of the ranks; None if there is none.
     """
@@ -569,11 +570,31 @@ class _Collectives:
         self._count, self._changed = count, threading.Condition()
         self._calls: dict[Sequence[int], dict[int, tuple[str, str, Any]]] = {}
         self._returned: set[int] = set()
+        self._ready = set(range(count))
+        self._running: int | None = 0
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
         """Return the ranks of a group. A tuple lists its ranks; any other value means all ranks."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
+
+    def begin(self, rank: int) -> None:
+        """Wait until it is a rank's turn.
+
+        :raises RanksDisagreeError: if another rank has failed.
+        """
+        with self._changed:
+            self._wait(lambda: self._running == rank)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self.failure is not None or condition())
+        if self.failure is not None:
+            raise RanksDisagreeError("another rank has failed")
+
+    def _pause(self, rank: int) -> None:
+        """Let the next rank run."""
+        self._ready.discard(rank)
+        self._running = min(self._ready, default=None)
 
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
         """Wait until every rank of the group has called this collective; return the values of all ranks.
@@ -587,15 +608,17 @@ class _Collectives:
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]
+                self._ready.update(ranks)
+            else:
+                self._pause(rank)
             self._compare(calls)
-            self._changed.wait_for(lambda: len(calls) == len(ranks) or self.failure is not None)
-            if self.failure is not None:
-                raise RanksDisagreeError("another rank has failed")
+            self._wait(lambda: len(calls) == len(ranks) and self._running == rank)
         return [calls[each][2] for each in ranks]
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
         """Record that a rank has returned or raised; ranks that wait for it stop waiting."""
         with self._changed:
+            self._pause(rank)
             if error is not None:
                 self._fail(error)
             else:
@@ -667,6 +690,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         sys.setprofile(profile)
         sys.settrace(trace)
         try:
+            collectives.begin(rank)
             answers[rank] = work(rank)
         except BaseException as error:
             collectives.end(rank, error)

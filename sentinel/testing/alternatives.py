@@ -31,7 +31,9 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
         if item.kind == "number" and (item.dialect or item.knob):
             several += constants
         default = bound.binding.fixed.get(item.name, item.default)
-        options = [value for value in several if not callable(value) and not isinstance(value, dict) and value != default]
+        options = [
+            value for value in several if not callable(value) and not isinstance(value, dict) and value != default
+        ]
         if options:
             values[item.name] = list(dict.fromkeys(options))
     pairs = [(name, value) for name, of in values.items() for value in of]

@@ -28,7 +28,9 @@ _OF_SCENARIOS = ("wrong_answer",)
 _GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k".split()
 
 #: Parameters for the number of valid tokens of each row.
-_LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens".split()
+_LENGTHS = (
+    "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens".split()
+)
 
 #: Output -> other keys or attributes for it.
 _OUTPUTS = {
@@ -236,7 +238,9 @@ def _match(
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
     """Return input -> parameter, and fill ``derived``: parameter -> its value from the inputs."""
-    every = {name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD}
+    every = {
+        name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
+    }
     for name, parameter in names.items():
         if parameter is not None and parameter not in every:
             raise TypeError(
@@ -307,7 +311,9 @@ def _mismatch(
         lines += [f"{' and '.join(several)} both fit {name}." for name, several in ambiguous.items()]
     if wanted:
         written = ", ".join(f"{name!r}: {parameter!r}" for name, parameter in wanted.items())
-        lines.append(f"Pass names={{{written}}}; an input that the function does not take: names={{{next(iter(wanted))!r}: None}}.")
+        lines.append(
+            f"Pass names={{{written}}}; an input that the function does not take: names={{{next(iter(wanted))!r}: None}}."
+        )
     elif unknown:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in names]
         written = "; the inputs left are " + ", ".join(others) if others else ""
@@ -318,7 +324,9 @@ def _mismatch(
     for name in undecided:
         item = contract.input(name)
         assert item is not None
-        values = f", one of {', '.join(map(repr, item.choices))}" if item.choices else f": {' '.join(item.meaning.split())}"
+        values = (
+            f", one of {', '.join(map(repr, item.choices))}" if item.choices else f": {' '.join(item.meaning.split())}"
+        )
         lines.append(f"Pass {name}={item.choices[0]!r}{values}." if item.choices else f"Pass {name}=…{values}.")
     return "\n".join(lines)
 

@@ -53,7 +53,9 @@ class Check:
         self.laws = [law.name for law in self._laws]
         for name in expected:
             if name not in self.laws:
-                raise TypeError(f"expected_failed_laws: {name!r} is no law of {self.contract.name}{nearest(name, self.laws)}")
+                raise TypeError(
+                    f"expected_failed_laws: {name!r} is no law of {self.contract.name}{nearest(name, self.laws)}"
+                )
         self.choices, self.expected = {**choices, **(dialects or {})}, dict(expected)
         self.examples, self._seed, self.device, self._binding = examples, seed, device, binding
         self._reports: dict[int, tuple[Any, Report]] = {}
@@ -154,7 +156,9 @@ class Check:
         try:
             contract = narrow(self.contract, bound.binding)
         except NotSearchable as error:
-            raise TypeError(f"{self.contract.name}: {error}; pass it as {self.contract.name}'s input of that name") from None
+            raise TypeError(
+                f"{self.contract.name}: {error}; pass it as {self.contract.name}'s input of that name"
+            ) from None
         # One parameter serves these inputs, so a law cannot turn one of them alone.
         together = {name for pair in shared(bound.names) for name in pair}
         inputs = tuple(replace(item, knob=False) if item.name in together else item for item in contract.inputs)

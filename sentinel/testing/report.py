@@ -121,7 +121,9 @@ def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, law: La
     observed = {item.key: item for item in check.contract.observes}.get(key)
     lines = [f"{bound.function.name} breaks {law.name}:", f"  {law.statement}", ""]
     of_gradient = observed is not None and observed.role == "gradient"
-    lines += [f"    {line}".rstrip() for line in code_to_paste(bound, finding.trial.variants, check.device, of_gradient)]
+    lines += [
+        f"    {line}".rstrip() for line in code_to_paste(bound, finding.trial.variants, check.device, of_gradient)
+    ]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
     if observed is not None:
         lines.append(f"  {key}: {' '.join(observed.meaning.split())}")
@@ -132,7 +134,9 @@ def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, law: La
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={agreeing!r}.")
     lines += _wrapped(f"Definition: {check.contract.source}")
     judged = search.outcomes[law].judged
-    lines.append(f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged; Hypothesis's database has this one.")
+    lines.append(
+        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged; Hypothesis's database has this one."
+    )
     return "\n".join(lines)
 
 
@@ -148,7 +152,10 @@ def _values(case: Any, violation: Any, key: str) -> list[str]:
     item = next((item for item in case.contract.observes if item.key == key), None)
     observed, right, labels = case.observation[variant].get(key), violation.demanded, ("observed", "expected")
     if right is None and variant != first and case.observation[first].get(key) is not None:
-        right, labels = case.observation[first][key], (f"in call {list(case.observation).index(variant) + 1}", "in call 1")
+        right, labels = (
+            case.observation[first][key],
+            (f"in call {list(case.observation).index(variant) + 1}", "in call 1"),
+        )
     pair = numbers(observed), numbers(right)
     if pair[0] is None or pair[1] is None or pair[0][0].shape != pair[1][0].shape:
         return [f"{key}: {violation.detail}"]

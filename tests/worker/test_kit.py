@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -218,6 +219,27 @@ def test_collectives_are_among_the_ranks_of_a_group():
         return value.item(), gathered, dist.get_world_size(group), dist.get_rank(group=group)
 
     assert kit.on_ranks(3, work) == [(1.5, [0, 1], 2, 0), (1.5, [0, 1], 2, 1), (3.0, [2], 1, 0)]
+
+
+def test_ranks_take_turns():
+    """A stand-in that collects what ranks compute, and a replaced function, would depend on the scheduler otherwise."""
+    import torch
+
+    events: list[int] = []
+
+    def work(rank: int) -> None:
+        for _ in range(2):
+            torch.distributed.barrier()
+            events.extend(rank for _ in range(20_000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        kit.on_ranks(3, work)
+    finally:
+        sys.setswitchinterval(interval)
+    # The last rank to arrive at a barrier goes on.
+    assert [rank for rank, _ in groupby(events)] == [2, 0, 1, 0, 2]
 
 
 def test_what_one_rank_raises_ends_all_of_them():
