@@ -73,7 +73,7 @@ def append_to_summary(text: str, file: str) -> None:
     """Append to a job's summary, unless it is full or cannot be written."""
     try:
         with open(file, "a", encoding="utf-8") as stream:
-            if stream.notify() + len(text.encode()) < SUMMARY:
+            if stream.tell() + len(text.encode()) < SUMMARY:
                 stream.write(text)
     except OSError:
         return  # the summary is optional; the verdicts are also in the report folder
