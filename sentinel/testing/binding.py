@@ -143,6 +143,7 @@ class Bound:
 
     :ivar binding: with it, a search knows what to draw.
     :ivar names: input -> parameter; with ``call``, the inputs that it reads.
+    :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
     """
 
@@ -151,6 +152,7 @@ class Bound:
     binding: Binding
     names: Mapping[str, str]
     module: ModuleType
+    needed: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
 
 
@@ -162,10 +164,12 @@ def bind(
     call: Callable[[Any, Any], Any] | None = None,
     outputs: Sequence[str] | Mapping[str, Any] = (),
     accessed: frozenset[str] | None = None,
+    dtypes: Sequence[str] = (),
 ) -> Bound:
     """Bind a function to a contract.
 
     :param choices: input -> value, or a tuple of values to draw from.
+    :param dtypes: the float dtypes of tensors; empty: all.
     :param accessed: the inputs that ``call`` reads, if they are known.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
     """
@@ -182,10 +186,14 @@ def bind(
     fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
     if "group_size" in derived:
         fixed["group_layout"] = "equal"
+    needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
+    for item in contract.inputs:
+        if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
+            accepts[item.name] = tuple(value for value in item.choices if value is not None)
     for one, other in shared(matched):
         fixed.setdefault(other, lambda inputs, one=one: inputs[one])
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
-    bound = Bound(function, contract, Binding(function.name, contract.name), matched, module)
+    bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
 
@@ -209,7 +217,7 @@ def bind(
         assert first is not None
         raise first
 
-    bound.binding = replace(bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts)
+    bound.binding = replace(bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes))
     return bound
 
 
@@ -267,6 +275,12 @@ def _match(
     if missing or unknown or found.ambiguous or undecided:
         raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
     return {**found.names, **own}
+
+
+def _accepts_none(function: Function, parameter: str) -> bool:
+    """Return True if the parameter's default or annotation says that it may be None."""
+    each = function.__signature__.parameters.get(parameter)
+    return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 
 
 def _is_data(contract: Contract, name: str) -> bool:

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import unittest
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import Contract
+from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.testing import LawBroken
+from sentinel.testing import LawBroken, check_function
 from sentinel.testing.binding import Bound, bind
 
 if TYPE_CHECKING:
-    from sentinel.deciding.law_session import Plan, Subject
+    from sentinel.deciding.law_session import LawSession, Plan, Subject
+    from sentinel.search.boundary_search import BoundarySearch
     from sentinel.testing.report import Report, Result
 
 #: The most calls for shrinking one violation.
 _SHRINKING = 300
+
+
+def make_check(contract: str | Contract, options: Mapping[str, Any]) -> Check:
+    """Return the check with the options of :func:`sentinel.testing.check_function`; other options are choices."""
+    declared = inspect.signature(check_function).parameters.values()
+    own = {each.name: each.default for each in declared if each.kind is each.KEYWORD_ONLY}
+    own |= {name: value for name, value in options.items() if name in own}
+    choices = {name: value for name, value in options.items() if name not in own}
+    return Check(contract, choices, own.pop("expected_failed_laws") or {}, **own)
 
 
 class Check:
@@ -33,10 +44,10 @@ class Check:
         contract: str | Contract,
         choices: Mapping[str, Any],
         expected: Mapping[str, str],
-        dialects: Mapping[str, Any] | None = None,
-        examples: int = 100,
-        seed: int | None = None,
-        device: str = "cpu",
+        dialects: Mapping[str, Any] | None,
+        examples: int,
+        seed: int | None,
+        device: str,
         **binding: Any,
     ) -> None:
         catalog = bundled_catalog()
@@ -122,12 +133,13 @@ class Check:
             except Undecidable as error:
                 cause = bound.function.error
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from cause
+            _attribute_non_finite(search, session)
             report = make_report(self, f, bound, search)
             for law, outcome in search.outcomes.items():
                 kept.keep(law, outcome.findings[0].trial.variants if outcome.findings else None)
         return report
 
-    def _open_search(self, session: Any, subject: Subject, laws: Any = None) -> Any:
+    def _open_search(self, session: LawSession, subject: Subject, laws: Any = None) -> BoundarySearch:
         from sentinel.search.boundary_search import BoundarySearch
 
         return BoundarySearch(session, subject, self.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
@@ -157,7 +169,14 @@ class Check:
             raise TypeError(f"{self.contract.name}: {error}; pass it as {self.contract.name}'s input of that name") from None
         # One parameter serves these inputs, so a law cannot turn one of them alone.
         together = {name for pair in shared(bound.names) for name in pair}
-        inputs = tuple(replace(item, knob=False) if item.name in together else item for item in contract.inputs)
+        inputs = tuple(
+            replace(
+                item,
+                knob=item.knob and item.name not in together,
+                default=REQUIRED if item.domain and item.default is None and item.name in bound.needed else item.default,
+            )
+            for item in contract.inputs
+        )
         return Subject(bound.binding, replace(contract, inputs=inputs), tuple(self._laws), "", bound.function.name)
 
     def agreeing_choices(self, f: Any, bound: Bound, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,7 +186,6 @@ class Check:
         :param inputs: a scenario in which it disagrees.
         """
         from sentinel.testing.alternatives import candidates
-
         from sentinel.testing.session import open_session
 
         law = next(law for law in self._laws if law.name == "the_oracle_agrees")
@@ -185,6 +203,20 @@ class Check:
             if outcome.judged and not outcome.findings:
                 return alternative
         return {}
+
+
+def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
+    """Drop findings of other laws that are only the NaN of a scenario that breaks ``finite_in_finite_out``, so that
+    one edge is one failure. Put wrong numbers before NaN."""
+    for law, outcome in search.outcomes.items():
+        outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
+        for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
+            finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), law)
+            if finite is law or not search.outcomes[finite].findings:
+                break
+            plans = [(finite, {"": inputs}) for inputs in finding.trial.variants.values()]
+            if any(trial.violations for trial in session.try_(finding.subject, plans)):
+                outcome.findings.remove(finding)
 
 
 class _OneLaw:

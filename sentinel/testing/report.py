@@ -119,7 +119,7 @@ def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, law: La
     violation = finding.violations[0]
     key = violation.key.rpartition(".")[2]
     observed = {item.key: item for item in check.contract.observes}.get(key)
-    lines = [f"{bound.function.name} breaks {law.name}:", f"  {law.statement}", ""]
+    lines = [f"{bound.function.name} breaks {law.name}:", f"  {law.statement.replace('the framework', 'the function')}", ""]
     of_gradient = observed is not None and observed.role == "gradient"
     lines += [f"    {line}".rstrip() for line in code_to_paste(bound, finding.trial.variants, check.device, of_gradient)]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
