@@ -42,8 +42,8 @@ def check_function(
     :param contract: the contract, or its name; ``sentinel list contracts`` lists them.
     :param names: the contract's input -> the function's parameter, if the name is not the field's; None if the function
         does not have the input. One parameter may serve several inputs.
-    :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name`` is
-        the input of that name.
+    :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name``
+        is the input of that name.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
     :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
     :param dialects: the function's value for a choice on which papers and code legitimately differ.
@@ -56,7 +56,7 @@ def check_function(
     """
     from sentinel.testing.checking import make_check
 
-    options = {"names": names, "call": call, "outputs": outputs, "dialects": dialects, "device": device}
+    options: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dialects": dialects, "device": device}
     options |= {"dtypes": dtypes, "examples": examples, "seed": seed, "expected_failed_laws": expected_failed_laws}
     return make_check(contract, {**choices, **options}).report(f)
 

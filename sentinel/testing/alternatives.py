@@ -31,16 +31,18 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
         if item.kind == "number" and (item.dialect or item.knob):
             several += constants
         default = bound.binding.fixed.get(item.name, item.default)
-        options = [value for value in several if not callable(value) and not isinstance(value, dict) and value != default]
+        options = [
+            value for value in several if not callable(value) and not isinstance(value, dict) and value != default
+        ]
         if options:
             values[item.name] = list(dict.fromkeys(options))
     pairs = [(name, value) for name, of in values.items() for value in of]
     tried = 0
     for count in (1, 2):
-        for several in combinations(pairs, count):
-            if len({name for name, _ in several}) == count and tried < _MOST:
+        for combination in combinations(pairs, count):
+            if len({name for name, _ in combination}) == count and tried < _MOST:
                 tried += 1
-                yield dict(several)
+                yield dict(combination)
 
 
 def _declared(contract: Contract, name: str) -> list[Any]:

@@ -14,7 +14,6 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
-from sentinel.values.literals import Tensor
 
 #: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
@@ -25,10 +24,10 @@ _PASSED: Mapping[str, Mapping[str, str]] = {
 _OF_SCENARIOS = ("wrong_answer",)
 
 #: Parameters for the number of rows of each group, if the groups are consecutive and equal.
-_GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k".split()
+_GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
 
 #: Parameters for the number of valid tokens of each row.
-_LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens".split()
+_LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
 
 #: Output -> other keys or attributes for it.
 _OUTPUTS = {
@@ -195,6 +194,7 @@ def bind(
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
+    known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
 
     def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -213,11 +213,14 @@ def bind(
                 first = first or error
                 continue
             forms[:] = [form]
-            return read_outputs(returned, contract, original, outputs, function.name)
+            known[:] = known or output_names(contract, original)
+            return read_outputs(returned, contract, known or contract.keys, outputs, function.name)
         assert first is not None
         raise first
 
-    bound.binding = replace(bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes))
+    bound.binding = replace(
+        bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
+    )
     return bound
 
 
@@ -244,7 +247,9 @@ def _match(
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
     """Return input -> parameter, and fill ``derived``: parameter -> its value from the inputs."""
-    every = {name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD}
+    every = {
+        name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
+    }
     for name, parameter in names.items():
         if parameter is not None and parameter not in every:
             raise TypeError(
@@ -261,16 +266,20 @@ def _match(
     found = match_names(contract, free, required, names, choices)
     unknown = list(found.unknown)
     for name in found.unknown:
-        if name in _GROUP_SIZES and contract.input("group_layout") is not None and contract.group not in found.names:
+        if (
+            name in _GROUP_SIZES.split()
+            and contract.input("group_layout") is not None
+            and contract.group not in found.names
+        ):
             derived["group_size"] = derived[name] = _group_size
             unknown.remove(name)
-        elif name in _LENGTHS and contract.mask and contract.input(contract.mask) is not None:
+        elif name in _LENGTHS.split() and contract.mask and contract.input(contract.mask) is not None:
             derived[name] = lambda inputs: (inputs[contract.mask] != 0).sum(-1)
             unknown.remove(name)
     gone = {contract.group} if "group_size" in derived else set()
-    gone |= {contract.mask} if any(name in _LENGTHS for name in derived) else set()
+    gone |= {contract.mask} if any(name in _LENGTHS.split() for name in derived) else set()
     missing = [name for name in found.missing if name not in gone]
-    undecided = [name for name in missing if not _is_data(contract, name)]
+    undecided = [name for name in missing if not is_data(contract, name)]
     missing = [name for name in missing if name not in undecided]
     if missing or unknown or found.ambiguous or undecided:
         raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
@@ -283,10 +292,15 @@ def _accepts_none(function: Function, parameter: str) -> bool:
     return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 
 
-def _is_data(contract: Contract, name: str) -> bool:
+def is_data(contract: Contract, name: str) -> bool:
     """Return True if the input must come from a parameter: it is data, not a setting."""
     item = contract.input(name)
     return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor") or not item.kind)
+
+
+def passed_names(contract: Contract) -> tuple[str, ...]:
+    """Return what a contract passes to a function besides its inputs."""
+    return tuple(_PASSED.get(contract.name, ()))
 
 
 def _group_size(inputs: Mapping[str, Any]) -> int:
@@ -321,7 +335,9 @@ def _mismatch(
         lines += [f"{' and '.join(several)} both fit {name}." for name, several in ambiguous.items()]
     if wanted:
         written = ", ".join(f"{name!r}: {parameter!r}" for name, parameter in wanted.items())
-        lines.append(f"Pass names={{{written}}}; an input that the function does not take: names={{{next(iter(wanted))!r}: None}}.")
+        lines.append(
+            f"Pass names={{{written}}}. If the function does not take an input: names={{{next(iter(wanted))!r}: None}}."
+        )
     elif unknown:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in names]
         written = "; the inputs left are " + ", ".join(others) if others else ""
@@ -332,7 +348,9 @@ def _mismatch(
     for name in undecided:
         item = contract.input(name)
         assert item is not None
-        values = f", one of {', '.join(map(repr, item.choices))}" if item.choices else f": {' '.join(item.meaning.split())}"
+        values = (
+            f", one of {', '.join(map(repr, item.choices))}" if item.choices else f": {' '.join(item.meaning.split())}"
+        )
         lines.append(f"Pass {name}={item.choices[0]!r}{values}." if item.choices else f"Pass {name}=…{values}.")
     return "\n".join(lines)
 
@@ -361,7 +379,7 @@ def _drawn(
         elif item.name in names or item.dialect or item.name in _OF_SCENARIOS:
             continue
         elif item.default is REQUIRED:
-            if not has_call and item.choices and not _is_data(contract, item.name):
+            if not has_call and item.choices and not is_data(contract, item.name):
                 fixed[item.name] = item.choices[0]
         elif item.choices or item.knob:
             fixed[item.name] = item.default
@@ -394,7 +412,7 @@ def _labels(labels: Any, form: str) -> Any:
     if form == "strings":
         return [str(label) for label in labels]
     numbers = [list(dict.fromkeys(labels)).index(label) for label in labels]
-    return {"tensor": torch.tensor, "array": np.array, "list": list}[form](numbers)
+    return torch.tensor(numbers) if form == "tensor" else np.array(numbers) if form == "array" else numbers
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -408,33 +426,32 @@ def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ..
     try:
         return tuple(contract.oracle({**defaults, **double}))
     except DoesNotApply:
-        return contract.keys
+        return ()
 
 
 def _double(value: Any) -> Any:
     floating = hasattr(value, "is_floating_point") and value.is_floating_point()
-    return value.detach().double() if floating else value
+    return value.detach().double().requires_grad_(value.requires_grad) if floating else value
 
 
 def read_outputs(
     returned: Any,
     contract: Contract,
-    inputs: Mapping[str, Any],
+    names: Sequence[str],
     outputs: Sequence[str] | Mapping[str, Any],
     function: str,
 ) -> Outputs:
     """Return what a function returned under the contract's names.
 
+    :param names: those names, the main one first.
     :raises TypeError: if the main output is not there.
     """
     import torch
 
     if isinstance(outputs, Mapping):
         return Outputs({name: _member(returned, key) for name, key in outputs.items()})
-    if isinstance(returned, torch.Tensor) or isinstance(returned, (bool, int, float)) or returned is None:
-        names = tuple(outputs) or output_names(contract, inputs)
-        return Outputs({names[0]: returned})
-    names = output_names(contract, inputs)
+    if returned is None or isinstance(returned, (torch.Tensor, bool, int, float)):
+        return Outputs({(tuple(outputs) or tuple(names))[0]: returned})
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
         if outputs:
             return Outputs({name: value for name, value in zip(outputs, returned) if name})
