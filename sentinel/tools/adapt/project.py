@@ -85,9 +85,7 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
         return small_text(folder / path) or ""
 
     target = _target(files, read, folder.name, packages, str(folder))
-    return Project(
-        target, ref, open_checkout(target, ref, progress=progress), clone, head, _requirements(files, read)
-    )
+    return Project(target, ref, open_checkout(target, ref, progress=progress), clone, head, _requirements(files, read))
 
 
 def _of_repository(url: str, packages: tuple[str, ...], progress: Progress | None) -> Project:
@@ -162,7 +160,9 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
     paths = [path for path in files if path.endswith(".py")]
     folders = {PurePosixPath(path).parent for path in paths if path.endswith("/__init__.py")}
     if not folders:
-        folders = {PurePosixPath(*parts[: 1 + (parts[0] in _HOLDS)]) for path in paths if len(parts := path.split("/")[:-1])}
+        folders = {
+            PurePosixPath(*parts[: 1 + (parts[0] in _HOLDS)]) for path in paths if len(parts := path.split("/")[:-1])
+        }
     found: list[PurePosixPath] = []
     for folder in sorted(folders, key=lambda each: (len(each.parts), each)):
         usable = all(part.isidentifier() for part in folder.parts[-1:]) and folder.name not in _HOLDS
@@ -178,7 +178,9 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
     if not found:
         what = "no Python package (a folder with an __init__.py)" if paths else "no Python file"
         raise NothingExamined(f"{where} has {what}; give the folder that holds the framework's package")
-    return tuple(PackageRoot(str(folder), "" if folder.parent == PurePosixPath() else str(folder.parent)) for folder in found)
+    return tuple(
+        PackageRoot(str(folder), "" if folder.parent == PurePosixPath() else str(folder.parent)) for folder in found
+    )
 
 
 def _requirements(files: Iterable[str], read: Callable[[str], str]) -> dict[str, str]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
 #: Shapes in docstrings whose first dimension is the token's, as in ``[seq_len, bsz]``.
-_TOKENS_FIRST = re.compile(r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I)
+_TOKENS_FIRST = re.compile(
+    r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
+)
 #: Smaller constants are epsilons; larger ones are rarely part of a definition.
 _LARGEST = 64
 
@@ -103,7 +105,9 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
     pairs = [*zip(positional, defaults), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
     parameters = tuple(
-        Parameter(item.arg, ast.unparse(item.annotation) if item.annotation else "", ast.unparse(default) if default else None)
+        Parameter(
+            item.arg, ast.unparse(item.annotation) if item.annotation else "", ast.unparse(default) if default else None
+        )
         for item, default in pairs
     )
     inside = [each for statement in node.body for each in ast.walk(statement)]
