@@ -148,6 +148,7 @@ def call_with(
     reads: Mapping[str, Any] | None = None,
     tokens_first: bool = False,
     sums: Mapping[str, str] | None = None,
+    bools: Sequence[str] = (),
     group: str = "",
     **upstream: Any,
 ) -> Any:
@@ -161,6 +162,7 @@ def call_with(
         the binding's ``outputs``.
     :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
     :param sums: input of ``[batch, tokens]`` -> its mask: the function takes the sum over each row's valid tokens.
+    :param bools: the inputs that the function takes as booleans.
     :param group: the parameter that takes the number of rows in each group.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
@@ -175,6 +177,8 @@ def call_with(
             raise AbsentError(f"not in this version: {boundary.path} has no {name}")
     for name, mask in (sums or {}).items():
         arguments[name] = torch.where(arguments[mask] != 0, arguments[name], 0.0).sum(-1)
+    for name in bools:
+        arguments[name] = arguments[name].bool()
     if tokens_first:
         arguments = {name: _transposed(value) for name, value in arguments.items()}
     if group:

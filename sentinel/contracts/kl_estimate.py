@@ -38,7 +38,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     kl = estimators[inputs["kl_estimator"]]
     if inputs["clamp"] is not None:
         kl = kl.clamp(-inputs["clamp"], inputs["clamp"])
-    return {"kl": kl}
+    return {"kl": kl.detach() if inputs["reported"] else kl}
 
 
 KL_ESTIMATE = Contract(
@@ -53,6 +53,7 @@ KL_ESTIMATE = Contract(
         per_token("ref_log_probs", "log-probs of the reference for the same tokens", "log_ratio"),
         knob("kl_estimator", "k1, abs, k2, or k3 (also called low_var_kl)", ("k1", "abs", "k2", "k3"), REQUIRED),
         dialect("clamp", None, "bound of the estimate: it is clamped to [-clamp, clamp], with no gradient outside"),
+        dialect("reported", False, "the estimate is only reported, so it has no gradient"),
         token_mask("1 for tokens that count; elsewhere the estimate is 0", default=None),
     ),
     observes=(

@@ -84,7 +84,9 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
     return release
 
 
-def contents(distribution: str, version: str, home: Home, progress: Progress | None = None) -> tuple[list[str], str, str]:
+def contents(
+    distribution: str, version: str, home: Home, progress: Progress | None = None
+) -> tuple[list[str], str, str]:
     """Return the files of a release's wheel, its metadata, and its version.
 
     :raises Unavailable: if pip cannot download it, or its wheel is invalid.

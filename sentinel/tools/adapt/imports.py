@@ -31,11 +31,13 @@ class Packages:
     :ivar install: missing packages that the proposed functions use, or whose classes are bases of theirs -> the users.
     :ivar stub: missing packages that are only imported; they become stub modules.
     :ivar preload: installed packages that are real only for a target that names them.
+    :ivar versions: the packages of ``stub`` whose version a module reads.
     """
 
     install: Mapping[str, tuple[str, ...]]
     stub: tuple[str, ...]
     preload: tuple[str, ...]
+    versions: tuple[str, ...] = ()
 
 
 class Imports:
@@ -59,9 +61,8 @@ class Imports:
         for signature in chosen:
             for package in self._used(signature):
                 named.setdefault(package, {})[signature.path] = None
-        every = {
-            package for module in self._reached({each.module for each in chosen}) for package in self._imported(module)
-        }
+        reached = self._reached({each.module for each in chosen})
+        every = {package for module in reached for package in self._imported(module)}
         names = sorted(every - {"torch", "numpy"})
         installed = set(interpreters.ask(python, "-I", "-c", _INSTALLED, *names)) if names else set()
         missing = [name for name in names if name not in installed]
@@ -69,6 +70,19 @@ class Imports:
             {name: tuple(named[name]) for name in missing if name in named},
             tuple(name for name in missing if name not in named),
             tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED and name in named),
+            tuple(
+                name
+                for name in missing
+                if name not in named and any(self._reads_version(each, name) for each in reached)
+            ),
+        )
+
+    def _reads_version(self, module: str, package: str) -> bool:
+        calls = (node for node in ast.walk(self._trees[module][1]) if isinstance(node, ast.Call))
+        return any(
+            ast.unparse(call.func).endswith("version")
+            and any(isinstance(each, ast.Constant) and each.value == package for each in call.args)
+            for call in calls
         )
 
     def _used(self, signature: Signature) -> Iterator[str]:

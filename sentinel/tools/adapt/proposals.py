@@ -110,7 +110,7 @@ class Proposal:
     :ivar options: further options of ``kit.call_with``.
     :ivar attributes: for a method, the attributes of its object -> the expression that gives each.
     :ivar questions: what a person has to decide.
-    :ivar dialects: dialect input -> the value with which the oracle agrees.
+    :ivar dtypes: the float dtypes that the function accepts.
     """
 
     signature: Signature
@@ -125,7 +125,7 @@ class Proposal:
     constants: Mapping[str, Any]
     attributes: Mapping[str, str] = field(default_factory=dict)
     questions: tuple[str, ...] = ()
-    dialects: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
     formerly: tuple[str, ...] = ()
     earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -293,10 +293,25 @@ def _written(
     if signature.tokens_first:
         options["tokens_first"] = True
         questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
+    if size and "group" not in options:
+        constants[size] = 1
+        questions.append(f"{contract.name} has no groups, so {size} is 1. Is another contract nearer?")
+    bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
+    if bools:
+        options["bools"] = bools
+    for name, parameter in names.items():
+        if match_ := re.search(rf"\b{parameter}\[(\w+) \+ 1\]", signature.body):
+            questions.append(f"{parameter} is read at {match_[1]} + 1. Does it have one more step than the rewards?")
     sums = {name: mask for name, mask in kind.sums.items() if name in names and _per_row(signature, names[name], kind)}
     if sums:
         options["sums"] = sums
         questions.append(f"{', '.join(names[name] for name in sums)} is taken as one number per row. Is that right?")
+    if any(
+        name not in names
+        for name in ("group", *(mask for mask in accepts if accepts[mask] == ("full",)))
+        if contract.input(name)
+    ):
+        options["takes"] = tuple(names)
     attributes = _attributes(signature, contract)
     if attributes:
         unknown = [name for name, value in attributes.items() if value == "None"]
@@ -307,7 +322,13 @@ def _written(
         signature, contract.name, score,
         {name: parameter for name, parameter in names.items() if name != parameter},
         tuple(names), fixed, accepts, reads, options, constants, attributes, tuple(questions),
+        ("float32",) if re.search(r"assert [^\n]*dtype (==|is) torch\.float32", signature.body) else (),
     )  # fmt: skip
+
+
+def _is_boolean(body: str, parameter: str) -> bool:
+    """Return True if a body inverts a parameter, indexes with it, or uses it as a condition."""
+    return bool(re.search(rf"~{parameter}\b|\[{parameter}\]|where\({parameter},|logical_and\({parameter}\)", body))
 
 
 def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:

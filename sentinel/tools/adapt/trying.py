@@ -89,7 +89,7 @@ def _try(target: OpenTarget, subject: Subject, catalog: Catalog, others: Sequenc
     session = target.law_session.fresh()
     try:
         session.find(subject)
-        for changes in _orders(others) if not _agrees(session, subject) else ():
+        for changes in _orders(others) if _agrees(session, subject) is False else ():
             changed = _changed(subject, catalog, changes)
             if changed is not None and _agrees(session, changed):
                 dialects = {name for name in changes if _is_dialect(subject, name)}
@@ -125,17 +125,17 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
         result.failed = next(iter(result.silent.values()))
 
 
-def _agrees(session: LawSession, subject: Subject) -> bool:
-    """Return whether the oracle agrees in a few scenarios; True if there is no oracle to ask."""
+def _agrees(session: LawSession, subject: Subject) -> bool | None:
+    """Return whether the oracle agrees in a few scenarios; None if it was not asked."""
     from sentinel.search.boundary_search import BoundarySearch
 
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
-        return True
+        return None
     search = BoundarySearch(session, subject, 0, [law], 0, shrink_further=False)
     search.run(_FEW)
     outcome = search.outcomes[law]
-    return bool(outcome.judged) and not outcome.findings
+    return not outcome.findings if outcome.judged else None
 
 
 def _is_dialect(subject: Subject, name: str) -> bool:

@@ -37,6 +37,7 @@ def adapter_text(
     facts = [f"name={target.name!r},", f"repository={target.repository!r},", f"roots={_roots(target)},"]
     facts += [f"pypi={target.pypi!r},"] if target.pypi else []
     facts += [f"preload={target.preload!r},"] if target.preload else []
+    facts += [f"stub_versions={dict(target.stub_versions)!r},"] if target.stub_versions else []
     body = "\n".join(map(_skeleton, methods))
     body += "\nTARGET = Target(\n" + textwrap.indent("\n".join(facts), "    ")
     body += "\n    bindings=(\n" + textwrap.indent(bindings, "        ") + "\n    ),\n)\n"
@@ -93,7 +94,7 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
         ("arguments", _arguments(proposal)),
         ("constants", dict(proposal.constants)),
     ]
-    fields += [("outputs", _outputs(proposal)), ("fixed", fixed), ("accepts", accepts)]
+    fields += [("outputs", _outputs(proposal)), ("fixed", fixed), ("accepts", accepts), ("dtypes", proposal.dtypes)]
     parts = [*head, *(f"{name}={value!r}" for name, value in fields if value)]
     return "\n".join([*lines, f"{', '.join(parts)}),"])
 

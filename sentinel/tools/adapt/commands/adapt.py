@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -78,7 +79,8 @@ def _adapt(arguments: argparse.Namespace) -> int:
                 f"{file} exists; move it, or give another --output (--check {file} shows what the laws say about it)"
             )
         proposals, missed, packages = _proposals(project, catalog, settings, tell)
-        project = replace(project, target=replace(project.target, preload=packages.preload))
+        stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
+        project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         _say_packages(project, packages)
         with tempfile.TemporaryDirectory(prefix="sentinel-adapt-") as folder:
             first = Path(folder, file.name)
@@ -183,6 +185,12 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
     if result.failed:
         questions.append(f"it cannot be called: {result.failed}")
     return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
+
+
+def _least_version(requirement: str) -> str:
+    """Return the first version that a requirement names, which a stub module reports."""
+    match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
+    return match.group() if match else "0.0.0"
 
 
 def _say_packages(project: Project, packages: Packages) -> None:
