@@ -62,14 +62,14 @@ class Imports:
             for package in self._used(signature):
                 named.setdefault(package, {})[signature.path] = None
         reached = self._reached({each.module for each in chosen})
-        every = {package for module in reached for package in self._imported(module)}
+        every = {*named, *(package for module in reached for package in self._imported(module))}
         names = sorted(every - {"torch", "numpy"})
         installed = set(interpreters.ask(python, "-I", "-c", _INSTALLED, *names)) if names else set()
         missing = [name for name in names if name not in installed]
         return Packages(
             {name: tuple(named[name]) for name in missing if name in named},
             tuple(name for name in missing if name not in named),
-            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED and name in named),
+            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED),
             tuple(
                 name
                 for name in missing
@@ -92,6 +92,7 @@ class Imports:
         for local, path in self._names(signature.module, tree):
             if local in names:
                 yield path.partition(".")[0]
+        yield from (path.partition(".")[0] for path in signature.imports if self._is_foreign(path))
         for base in signature.bases:  # the base may be the project's own, with a foreign base
             yield from self._foreign_bases(signature.module, base, 4)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 from pathlib import PurePosixPath
 
 from sentinel.contracts.contract import Contract
@@ -66,7 +66,7 @@ def _defining(trees: GitTrees, names: set[str]) -> object:
     """Return a function from a blob to the qualified names that it defines, of those whose last part is wanted."""
     pattern = re.compile(rb"def (%s)\b" % b"|".join(name.encode() for name in sorted(names)))
 
-    @lru_cache(maxsize=None)
+    @cache
     def defining(blob: str) -> frozenset[str]:
         content = trees.blob(blob)
         if not pattern.search(content):

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.contracts.names import Matching, fits, match_names, suggest_names
 from sentinel.tools.adapt.signatures import Parameter, Signature
 
+
+class Code(str):
+    """A value that an adapter has as it is written: an expression, not a string."""
+
+
 #: Parameters that take the number of responses to a prompt.
 _GROUP_SIZE = re.compile(
     r"(group_size|num_generations|(n|num)_samples(_per_prompt)?|rollout_n|n_rollouts|num_responses)"
 )
+#: The axis of a statistic in torch's numbers, as the adapter writes it.
+AXIS = Code("kit.AXIS")
 #: Functions around the ones that compute.
 _HELPER = re.compile(
     r"_?(pre|post)_?process|_?(update|log|get|collect|build|reduce|gather|prepare)_\w*(metrics?|stats|logs)|__init__"
@@ -46,8 +53,8 @@ class Kind:
 
 
 _SIDES = ("chosen", "rejected")
-_ALGORITHMS = "gspo_token gspo cispo sapo gmpo icepop topr kimi dro clip_cov kl_cov dppo_kl dppo_tv gpg".split()
-_ESTIMATORS = "rloo opo gpg passk maxrl gdpo remax".split()
+_ALGORITHMS = ["gspo_token", "gspo", "cispo", "sapo", "gmpo", "icepop", "topr", "kimi", "dro", "clip_cov", "kl_cov", "dppo_kl", "dppo_tv", "gpg"]
+_ESTIMATORS = ["rloo", "opo", "gpg", "passk", "maxrl", "gdpo", "remax"]
 
 #: The contracts, the most specific first: of two that fit equally well, the first is proposed.
 KINDS = (
@@ -243,10 +250,13 @@ def _written(
     accepts: dict[str, tuple[Any, ...]] = {}
     constants: dict[str, Any] = {}
     names = dict(match.names)
+    if "kl_coef" in names and "kl" not in names and contract.input("kl"):
+        fixed["kl_coef"] = 0.0
+        questions.append(f"it computes the KL itself, so {names.pop('kl_coef')} is left at its default.")
     for several, one in ((input, parameter) for input, parameter in names.items()):
         others = [other for other, parameter in names.items() if parameter == one and other != several]
-        if others and several == "eps_clip_low":  # one parameter for both bounds
-            options["one_clip"] = one
+        if others and several == "eps_clip_low":
+            questions.append(f"{one} is both clip bounds, so scenarios with two bounds are not called.")
     for item in contract.inputs:
         if item.dialect or item.name in names:
             continue
@@ -256,6 +266,8 @@ def _written(
         elif item.name == "group":
             fixed["group_layout"] = "equal"
             options["group"] = size
+        elif item.domain == "mask" and item.default is None:
+            accepts[item.name] = (None,)
         elif item.domain == "mask":
             accepts[item.name] = ("full",)
             if item.name == contract.mask:
@@ -267,7 +279,7 @@ def _written(
         elif item.domain and item.default is None:
             accepts[item.name] = (None,)
     if "axis" in names:
-        options["says"] = {"axis": "AXIS"}
+        options["says"] = {"axis": AXIS}
     for name, parameter in names.items():
         item = contract.input(name)
         assert item is not None
@@ -366,7 +378,7 @@ def _attributes(signature: Signature, contract: Contract) -> dict[str, str]:
 _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "group_layout", "with_entropy"}
 
 
-def alternatives(proposal: Proposal, contract: Contract, intended: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def alternatives(proposal: Proposal, contract: Contract, intended: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
     """Return other choices for what a proposal guesses: settings without a parameter, then points on which frameworks
     legitimately differ.
 
@@ -380,9 +392,33 @@ def alternatives(proposal: Proposal, contract: Contract, intended: Mapping[str, 
             continue
         numbers = proposal.signature.numbers if item.kind == "number" or "epsilon" in item.name else ()
         if item.dialect:
-            values = [*intended.get(item.name, ()), *numbers, *((not item.default,) if item.kind == "boolean" else ())]
+            given = [value for name, value in proposal.constants.items() if fits(contract, item.name, name) is not None]
+            values = [
+                *given,
+                *intended.get(item.name, ()),
+                *numbers,
+                *((not item.default,) if item.kind == "boolean" else ()),
+            ]
             stated += [{item.name: value} for value in dict.fromkeys(values) if value != item.default]
         elif item.name in proposal.fixed:
             values = [value for _, value in kind.settings.get(item.name, ())] + [*item.choices, *numbers]
             guessed += [{item.name: value} for value in dict.fromkeys(values) if value != proposal.fixed[item.name]]
     return guessed + stated
+
+
+#: Failure of every call -> how a proposal may mend it: options of ``kit.call_with``, or float dtypes.
+_MENDS = (
+    (r"operator.invert|boolean tensor|must be long, int, byte or bool|bool.* Float", "bools"),
+    (r"must be float32|expected .*float32|dtype Double", "dtypes"),
+)
+
+
+def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
+    """Return a proposal that passes what a failed call seems to need; None if that is unknown or was tried."""
+    for pattern, what in _MENDS:
+        if re.search(pattern, failure):
+            if what == "dtypes" and not proposal.dtypes:
+                return replace(proposal, dtypes=("float32",))
+            if what == "bools" and "bools" not in proposal.options and contract.mask in proposal.takes:
+                return replace(proposal, options={**proposal.options, "bools": (contract.mask,)})
+    return None

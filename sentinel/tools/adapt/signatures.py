@@ -13,6 +13,8 @@ _Def = ast.FunctionDef | ast.AsyncFunctionDef
 _TOKENS_FIRST = re.compile(
     r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
 )
+#: Calls that run along the first axis as along tokens, or put one number per row there.
+_ALONG_THE_FIRST = re.compile(r"(cumsum|flip)\(([^()]*, )?(dims?=)?\[?0\]?\)$|\.view\(1, -1\)$")
 #: Smaller constants are epsilons; larger ones are rarely part of a definition.
 _LARGEST = 64
 
@@ -43,6 +45,7 @@ class Signature:
     :ivar tokens_first: why tensors seem to be ``[tokens, batch]``; empty if they do not.
     :ivar reads: the attributes of ``self`` that a method reads, such as ``args.beta``.
     :ivar names: the global names that the body uses.
+    :ivar imports: the dotted paths that the body imports.
     """
 
     path: str
@@ -60,6 +63,7 @@ class Signature:
     tokens_first: str = ""
     reads: tuple[str, ...] = ()
     names: frozenset[str] = frozenset()
+    imports: tuple[str, ...] = ()
     decorators: tuple[str, ...] = ()
     body: str = ""
 
@@ -123,6 +127,7 @@ def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, f
         tokens_first=_tokens_first(node, inside),
         reads=_attributes(inside, parameters[0].name) if owner and parameters else (),
         names=frozenset(each.id for each in inside if isinstance(each, ast.Name)),
+        imports=tuple(dict.fromkeys(_imported(inside))),
         decorators=tuple(ast.unparse(each) for each in node.decorator_list),
         body="\n".join(ast.unparse(each) for each in node.body),
     )  # fmt: skip
@@ -138,6 +143,14 @@ def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
                 inner = getattr(node, part, ())
                 for each in inner:
                     yield from _returns(each.body if isinstance(each, (ast.ExceptHandler, ast.match_case)) else [each])
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
 
 
 def _returned(value: ast.expr) -> tuple[str, ...]:
@@ -191,6 +204,9 @@ def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
             for inner in ast.walk(each):
                 if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Name) and inner.slice.id == step:
                     return f"the loop over {ast.unparse(each.iter)} reads {ast.unparse(inner)}"
+    for each in nodes:
+        if isinstance(each, ast.Call) and _ALONG_THE_FIRST.search(text := ast.unparse(each)):
+            return f"the body has {text if len(text) < 60 else f'{text[:60]}…'}"
     return ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -23,7 +23,7 @@ from sentinel.tools.adapt.project import Project
 from sentinel.worker.client import Options
 
 #: Scenarios of each boundary; those of one attempt at other choices; the most attempts; calls to shrink a finding.
-_SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 10, 60, 60
+_SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 60, 60
 _ORACLE = "the_oracle_agrees"
 
 
@@ -69,13 +69,15 @@ def try_bindings(
     project: Project,
     alternatives: Callable[[Subject], Sequence[Mapping[str, Any]]] = lambda subject: (),
     progress: Callable[[str], None] = lambda line: None,
+    only: Collection[str] = (),
 ) -> dict[str, Result]:
     """Return the result for each binding, by its name: the boundary's path, with the contract if it has several.
 
     :param alternatives: other choices for a boundary, tried if the oracle does not agree.
+    :param only: the boundaries to try; empty for all.
     """
     name = next(iter(catalog.adapters))
-    here, omitted = subjects(catalog, name)
+    here, omitted = subjects(catalog, name, list(only))
     results = {each.boundary: Result(failed=each.reason) for each in omitted if not each.law}
     target = runner.open_target(name, project.ref, [subject.binding for subject in here])
     for place, subject in enumerate(here):
@@ -126,16 +128,17 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 
 
 def _agrees(session: LawSession, subject: Subject) -> bool | None:
-    """Return whether the oracle agrees in a few scenarios; None if it was not asked."""
+    """Return whether the oracle agrees in a few scenarios, except where the result is not finite; None if it was not
+    asked."""
     from sentinel.search.boundary_search import BoundarySearch
 
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
     if law is None:
         return None
-    search = BoundarySearch(session, subject, 0, [law], 0, shrink_further=False)
+    search = BoundarySearch(session, subject, 0, [law], 1, shrink_further=False, glimpse=True)
     search.run(_FEW)
     outcome = search.outcomes[law]
-    return not outcome.findings if outcome.judged else None
+    return all(each.symptom == "non-finite" for each in outcome.findings) if outcome.judged else None
 
 
 def _is_dialect(subject: Subject, name: str) -> bool:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from sentinel.sources import Progress, open_checkout
 from sentinel.tools.adapt.imports import Imports, Packages
 from sentinel.tools.adapt.past import with_past
 from sentinel.tools.adapt.project import Project, open_project
-from sentinel.tools.adapt.proposals import NearMiss, Proposal, alternatives, propose
+from sentinel.tools.adapt.proposals import NearMiss, Proposal, alternatives, mended, propose
 from sentinel.tools.adapt.signatures import signatures
 from sentinel.tools.adapt.trying import Result, catalog_with, runner_for, try_bindings
 from sentinel.tools.adapt.writing import adapter_text
@@ -83,11 +82,20 @@ def _adapt(arguments: argparse.Namespace) -> int:
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         _say_packages(project, packages)
         with tempfile.TemporaryDirectory(prefix="sentinel-adapt-") as folder:
-            first = Path(folder, file.name)
-            first.write_text(
-                adapter_text(project.target, proposals, missed, catalog.contracts, file.name), encoding="utf-8"
-            )
-            results = _try(first, project, catalog, settings, proposals, tell)
+            results: dict[str, Result] = {}
+            again: dict[str, Proposal] = {each.path: each for each in proposals}
+            for attempt in range(3):
+                proposals = [again.get(each.path, each) for each in proposals]
+                first = Path(folder, f"attempt_{attempt}.py")
+                first.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), "utf-8")
+                results |= _try(first, project, catalog, settings, list(again.values()), tell)
+                mends = (
+                    (each, mended(each, catalog.contracts[each.contract], results[each.path].failed))
+                    for each in proposals
+                )
+                again = {each.path: new for each, new in mends if new is not None}
+                if not again:
+                    break
     proposals = [_with_result(each, results[each.path]) for each in proposals]
     file.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), encoding="utf-8")
     questions = {each.path: len(each.questions) for each in proposals}
@@ -151,21 +159,20 @@ def _try(
     proposals: Sequence[Proposal],
     tell: Progress,
 ) -> dict[str, Result]:
-    intended: dict[tuple[str, str], dict[Any, None]] = defaultdict(dict)
+    intended: dict[str, dict[Any, None]] = defaultdict(dict)
     for adapter in catalog.adapters.values() if proposals else ():
         for binding in adapter.target.bindings:
             for dialect in binding.dialects:
-                intended[binding.contract, dialect.name][dialect.value] = None
+                intended[dialect.name][dialect.value] = None
     by_path = {each.path: each for each in proposals}
 
     def others(subject: Subject) -> Sequence[Mapping[str, Any]]:
         proposal, contract = by_path.get(subject.boundary), catalog.contracts[subject.contract.name]
-        stated = {name: list(values) for (of, name), values in intended.items() if of == contract.name}
-        return alternatives(proposal, contract, stated) if proposal is not None else ()
+        return alternatives(proposal, contract, {**intended}) if proposal is not None else ()
 
     own = catalog_with(catalog, file)
     with closing(runner_for(own, settings, project)) as runner:
-        return try_bindings(runner, own, project, others, lambda line: tell(f"trying {line}"))
+        return try_bindings(runner, own, project, others, lambda line: tell(f"trying {line}"), by_path)
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
