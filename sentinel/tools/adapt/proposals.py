@@ -53,7 +53,22 @@ class Kind:
 
 
 _SIDES = ("chosen", "rejected")
-_ALGORITHMS = ["gspo_token", "gspo", "cispo", "sapo", "gmpo", "icepop", "topr", "kimi", "dro", "clip_cov", "kl_cov", "dppo_kl", "dppo_tv", "gpg"]
+_ALGORITHMS = [
+    "gspo_token",
+    "gspo",
+    "cispo",
+    "sapo",
+    "gmpo",
+    "icepop",
+    "topr",
+    "kimi",
+    "dro",
+    "clip_cov",
+    "kl_cov",
+    "dppo_kl",
+    "dppo_tv",
+    "gpg",
+]
 _ESTIMATORS = ["rloo", "opo", "gpg", "passk", "maxrl", "gdpo", "remax"]
 
 #: The contracts, the most specific first: of two that fit equally well, the first is proposed.
