@@ -227,7 +227,7 @@ def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, An
     returns = [names for names in signature.returns if names != ("None",)]
     if not returns:
         return None
-    longest = max(returns, key=len)
+    longest = max(returns, key=lambda names: (len(names), -names.count("None")))
     if all(name.startswith("[") for name in longest):  # a dictionary
         keys = {_output(name[1:-1], kind): name[1:-1] for name in longest}
         return {output: keys[output] for output in kind.outputs if output in keys} or None
