@@ -80,7 +80,8 @@ def _adapt(arguments: argparse.Namespace) -> int:
         proposals, missed, packages = _proposals(project, catalog, settings, tell)
         stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
-        _say_packages(project, packages)
+        if not arguments.json:
+            _say_packages(project, packages)
         with tempfile.TemporaryDirectory(prefix="sentinel-adapt-") as folder:
             results: dict[str, Result] = {}
             again: dict[str, Proposal] = {each.path: each for each in proposals}
