@@ -424,6 +424,9 @@ def _draw_rloo(rng: random.Random, setup: _Options, options: _Options) -> None:
         options["reward_clip_range"] = (0.1, 0.7)
 
 
+_DIVERGING = ("discopop", "exo_pair", "hinge", "ipo", "robust", "sft", "sigmoid", "sigmoid_norm")
+
+
 def _draw_dpo(rng: random.Random, setup: _Options, options: _Options) -> None:
     types = ("sigmoid", "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot",
              "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm")  # fmt: skip
@@ -437,6 +440,8 @@ def _draw_dpo(rng: random.Random, setup: _Options, options: _Options) -> None:
             {"precompute_ref_log_probs": True}, {"max_length": 5}, {"pad_to_multiple_of": 8})  # fmt: skip
     if rng.random() < 0.6:
         options |= rng.choice(more)
+    if "f_divergence_type" in options and options["loss_type"][0] not in _DIVERGING:
+        options["loss_type"] = ["sigmoid"]
     if rng.random() < 0.2 and "lora" not in setup and not options.get("precompute_ref_log_probs"):
         options |= {"sync_ref_model": True, "ref_model_sync_steps": 2}
     if rng.random() < 0.2:
@@ -445,12 +450,14 @@ def _draw_dpo(rng: random.Random, setup: _Options, options: _Options) -> None:
 
 def _draw_sft(rng: random.Random, setup: _Options, options: _Options) -> None:
     setup["form"] = rng.choice(("plain", "text", "chat", "messages", "ids"))
+    if setup["form"] in ("chat", "messages", "ids") and rng.random() < 0.5:
+        setup["form"] = "plain"
     if rng.random() < 0.2:
         options["loss_type"] = "dft"
     elif rng.random() < 0.2:
         options["label_smoothing_factor"] = 0.1
     if rng.random() < 0.3:
-        options |= rng.choice(({"max_length": 5}, {"pad_to_multiple_of": 8}, {"average_tokens_across_devices": False},
+        options |= rng.choice(({"max_length": 7}, {"pad_to_multiple_of": 8}, {"average_tokens_across_devices": False},
                                {"weight_decay": 0.2}, {"dataloader_drop_last": True}))  # fmt: skip
     if setup["form"] == "messages" and rng.random() < 0.5:
         options["assistant_only_loss"] = True
@@ -715,7 +722,7 @@ def main() -> None:
                 done = prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
                 _show(name, done)
                 found += bool(done["named"]) and not named[name][0]
-        print(f"{found} of {len(named)} bugs were named")
+        print(f"{found} of {sum(name in named for name in BUGS)} bugs were named")
 
 
 if __name__ == "__main__":

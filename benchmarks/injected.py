@@ -410,7 +410,7 @@ def _trained(
             watching.stop()
         lines = events.read_text(encoding="utf-8").splitlines() if watching else []
         found = [json.loads(line) for line in lines]
-        parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
+        parameters = b"".join(one.detach().float().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
             "name": name, "named": named, "counts": watching.counts if watching else {},
