@@ -28,6 +28,8 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
+from .steps import STEPS as DOCUMENTED
+
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 
 GRPO, RLOO, DPO, SFT, KTO, REWARD = (
@@ -1051,5 +1053,6 @@ TARGET = Target(
         ),
     },
     no_signal=_NO_SIGNAL,
+    steps=DOCUMENTED,
     bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )
