@@ -13,13 +13,13 @@ from typing import Any
 from sentinel.commands.console import (
     Commands,
     command,
-    complain,
     counted,
+    echo,
+    echo_json,
+    echo_table,
     json_option,
+    print_error,
     progress,
-    say,
-    say_json,
-    say_table,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.outcomes import Decision
@@ -100,7 +100,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     configured = arguments.config is not None or bool(arguments.set)
     launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target), configured)
     for sentence in launch.read:
-        complain(visible(sentence))
+        print_error(visible(sentence))
     single = [*launch.settings, *map(setting_of, arguments.set)]
     config: Path | None = arguments.config or launch.config
     not_read = [*launch.unread]
@@ -161,7 +161,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         unread.append(f"not examined, your reward functions and data: {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in unread:
-            complain(visible(line))
+            print_error(visible(line))
         raise NothingExamined(_no_setting(run, name))
     if arguments.sarif:
         results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
@@ -169,17 +169,17 @@ def _audit(arguments: argparse.Namespace) -> int:
             arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
         )
     if arguments.json:
-        say_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
+        echo_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
     else:
-        _tell(name, bugs, run, unread, hardening)
+        _notify(name, bugs, run, unread, hardening)
         for line in _undecided(decisions):
-            say(visible(line))
+            echo(visible(line))
     if any(bug.reached for bug in bugs) or (run is None and bugs):
         return 1
     open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
     if open_bugs:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
-        complain(
+        print_error(
             f"not decided: {_some(open_bugs)}, because these settings were not read: "
             f"{_some(list(settings_of_bugs))}; give them with --set"
         )
@@ -344,7 +344,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
         elif twice:
             not_read.append(f"not known, because the command and {file} both set them: {_some(twice)}")
         else:
-            complain(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
+            print_error(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
     changed: dict[str, str] = {}
     for name, place in launch.assigned.items():
         meant = [""] if name.startswith(ANY) else _meant(name, options)
@@ -375,9 +375,9 @@ def _decide(
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as tell:
+    with progress() as notify:
         try:
-            checkout = opener(settings, tell)(target, ref, None)
+            checkout = opener(settings, notify)(target, ref, None)
         except Unavailable as error:
             raise NothingExamined(
                 f"no known bug could be decided: {error.reason}; name another copy with --repo or --python"
@@ -386,7 +386,7 @@ def _decide(
             jobs = [Job(recipe, ref) for recipe in recipes]
             runner.plan(jobs)
             for number, job in enumerate(jobs, 1):
-                tell(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
+                notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
                 decisions.append(runner.decide(job))
     return checkout, decisions
 
@@ -397,7 +397,7 @@ def _name(checkout: Checkout) -> str:
     return f"{checkout.target} at {checkout.commit[:12]}" if checkout.commit else checkout.target
 
 
-def _tell(
+def _notify(
     name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
 ) -> None:
     """Print the result as text: a line of counts, then each bug."""
@@ -407,16 +407,16 @@ def _tell(
     answers = Counter(worst.values())
     head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
-        say(f"{head}.")
+        echo(f"{head}.")
         if bugs:
-            say_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
+            echo_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
     else:
-        say(f"{head}: {answers['hits']} hit you, {answers['only if']} may hit you, {answers['does not']} do not.")
+        echo(f"{head}: {answers['hits']} hit you, {answers['only if']} may hit you, {answers['does not']} do not.")
         for line in unread:
-            say(visible(line))
+            echo(visible(line))
         for answer, heading in (("hits", "hits you"), ("only if", "may hit you")):
             if answers[answer]:
-                say(f"\n{heading}")
+                echo(f"\n{heading}")
             listed: dict[str, list[Bug]] = {}  # each bug once, as in the counts
             for bug in bugs:
                 if bug.answer == answer == worst[root(bug.document)]:
@@ -424,11 +424,13 @@ def _tell(
             for first, *others in listed.values():
                 _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
         if any(bug.answer == "does not" for bug in bugs):
-            say("\n--json lists the bugs that do not hit you, with the deciding setting")
+            echo("\n--json lists the bugs that do not hit you, with the deciding setting")
         if run.options is not None:
-            say(f"defaults are those of {run.options.name} ({run.options.file})")
+            echo(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
-        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening")
+        echo(
+            f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening"
+        )
 
 
 def _counted(bug: Bug) -> dict[str, str]:
@@ -439,22 +441,22 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
     """Print a bug, with its other recipes that have the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
-    say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
-    say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
+    echo(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
     if others:
-        say(f"    the same bug: {_some(others)}")
+        echo(f"    the same bug: {_some(others)}")
     fault = "another failure comes first" if bug.realism == "fault" and bug.reached else ""
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
-        say(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
+        echo(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
     how = "" if recipe.affects else describe_reach(recipe.document)
     if how:
-        say(f"    how a run gets there: {visible(how)}")
+        echo(f"    how a run gets there: {visible(how)}")
     elif bug.reached or reach.settings:
-        say(f"    because {visible(reach.because)}")
+        echo(f"    because {visible(reach.because)}")
     advice = _advice(recipe.until, () if run.options is None else (run.options,))
     if advice:
-        say(f"    until it is fixed, set {visible(settings_in_words(advice))}")
+        echo(f"    until it is fixed, set {visible(settings_in_words(advice))}")
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
