@@ -103,7 +103,11 @@ class Memory:
         chosen = [name for name in self.facts.get("changed", ()) if name not in _ASIDE and name in options]
         shown = ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS]) if steps else ""
         return "".join(
-            (f"; in {place}" if place else "", f"; set: {shown}" if shown else "", f". {one.advice}" if one.advice else "")
+            (
+                f"; in {place}" if place else "",
+                f"; set: {shown}" if shown else "",
+                f". {one.advice}" if one.advice else "",
+            )
         )
 
 
@@ -150,7 +154,9 @@ def _documented(what: str) -> Unless:
 
 
 def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
-    return f"two forward passes differ: {facts['random'][0]}" if facts and facts["random"] else _facts_read(facts, steps)
+    return (
+        f"two forward passes differ: {facts['random'][0]}" if facts and facts["random"] else _facts_read(facts, steps)
+    )
 
 
 def _callback(*names: str) -> Unless:
@@ -174,7 +180,10 @@ def _micro(values: Mapping[str, Any]) -> Any:
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
     return SimpleNamespace(
-        facts=facts, options=facts["options"], world=values.get("world", 1), **{name: values.get(name) for name in names}
+        facts=facts,
+        options=facts["options"],
+        world=values.get("world", 1),
+        **{name: values.get(name) for name in names},
     )
 
 
@@ -340,7 +349,11 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
     shared = values.get("world", 1) if values["items"] is not None else 1  # a count over all ranks; one rank's loss
     expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
-    most = (2 * float(policy["bound"]) + 1e-3 * float(terms.abs().mean() if len(terms) else 0)) * len(terms) / max(items, 1)
+    most = (
+        (2 * float(policy["bound"]) + 1e-3 * float(terms.abs().mean() if len(terms) else 0))
+        * len(terms)
+        / max(items, 1)
+    )
     apart = abs(loss - expected) > most * shared + 1e-6
     return f"it is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}" if apart else ""
 
@@ -513,7 +526,9 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     if most and norm > most * (1 + slack):
         return f"the norm of the gradients is {norm:.4g} at the step, and max_grad_norm is {most:g}"
     if (not most or norm < most * (1 - slack)) and low[0] < 1 - slack:
-        return f"gradients are {low[0]:.4g} times their sum, although their norm {norm:.4g} is below max_grad_norm {most}"
+        return (
+            f"gradients are {low[0]:.4g} times their sum, although their norm {norm:.4g} is below max_grad_norm {most}"
+        )
     return ""
 
 
@@ -545,7 +560,11 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
     if wrong:
         return f"it is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
-    other = [] if values["facts"]["callbacks"] else [one for one in values["rates"] if not _near(one, expected, 1e-4, 1e-12)]
+    other = (
+        []
+        if values["facts"]["callbacks"]
+        else [one for one in values["rates"] if not _near(one, expected, 1e-4, 1e-12)]
+    )
     return f"the optimizer has {other[0]:.6g}, and the schedule gives {expected:.6g}" if other else ""
 
 
@@ -568,7 +587,9 @@ def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: M
         gradient = gradient if decoupled else gradient + decay * old
         (first, second), count = group["betas"], float(state.get("step", 0)) + 1
         mean, square = (
-            state[name].double() if isinstance(state.get(name), torch.Tensor) else torch.full_like(old, state.get(name, 0.0))
+            state[name].double()
+            if isinstance(state.get(name), torch.Tensor)
+            else torch.full_like(old, state.get(name, 0.0))
             for name in ("exp_avg", "exp_avg_sq")
         )
         mean = first * mean + (1 - first) * gradient
@@ -623,7 +644,11 @@ def _lost(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
     if not due:
         return None
     lost = stayed > 0.9 * due
-    return f"{stayed} of {due} observed elements did not change: their update is below the spacing of {dtype}" if lost else ""
+    return (
+        f"{stayed} of {due} observed elements did not change: their update is below the spacing of {dtype}"
+        if lost
+        else ""
+    )
 
 
 def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:

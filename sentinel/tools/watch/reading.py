@@ -655,7 +655,12 @@ def _answered_attributes(path: Path, value: Any, names: frozenset[str]) -> Itera
     if not hasattr(type(value), "__getattr__") or isinstance(value, torch.nn.Module):
         return
     for name in sorted(names):
-        if name.isidentifier() and not name.startswith("__") and name not in vars(value) and not hasattr(type(value), name):
+        if (
+            name.isidentifier()
+            and not name.startswith("__")
+            and name not in vars(value)
+            and not hasattr(type(value), name)
+        ):
             with contextlib.suppress(Exception):
                 item = getattr(value, name)
                 if isinstance(item, (bool, int, float, str)):

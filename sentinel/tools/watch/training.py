@@ -182,7 +182,7 @@ class Training:
 
     def _listen_to_reward(self, place: int, function: Any) -> None:
         """Record what a reward function returns."""
-        kind = function if isinstance(function, (FunctionType, MethodType)) else getattr(type(function), "__call__")
+        kind = function if isinstance(function, (FunctionType, MethodType)) else type(function).__call__
         plain_function = getattr(kind, "__func__", kind)
         if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
             return
@@ -522,9 +522,7 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
-def _log_probs(
-    model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0
-) -> dict[str, Any]:
+def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0) -> dict[str, Any]:
     """Compute a causal model's log-probs of all tokens but the first from its last layer; nothing if the model
     transforms logits further.
 

@@ -50,8 +50,8 @@ from sentinel.tools.audit.options import Options
 from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
 
-GROUP = "check"
-SUMMARY = "list the known bugs that your training configuration triggers"
+GROUP = "my run"
+SUMMARY = "list the known bugs that your configuration triggers"
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
