@@ -14,7 +14,7 @@ from sentinel.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Commands whose examples are run here, if they name what is in the repository.
-RUN = ("list targets", "list recipes", "list contracts", "show", "fix show", "recipe schema", "report schema",
+RUN = ("list targets", "list recipes", "list contracts", "show", "recipe schema", "report schema",
        "mirror list", "cache list", "cache prune")  # fmt: skip
 OWN = ("MY-BUG", "introduced-by")  # an example of the user's; needs a sweep
 

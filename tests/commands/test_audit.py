@@ -189,10 +189,8 @@ def test_settings_in_a_section_that_no_option_has_are_not_read(run_sentinel, mir
     audit = ("audit", "tiny", "--repo", tree_with_classes, "--config", config)
     answer = run_sentinel(*audit)
     assert answer.status == 2
-    assert (
-        "not read: tiny.loss_agg_mode; PPO (tiny/config.py) has no section tiny, so these are not known: loss_agg_mode\n"
-        in answer.out
-    )
+    assert "not read: tiny.loss_agg_mode; PPO (tiny/config.py) has no section tiny" in answer.out
+    assert "so these are not known: loss_agg_mode\n" in answer.out
     assert run_sentinel(*audit, "--set", "loss_agg_mode=seq-mean").status == 0
 
 

@@ -375,19 +375,18 @@ def _decide(
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as notify:
+    with progress() as notify, closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
         try:
             checkout = opener(settings, notify)(target, ref, None)
         except Unavailable as error:
             raise NothingExamined(
                 f"no known bug could be decided: {error.reason}; name another copy with --repo or --python"
             ) from None
-        with closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
-            jobs = [Job(recipe, ref) for recipe in recipes]
-            runner.plan(jobs)
-            for number, job in enumerate(jobs, 1):
-                notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
-                decisions.append(runner.decide(job))
+        jobs = [Job(recipe, ref) for recipe in recipes]
+        runner.plan(jobs)
+        for number, job in enumerate(jobs, 1):
+            notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
+            decisions.append(runner.decide(job))
     return checkout, decisions
 
 
