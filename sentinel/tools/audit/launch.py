@@ -123,7 +123,9 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         if parsed:
-            names = f"it reads {parsed[0]} from its command line, which -- gives"
+            raise NothingExamined(
+                f"{file}: it fills {parsed[0]} from its command line; give the whole command after --, or its --config"
+            )
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
     assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}
     if not calls:

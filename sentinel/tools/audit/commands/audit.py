@@ -493,6 +493,9 @@ def _plain(
     return {
         "copy": name,
         "defaults": defaults,
+        "settings": {name: None if text == NOT_KNOWN else text for name, text in run.configuration.items()}
+        if run
+        else {},
         "bugs": [
             {
                 "bug": item.recipe.bug_id,
