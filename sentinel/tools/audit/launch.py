@@ -88,7 +88,9 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
     if left:
         unread.append(f"not read, arguments without a name: {', '.join(left)}")
     files = {name: file for name, value in settings if (file := _settings_file(script, str(value))) is not None}
+    unfound = [word for word in left if word.lower().endswith(_ENDS)]
     if named and config is None:
+        unfound += named.values()
         words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
         unread.append(f"not read, because it is not a file here: the configuration that {words_of} names")
     if not settings and config is None:
@@ -104,7 +106,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         config=config,
         files=files,
         assigned=made.assigned,
-        hidden=frozenset([""] if line.further else []),
+        hidden=frozenset([""] if line.further or unfound else []),
         added=added,
         references=made.references,
         read=read,
