@@ -305,10 +305,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     assert (launch.config, launch.settings) == (Path("examples/demo/rlvr.yaml"), (("seed", 3), ("new.key", 1)))
     assert launch.added == {"new.key"}
     launch = launch_of(None, command.replace("rlvr", "gone").split(), ())
-    assert (launch.config, launch.hidden) == (None, {""}), "the file may set any option"
-    assert launch.unread == (
-        "not read, because it is not a file here: the configuration that --config_path demo, --config_name gone names",
-    )
+    assert (launch.config, launch.missing) == (None, {"config_path": "demo", "config_name": "gone"})
     with pytest.raises(NothingExamined, match=r"no settings after the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
 
