@@ -73,10 +73,15 @@ _RATIOS = {
 }
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
 _WHITE = (
-    Dialect("whiten", True, "advantages are normalised over the valid tokens", f"{_CODE}/algorithms/advantages.py#L357"),
+    Dialect(
+        "whiten", True, "advantages are normalised over the valid tokens", f"{_CODE}/algorithms/advantages.py#L357"
+    ),
     Dialect("std", "biased", "the variance is a masked mean of squares", f"{_CODE}/algorithms/advantages.py#L360"),
     Dialect(
-        "epsilon_placement", "floor", "the variance is clamped to at least 1e-8", f"{_CODE}/algorithms/advantages.py#L361"
+        "epsilon_placement",
+        "floor",
+        "the variance is clamped to at least 1e-8",
+        f"{_CODE}/algorithms/advantages.py#L361",
     ),
 )
 

@@ -173,7 +173,10 @@ def propose(signature: Signature, contracts: Mapping[str, Contract]) -> Proposal
     kinds = (kind for kind in KINDS if re.search(kind.about, name) and not re.search(kind.aside, name))
     found = [each for kind in kinds if (each := _proposal(signature, kind, contracts[kind.contract])) is not None]
     proposals = [each for each in found if isinstance(each, Proposal)]
-    return max(proposals, key=lambda each: each.score) if proposals else next(iter(found), None)
+    misses = [each for each in found if isinstance(each, NearMiss)]
+    if proposals:
+        return max(proposals, key=lambda each: each.score)
+    return min(misses, key=lambda each: each.reason.count(";"), default=None)
 
 
 def _proposal(signature: Signature, kind: Kind, contract: Contract) -> Proposal | NearMiss | None:
@@ -343,7 +346,7 @@ def _written(
     if attributes:
         unknown = [name for name, value in attributes.items() if value == "None"]
         if unknown:
-            questions.append(f"what are {', '.join(unknown)} of the object in a real run?")
+            questions.append(f"which values has the object in a real run: {', '.join(unknown)}?")
     score = 3 * (len(match.names) - len(guess)) - len(match.unknown) - len(left) + 2 * (len(reads) > 1)
     return Proposal(
         signature, contract.name, score,

@@ -211,9 +211,12 @@ def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
 
 
 def _attributes(nodes: Iterable[ast.AST], self: str) -> tuple[str, ...]:
-    """Return the attributes of ``self`` that are read, as deep as they are written."""
-    paths = set()
+    """Return the attributes of ``self`` that are read, as deep as they are written. Its own methods are left out."""
+    paths, nodes = set(), list(nodes)
+    methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:
+        if node in methods and isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            continue
         parts: list[str] = []
         inner: ast.AST = node
         while isinstance(inner, ast.Attribute):

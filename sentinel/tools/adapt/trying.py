@@ -138,7 +138,10 @@ def _agrees(session: LawSession, subject: Subject) -> bool | None:
     search = BoundarySearch(session, subject, 0, [law], 1, shrink_further=False, glimpse=True)
     search.run(_FEW)
     outcome = search.outcomes[law]
-    return all(each.symptom == "non-finite" for each in outcome.findings) if outcome.judged else None
+    if not outcome.judged and not outcome.answered:
+        return None
+    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # the choice itself prevents calls
+    return not few and all(each.symptom == "non-finite" for each in outcome.findings)
 
 
 def _is_dialect(subject: Subject, name: str) -> bool:
