@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
@@ -221,6 +222,27 @@ def test_collectives_are_among_the_ranks_of_a_group():
     assert kit.on_ranks(3, work) == [(1.5, [0, 1], 2, 0), (1.5, [0, 1], 2, 1), (3.0, [2], 1, 0)]
 
 
+def test_ranks_take_turns():
+    """A stand-in that collects what ranks compute, and a replaced function, would depend on the scheduler otherwise."""
+    import torch
+
+    events: list[int] = []
+
+    def work(rank: int) -> None:
+        for _ in range(2):
+            torch.distributed.barrier()
+            events.extend(rank for _ in range(20_000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        kit.on_ranks(3, work)
+    finally:
+        sys.setswitchinterval(interval)
+    # The last rank to arrive at a barrier goes on.
+    assert [rank for rank, _ in groupby(events)] == [2, 0, 1, 0, 2]
+
+
 def test_what_one_rank_raises_ends_all_of_them():
     import torch
 
@@ -288,7 +310,7 @@ def test_a_call_is_declared_by_places_names_and_words():
         inputs,
         leading=("values", "bounds"),
         takes=("side",),
-        says={"side": {"left": True, "right": False}},
+        values_of={"side": {"left": True, "right": False}},
         reads={"padded": (0, 1), "told": 1},
         scale=4,
     )
@@ -312,7 +334,7 @@ def test_a_call_is_declared_by_its_layout():
 
 def test_a_word_that_a_function_lacks_is_of_another_version():
     with pytest.raises(AbsentError, match="has no side middle"):
-        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
+        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, values_of={"side": {"left": True}})
 
 
 def test_an_input_that_a_function_lacks_is_drift():

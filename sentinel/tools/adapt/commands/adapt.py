@@ -19,9 +19,9 @@ from sentinel.commands.console import (
     json_option,
     nothing_examined,
     progress,
-    say,
-    say_json,
-    say_table,
+    echo,
+    echo_json,
+    echo_table,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.law_session import Subject
@@ -68,16 +68,16 @@ def declare(commands: Commands) -> None:
 
 def _adapt(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
-    with progress() as tell:
+    with progress() as notify:
         if arguments.check is not None:
-            return _check(arguments, catalog, settings, tell)
-        project = open_project(arguments.source, arguments.package, tell)
+            return _check(arguments, catalog, settings, notify)
+        project = open_project(arguments.source, arguments.package, notify)
         file = arguments.output or Path(f"{project.target.name}_adapter.py")
         if file.exists():
             raise SentinelError(
                 f"{file} exists; move it, or give another --output (--check {file} shows what the laws say about it)"
             )
-        proposals, missed, packages = _proposals(project, catalog, settings, tell)
+        proposals, missed, packages = _proposals(project, catalog, settings, notify)
         stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         if not arguments.json:
@@ -89,7 +89,7 @@ def _adapt(arguments: argparse.Namespace) -> int:
                 proposals = [again.get(each.path, each) for each in proposals]
                 first = Path(folder, f"attempt_{attempt}.py")
                 first.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), "utf-8")
-                results |= _try(first, project, catalog, settings, list(again.values()), tell)
+                results |= _try(first, project, catalog, settings, list(again.values()), notify)
                 mends = (
                     (each, mended(each, catalog.contracts[each.contract], results[each.path].failed))
                     for each in proposals
@@ -104,24 +104,24 @@ def _adapt(arguments: argparse.Namespace) -> int:
     return _finish(arguments, rows, results, missed, packages, file)
 
 
-def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Progress) -> int:
+def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Progress) -> int:
     if not arguments.check.is_file():
         raise SentinelError(f"no such file: {arguments.check}")
     target = next(iter(catalog_with(catalog, arguments.check).adapters.values())).target
     if not target.bindings:
         raise NothingExamined(f"{arguments.check} binds no function")
-    project = open_project(arguments.source, [root.path for root in target.roots], tell)
-    project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=tell))
-    results = _try(arguments.check, project, catalog, settings, (), tell)
+    project = open_project(arguments.source, [root.path for root in target.roots], notify)
+    project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=notify))
+    results = _try(arguments.check, project, catalog, settings, (), notify)
     contracts = {binding.boundary: binding.contract for binding in reversed(target.bindings)}
     rows = [_row(name, contracts.get(name, ""), result, 0) for name, result in results.items()]
     return _finish(arguments, rows, results, (), None, None)
 
 
 def _proposals(
-    project: Project, catalog: Catalog, settings: Settings, tell: Progress
+    project: Project, catalog: Catalog, settings: Settings, notify: Progress
 ) -> tuple[list[Proposal], list[NearMiss], Packages]:
-    tell(f"reading {project.target.name}")
+    notify(f"reading {project.target.name}")
     trees = CheckoutTrees(project.checkout)
     definitions = Definitions(trees, project.target.roots)
     files = dict(sorted(definitions.sources("")))
@@ -144,7 +144,7 @@ def _proposals(
             f"parameters of none fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
         )
     if project.mirror is not None and project.head:
-        tell("reading the history of these functions")
+        notify("reading the history of these functions")
         proposals = with_past(proposals, project, catalog.contracts)
     packages = Imports(definitions, sources).packages(
         (each.signature for each in proposals), settings.python_of(project.target.name)
@@ -158,7 +158,7 @@ def _try(
     catalog: Catalog,
     settings: Settings,
     proposals: Sequence[Proposal],
-    tell: Progress,
+    notify: Progress,
 ) -> dict[str, Result]:
     intended: dict[str, dict[Any, None]] = defaultdict(dict)
     for adapter in catalog.adapters.values() if proposals else ():
@@ -173,7 +173,7 @@ def _try(
 
     own = catalog_with(catalog, file)
     with closing(runner_for(own, settings, project)) as runner:
-        return try_bindings(runner, own, project, others, lambda line: tell(f"trying {line}"), by_path)
+        return try_bindings(runner, own, project, others, lambda line: notify(f"trying {line}"), by_path)
 
 
 def _with_result(proposal: Proposal, result: Result) -> Proposal:
@@ -206,15 +206,15 @@ def _say_packages(project: Project, packages: Packages) -> None:
     for name, users in packages.install.items():
         more = f" and {len(users) - 1} more" if len(users) > 1 else ""
         unknown = "" if name in project.requires else "; no requirement of the project has this name"
-        say(f"to install: {wanted[name]} (used by {users[0]}{more}){unknown}")
+        echo(f"to install: {wanted[name]} (used by {users[0]}{more}){unknown}")
     if packages.install:
-        say(f"  pip install {' '.join(repr(each) for each in wanted.values())}")
+        echo(f"  pip install {' '.join(repr(each) for each in wanted.values())}")
     if packages.stub:
-        say(f"only imported, so stub modules are enough: {', '.join(packages.stub)}")
+        echo(f"only imported, so stub modules are enough: {', '.join(packages.stub)}")
     if packages.preload:
-        say(f"installed here and used: {', '.join(packages.preload)} (preload)")
+        echo(f"installed here and used: {', '.join(packages.preload)} (preload)")
     if packages.install or packages.stub or packages.preload:
-        say("")
+        echo("")
 
 
 def _row(name: str, contract: str, result: Result, questions: int) -> dict[str, Any]:
@@ -245,16 +245,16 @@ def _finish(
             if packages is None
             else {"install": list(packages.install), "stub": list(packages.stub), "preload": list(packages.preload)}
         )
-        say_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
+        echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
-        say_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
+        echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
         if missed:
-            say(f"\n{counted(len(missed), 'function')} nearly fit a contract; the end of {file} lists what is missing")
+            echo(f"\n{counted(len(missed), 'function')} nearly fit a contract; the end of {file} lists what is missing")
         if file is not None:
-            say(
+            echo(
                 f"\nwrote {file}: {counted(len(rows), 'binding')}, {sum(row['questions'] for row in rows)} questions. A proposal is no verdict: "
             )
-            say(f"answer the questions, then run `sentinel adapt {arguments.source} --check {file}`")
+            echo(f"answer the questions, then run `sentinel adapt {arguments.source} --check {file}`")
     if all(result.failed for result in results.values()):
         return nothing_examined("no binding can be called; the table says why")
     return 0
