@@ -225,7 +225,7 @@ TARGET = Target(
         Binding(
             f"{_UTILS}.masked_mean",
             "masked_statistics",
-            call=partial(kit.call_with, says={"axis": kit.AXIS}, bools=("response_mask",)),
+            call=partial(kit.call_with, values_of={"axis": kit.AXIS}, bools=("response_mask",)),
             arguments={"response_mask": ("mask",)},
             outputs=("result",),
             fixed={"statistic": "mean", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},

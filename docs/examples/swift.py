@@ -7,7 +7,6 @@ subclasses of TRL's, which this environment lacks, so only functions and rewards
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from sentinel import Binding, Dialect, PackageRoot, StandIn, Target

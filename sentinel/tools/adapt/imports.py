@@ -99,7 +99,7 @@ class Imports:
     def _foreign_bases(self, module: str, base: str, far: int) -> Iterator[str]:
         if module not in self._trees or far == 0:
             return
-        file, tree = self._trees[module]
+        _, tree = self._trees[module]
         first = base.partition(".")[0]
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == base:

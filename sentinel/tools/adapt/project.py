@@ -165,10 +165,10 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
         }
     found: list[PurePosixPath] = []
     for folder in sorted(folders, key=lambda each: (len(each.parts), each)):
-        usable = all(part.isidentifier() for part in folder.parts[-1:]) and folder.name not in _HOLDS
-        if usable and not any(_ASIDE.fullmatch(part) for part in folder.parts):
-            if not any(folder.is_relative_to(other) for other in found):
-                found.append(folder)
+        usable = folder.name.isidentifier() and folder.name not in _HOLDS
+        aside = any(_ASIDE.fullmatch(part) for part in folder.parts)
+        if usable and not aside and not any(folder.is_relative_to(other) for other in found):
+            found.append(folder)
     if packages:
         found = [folder for folder in found if folder.name in packages or str(folder) in packages]
         if missing := [each for each in packages if all(each not in (folder.name, str(folder)) for folder in found)]:

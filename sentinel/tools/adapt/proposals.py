@@ -74,7 +74,8 @@ _ESTIMATORS = ["rloo", "opo", "gpg", "passk", "maxrl", "gdpo", "remax"]
 #: The contracts, the most specific first: of two that fit equally well, the first is proposed.
 KINDS = (
     Kind(
-        "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss", ("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"),
+        "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",
+        ("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"),
         {"algorithm": [*((name, name) for name in _ALGORITHMS), (r"reinforce|vanilla", "reinforce"), ("", "ppo")]},
         aside="value|critic|advantage|dpo|mask|metric",
     ),
@@ -82,7 +83,8 @@ KINDS = (
     Kind("generalised_advantage", r"gae|adv|return", ("advantages", "returns")),
     Kind(
         "group_advantage", r"adv|grpo|rloo|outcome|baseline", ("advantages", "returns"),
-        {"estimator": [*((name, name) for name in _ESTIMATORS), ("", "grpo")]}, {"token_level_rewards": "response_mask"},
+        {"estimator": [*((name, name) for name in _ESTIMATORS), ("", "grpo")]},
+        {"token_level_rewards": "response_mask"},
     ),
     Kind("discounted_return", r"return|discount|reinforce|reinpp", ("returns", "advantages")),
     Kind("advantage_normalisation", r"norm|whiten|adv", ("normalised",), aside="loss"),
@@ -297,15 +299,14 @@ def _written(
         elif item.domain and item.default is None:
             accepts[item.name] = (None,)
     if "axis" in names:
-        options["says"] = {"axis": AXIS}
+        options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():
-        item = contract.input(name)
-        assert item is not None
-        if words := signature.words.get(parameter):
-            said = _vocabulary(item, words)
-            if said and item.choices:
+        own = contract.input(name)
+        if own is not None and (words := signature.words.get(parameter)):
+            said = _vocabulary(own, words)
+            if said:
                 accepts[name] = tuple(said)
-                options.setdefault("says", {})[name] = said
+                options.setdefault("values_of", {})[name] = said
                 if left := [word for word in words if word not in said.values()]:
                     questions.append(f"{parameter} can also be {', '.join(map(repr, left))}, which {name} cannot.")
     for name in match.unknown:
@@ -315,9 +316,10 @@ def _written(
     for name, alike in match.ambiguous.items():
         questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
     left = [
-        name for name, parameter in parameters.items()
-        if name not in names.values() and name not in constants and name != size and parameter.default not in ("None", "False", None)
-    ]  # fmt: skip
+        name
+        for name, parameter in parameters.items()
+        if name not in {*names.values(), *constants, size} and parameter.default not in ("None", "False", None)
+    ]
     if left:
         questions.append(f"left at their defaults: {', '.join(f'{name}={parameters[name].default}' for name in left)}.")
     if signature.tokens_first:
@@ -329,7 +331,7 @@ def _written(
     bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
     if bools:
         options["bools"] = bools
-    for name, parameter in names.items():
+    for parameter in names.values():
         if match_ := re.search(rf"\b{parameter}\[(\w+) \+ 1\]", signature.body):
             questions.append(f"{parameter} is read at {match_[1]} + 1. Does it have one more step than the rewards?")
     sums = {name: mask for name, mask in kind.sums.items() if name in names and _per_row(signature, names[name], kind)}

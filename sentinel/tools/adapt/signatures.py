@@ -157,7 +157,7 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
     if isinstance(value, ast.Tuple):
         return tuple(_name_in(each) for each in value.elts)
     if isinstance(value, ast.Dict):
-        return tuple(f"[{key.value}]" for key in value.keys if isinstance(key, ast.Constant))
+        return tuple(f"[{key.value!s}]" for key in value.keys if isinstance(key, ast.Constant))
     return (_name_in(value),)
 
 
@@ -188,8 +188,9 @@ def _compared(nodes: Iterable[ast.AST], parameters: set[str]) -> dict[str, tuple
 
 
 def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
-    values = (each.value for each in nodes if isinstance(each, ast.Constant) and type(each.value) in (int, float))
-    return tuple(dict.fromkeys(float(value) for value in values if 0 < value <= _LARGEST and value != 1))
+    values = (each.value for each in nodes if isinstance(each, ast.Constant))
+    numbers = (float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool))
+    return tuple(dict.fromkeys(number for number in numbers if 0 < number <= _LARGEST and number != 1))
 
 
 def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
