@@ -18,7 +18,7 @@ from sentinel.sources.bases import clone_of
 from sentinel.sources.gitbinary import run
 from sentinel.sources.home import small_text
 from sentinel.sources.trees import is_ignored
-from sentinel.sources.urls import is_url, local_path
+from sentinel.sources.urls import is_url, local_path, redact
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -85,6 +85,9 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
         return small_text(folder / path) or ""
 
     target = _target(files, read, folder.name, packages, str(folder))
+    if clone is not None:
+        found = run(clone, "config", "--get", "remote.origin.url").out.decode("utf-8", "replace").strip()
+        target = replace(target, repository=redact(found) if is_url(found) else "")
     return Project(target, ref, open_checkout(target, ref, progress=progress), clone, head, _requirements(files, read))
 
 

@@ -9,8 +9,7 @@ from demo_kit import Repository
 from sentinel.cli import main
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import bundled_catalog, load_adapter
-from sentinel.search.bindings import Definitions
-from sentinel.search.coverage import CheckoutTrees
+from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.tools.adapt.imports import Imports
 from sentinel.tools.adapt.past import with_past
 from sentinel.tools.adapt.project import open_project

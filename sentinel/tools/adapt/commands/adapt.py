@@ -28,8 +28,7 @@ from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.law_session import Subject
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.bindings import Definitions
-from sentinel.search.coverage import CheckoutTrees
+from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.search.inventory import read
 from sentinel.settings import Settings
 from sentinel.sources import Progress, open_checkout
