@@ -55,6 +55,13 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return tuple(part.T for part in answer)
 
 
+def _explained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the two halves of the metric: the sums of a microbatch, then the metric of their total."""
+    stats = boundary.invoke(inputs)
+    metric = boundary.module.compute_critic_explained_variance_from_stats(stats)
+    return {"explained_variance": metric}
+
+
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call REINFORCE++, which takes one reward per response, ``[1, batch]``, and returns ``[tokens, batch]``."""
     mask = inputs["response_mask"].bool()
@@ -195,6 +202,9 @@ TARGET = Target(
                 Dialect("factor", 0.5, "half the squared error", f"{_CODE}/algorithms/utils.py#L22"),
                 Dialect("kind", "huber", "a Huber loss", f"{_CODE}/algorithms/utils.py#L20"),
             ),
+        ),
+        Binding(
+            "rlinf.utils.metric_utils.compute_critic_explained_variance_stats", "explained_variance", call=_explained
         ),
         Binding(
             "rlinf.algorithms.utils.kl_penalty",
