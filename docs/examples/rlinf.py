@@ -1,6 +1,6 @@
 """An adapter for RLinf (RLinf/RLinf), begun by `sentinel adapt` and finished by hand.
 
-`sentinel adapt https://github.com/RLinf/RLinf --check docs/examples/rlinf.py` says what the laws find.
+`sentinel adapt https://github.com/RLinf/RLinf --check docs/examples/rlinf.py` tries the laws on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An adapter for ms-swift (modelscope/ms-swift), begun by `sentinel adapt` and finished by hand.
 
-`sentinel adapt ms-swift --check docs/examples/swift.py` says what the laws find at the latest release. Its trainers are
+`sentinel adapt ms-swift --check docs/examples/swift.py` tries the laws at the latest release. Its trainers are
 subclasses of TRL's, which this environment lacks, so only functions and rewards are bound.
 """
 

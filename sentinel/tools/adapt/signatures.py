@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+from sentinel.search.bindings import syntax_of
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -78,14 +81,16 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Yield the signatures of a module's functions and methods.
+    """Yield the signatures of a module's functions and methods. Those that are nested too deeply are left out.
 
     :param wanted: qualified names within the module.
+    :raises SyntaxError: if the source does not parse.
     """
     names = set(wanted)
-    for name, owner, node in _definitions(ast.parse(source).body):
+    for name, owner, node in _definitions(syntax_of(source).body):
         if name in names:
-            yield _signature(node, owner, f"{module}.{name}", module, file)
+            with suppress(RecursionError):
+                yield _signature(node, owner, f"{module}.{name}", module, file)
 
 
 def _definitions(

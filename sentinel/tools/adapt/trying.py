@@ -128,8 +128,8 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 
 
 def _agrees(session: LawSession, subject: Subject) -> bool | None:
-    """Return whether the oracle agrees in a few scenarios, except where the result is not finite; None if it was not
-    asked."""
+    """Return True if the oracle agrees in a few scenarios, ignoring results that are not finite; None if no call
+    returned."""
     from sentinel.search.boundary_search import BoundarySearch
 
     law = next((law for law in subject.laws if law.name == _ORACLE), None)

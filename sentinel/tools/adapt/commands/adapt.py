@@ -22,6 +22,7 @@ from sentinel.commands.console import (
     echo_table,
     json_option,
     nothing_examined,
+    print_error,
     progress,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options
@@ -129,6 +130,8 @@ def _proposals(
     found: list[Proposal | NearMiss | None] = []
     signal = 0
     for file, source in read(sources).items():
+        if source.unread:
+            print_error(f"not read: {file}: {source.unread}")
         module, content = sources[file]
         names = [function.name for function in source.functions]
         signal += len(names)
@@ -250,7 +253,7 @@ def _finish(
             again = shlex.join(["sentinel", "adapt", arguments.source, "--check", str(file)])
             echo(f"answer the questions, then run `{again}`")
     if all(result.failed for result in results.values()):
-        return nothing_examined("no binding can be called; the table says why")
+        return nothing_examined("no binding can be called; the table lists the reasons")
     return 0
 
 
