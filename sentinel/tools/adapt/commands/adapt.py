@@ -114,8 +114,7 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
     project = open_project(arguments.source, [root.path for root in target.roots], notify)
     project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=notify))
     results = _try(arguments.check, project, catalog, settings, (), notify)
-    contracts = {binding.boundary: binding.contract for binding in reversed(target.bindings)}
-    rows = [_row(name, contracts.get(name, ""), result, 0) for name, result in results.items()]
+    rows = [_row(name, result.contract, result, 0) for name, result in results.items()]
     return _finish(arguments, rows, results, (), None, None)
 
 
