@@ -25,6 +25,9 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 FEW = ("--examples", "3")
 
+#: A loss of 0 for all inputs, which is nowhere right, and a mean that counts masked tokens.
+CONSTANT, OF_ALL = "loss_mat.sum() * 0.0", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Any:
@@ -386,6 +389,45 @@ def test_what_is_further_from_the_right_value_is_for_the_worse(run_sentinel, tre
     [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
     assert found["judgement"] == judgement, found["sentence"]
     assert all(" off here, 0.02 off at the other revision" in each["detail"] for each in found["laws"]["after"])
+
+
+def test_a_step_towards_the_right_value_is_better_although_a_constant_kept_every_relation(run_sentinel, tree):
+    refs = [tree(name, CODE.format(returned=each)) for name, each in (("one", CONSTANT), ("other", OF_ALL))]
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert found["judgement"] == "better", found["sentence"]
+    [back] = run_sentinel("diff", "tiny", *refs[::-1], "--json", *FEW).json()["boundaries"]
+    assert back["judgement"] == "worse", back["sentence"]
+
+
+@pytest.mark.parametrize(("factor", "judgement"), [("1.0", "better"), ("(3.0 if len(loss_mat) > 2 else 1.0)", "worse")])
+def test_a_fix_that_leads_into_a_known_bug_of_both_revisions_is_better(
+    run_sentinel, tree, tiny, request, factor, judgement
+):
+    """The base halves every loss; the head counts two tokens too many for each rejected row."""
+    recipe = tiny.recipe.read_text()
+    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # other tests have it, too
+    head, _, pins = recipe.partition("pins:")
+    laws = (
+        "also_breaks: [the_oracle_agrees, padding_is_invisible, groups_are_isolated, masked_values_have_no_influence]"
+    )
+    known = f"""invariant: a_rejected_row_is_an_absent_row
+{laws}
+when: {{response_mask: a rejected row}}
+scenario:
+  loss_mat: {{tensor: [[1.0, 2.0], [8.0, 4.0]], dtype: float32, requires_grad: true}}
+  response_mask: [[1, 1], [0, 0]]
+  loss_agg_mode: token-mean
+expected_unpatched: {{loss: 0.75}}
+expected_fixed: {{loss: 1.5}}
+"""
+    tiny.recipe.write_text(f"{head.partition('scenario:')[0]}{known}pins:{pins}")
+    counted = "(loss_mask.sum() + 2 * (loss_mask.sum(-1) == 0).sum())"
+    refs = (
+        tree("one", CODE.format(returned=f"0.5 * {MENDED}")),
+        tree("other", CODE.format(returned=f"{factor} * (loss_mat * loss_mask).sum() / {counted}")),
+    )
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", "--examples", "30").json()["boundaries"]
+    assert found["judgement"] == judgement, found["sentence"]
 
 
 def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):
