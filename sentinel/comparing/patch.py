@@ -182,10 +182,9 @@ class Patch:
                 if unit is None:
                     continue
                 every, not_run = statements(unit), set(self._not_run(side, place))
-                ran = self._ran.get((side, place), set())
                 for number in self._changed[place][side]:
                     first, last = (unit.span[0] + line for line in every[number].lines)
-                    guard = _PART if number in ran and number in not_run else every[number].guard
+                    guard = _PART if self._is_part(side, place, number) else every[number].guard
                     found.append((*place, side, first, last, guard, place in self._bound, number not in not_run))
         return found
 
