@@ -12,8 +12,15 @@ checked. Each training is a process of its own with a model of a few thousand pa
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import queue
 import random
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -686,9 +693,62 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
 }  # fmt: skip
 
 
+def alone(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+    """Train in a process of its own, and check only the invariants of its steps, after the training."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        with open(write, "w", encoding="utf-8") as answer, tempfile.TemporaryDirectory() as folder:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    json.dump(_invariants_of(setup, before, folder), answer)
+            except BaseException as error:
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as answer:
+        said = answer.read()
+    os.wait()
+    return dict(json.loads(said)) if said else {"named": [], "logs": [], "skipped": {}, "looks": {}}
+
+
+def _invariants_of(setup: Mapping[str, Any], before: Callable[[], None], folder: str) -> dict[str, Any]:
+    from sentinel.recipes.catalog import bundled_catalog
+    from sentinel.tools.watch.invariants import Memory
+    from sentinel.tools.watch.training import Training
+    from sentinel.tools.watch.values import packed, unpacked
+    from sentinel.tools.watch.wrapping import Budget, Watcher
+
+    steps = bundled_catalog().targets["trl"].steps
+    watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory(known=steps)
+    watcher.events = queue.Queue()
+    training = Training(watcher, ("trl",), steps)
+    before()
+    places = (f"{one.trainer.rpartition('.')[0]}" for one in steps)
+    for place in places:
+        importlib.import_module(place)
+    training.attach(tuple((one.trainer.rpartition(".")[0], f"{one.trainer.rpartition('.')[2]}.{one.methods['advantages'][0]}")
+                          for one in steps if "advantages" in one.methods))  # fmt: skip
+    trainer = build(setup, _STEPS, folder)
+    trainer.train()
+    training.stop()
+    named: list[dict[str, Any]] = []
+    while not watcher.events.empty():
+        seen = watcher.events.get_nowait()
+        values = unpacked(packed(seen.values))
+        for one, how in memory.look(seen.kind, {**values, "step": seen.step, "moment": seen.moment, "process": 0}):
+            if not one.note and one.name not in [item["law"] for item in named]:
+                named.append({"law": one.name, "step": seen.step, "detail": how})
+    return {
+        "named": named, "logs": trainer.state.log_history, "skipped": memory.skipped, "looks": dict(memory.looks),
+        "errors": watcher.failed,
+    }  # fmt: skip
+
+
 def _show(name: str, done: Mapping[str, Any]) -> None:
     state = "did not run" if not done["logs"] else "" if done["named"] else "nothing"
     print(f"{name}: {state}" + "; ".join(f"{one['law']}, step {one['step']}: {one['detail']}" for one in done["named"]))
+    for why, count in done.get("errors", {}).items():
+        print(f"  error: {why} ({count} times)")
     sys.stdout.flush()
 
 
@@ -697,6 +757,8 @@ def main() -> None:
     parser.add_argument("--seeds", metavar="FIRST-LAST")
     parser.add_argument("--correct", action="store_true")
     parser.add_argument("--bugs", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="check only the invariants of steps, without a checker")
+    parser.add_argument("--skipped", action="store_true", help="print what was skipped, and why")
     parser.add_argument("--only", metavar="TEXT", default="", help="names with this text")
     arguments = parser.parse_args()
     chosen: dict[str, tuple[_Options, Callable[[], None]]] = {}
@@ -705,24 +767,39 @@ def main() -> None:
         chosen |= {f"{seed} {draw(seed)}": (draw(seed), lambda: None) for seed in range(first, last + 1)}
     if arguments.correct:
         chosen |= {name: (setup, lambda: None) for name, setup in CORRECT.items()}
-    if arguments.bugs:
-        chosen |= {name: (setup, lambda: None) for name, (setup, _) in BUGS.items()}
-    prepared, named = Prepared(), {}
+    named: dict[str, tuple[bool, bool]] = {}
+    if arguments.alone:
+        import trl  # noqa: F401  # once, before the forks
+
+        trained = alone
+    else:
+        prepared = Prepared()
+
+        def trained(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+            return prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
+
     for name, (setup, before) in chosen.items():
         if arguments.only in name:
-            done = prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
-            _show(name if name not in BUGS else f"{name}, without the bug", done)
+            done = trained(name, before, setup)
+            if arguments.skipped:
+                print("\n".join(f"  {law}: {why}" for law, why in done.get("skipped", {}).items()))
+                print(f"  {done.get('looks')}")
+            _show(name, done)
             named[name] = bool(done["named"]), bool(done["logs"])
-    alarms, ran = (sum(column) for column in zip(*named.values())) if named else (0, 0)
-    print(f"{alarms} of {ran} correct trainings raised an alarm; {len(named) - ran} did not run")
+    if named:
+        alarms, ran = (sum(column) for column in zip(*named.values()))
+        print(f"{alarms} of {ran} correct trainings raised an alarm; {len(named) - ran} did not run")
     if arguments.bugs:
-        found = 0
+        results = []
         for name, (setup, before) in BUGS.items():
             if arguments.only in name:
-                done = prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
+                done = trained(name, before, setup)
                 _show(name, done)
-                found += bool(done["named"]) and not named[name][0]
-        print(f"{found} of {sum(name in named for name in BUGS)} bugs were named")
+                alarm = done["named"] and trained(name, lambda: None, setup)
+                if alarm and alarm["named"]:
+                    _show("  without the bug too", alarm)
+                results.append(bool(done["named"]) and not alarm["named"])
+        print(f"{sum(results)} of {len(results)} bugs were named, and their trainings raise no alarm without them")
 
 
 if __name__ == "__main__":

@@ -129,8 +129,9 @@ def _changed(options: Any, packages: set[str]) -> Iterator[str]:
     for kind in type(options).__mro__:
         if _root(kind) in packages:
             for one in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
-                default = one.default if one.default is not dataclasses.MISSING else None
-                if one.name in vars(kind).get("__annotations__", {}) and getattr(options, one.name, None) != default:
+                default, value = one.default, getattr(options, one.name, None)
+                default = None if default is dataclasses.MISSING or default == "auto" else default
+                if one.name in vars(kind).get("__annotations__", {}) and value != default:
                     yield one.name
 
 

@@ -228,6 +228,7 @@ class Training:
         """Yield hooks that record the outputs of the trained model and the reference."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
+        mixed = bool(getattr(trainer.args, "bf16", False) or getattr(trainer.args, "fp16", False))
         for name, model in (("trained", trainer.model), *_references(trainer)):
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
             hidden: list[Any] = []
@@ -248,7 +249,7 @@ class Training:
                         {
                             "model": name,
                             "ids": ids,
-                            **_log_probs(causal, state, ids, temperature, some, first),
+                            **_log_probs(causal, state, ids, temperature, some, first, mixed),
                             "reported": {one: getattr(output, one, None) for one in _REPORTED},
                         }
                     )
@@ -523,7 +524,7 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
 
 
 def _log_probs(
-    model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0
+    model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0, mixed: bool = False
 ) -> dict[str, Any]:
     """Compute a causal model's log-probs of all tokens but the first from its last layer; nothing if the model
     transforms logits further.
@@ -533,6 +534,7 @@ def _log_probs(
 
     :param some: whether a sample of tokens is enough, because all are expensive; the others are NaN. It consists of the
         first tokens from column ``first``, because which tokens are first does not depend on what was sampled.
+    :param mixed: whether the run's forward pass is in half precision, which its output does not show.
     """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
     head = model.get_output_embeddings()
@@ -548,10 +550,10 @@ def _log_probs(
         else:
             chosen[:, first : first + max(_FEW_LOGITS // words // rows, 1)] = True
         states, labels = hidden[:, :-1][chosen], ids[:, 1:][chosen]
-        logits = torch.nn.functional.linear(states.to(head.weight.dtype), head.weight, head.bias).float() / temperature
+        bias = None if head.bias is None else head.bias.to(head.weight.dtype)
+        logits = torch.nn.functional.linear(states.to(head.weight.dtype), head.weight, bias).float() / temperature
         log_probs = logits.log_softmax(-1)
-        halves = states.dtype != torch.float32 or head.weight.dtype != torch.float32 or torch.is_autocast_enabled()
-        halves = halves or torch.is_autocast_enabled("cpu")
+        halves = mixed or states.dtype != torch.float32 or head.weight.dtype != torch.float32
         spacing = torch.finfo(torch.bfloat16 if halves else torch.float32).eps
         of_tokens = {"log_probs": log_probs.gather(-1, labels[:, None])[:, 0]}
         if some:
