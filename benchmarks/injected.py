@@ -93,8 +93,7 @@ def _at_each_step(action: Callable[[Any], None]) -> Callable[[Any], None]:
     """Return an injection into the framework's own loop, because a callback of the user would not be judged."""
 
     def inject(_: Any) -> None:
-        import transformers
-
+        transformers = importlib.import_module("transformers")
         usual = transformers.Trainer._maybe_log_save_evaluate
 
         def after(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -122,8 +121,7 @@ def _layer_left_out(trainer: Any) -> None:
 
 
 def _stepped_early(_: Any) -> None:
-    import transformers
-
+    transformers = importlib.import_module("transformers")
     usual = transformers.Trainer.training_step
 
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,8 +135,8 @@ def _stepped_early(_: Any) -> None:
 
 def _rate_constant(_: Any) -> None:
     import torch
-    from transformers import trainer as module
 
+    module = importlib.import_module("transformers.trainer")
     module.get_scheduler = lambda *_, optimizer, **__: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
 
@@ -398,7 +396,7 @@ def _trained(
 ) -> dict[str, Any]:
     from sentinel.tools.watch.wrapping import Budget
 
-    usual = partial(trainer_of, name.partition("-")[0], steps, referred="-reference-" in name, **size)
+    usual: Any = partial(trainer_of, name.partition("-")[0], steps, referred="-reference-" in name, **size)
     before, make = made or (BEFORE.get(name, lambda: None), usual)
     kind = forked(checker, before)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):

@@ -217,7 +217,7 @@ class Checker:
         except (EOFError, OSError):
             message = ("end", {})
             self._lost.append(process.pid)
-            _say(f"process {process.pid}{_rank_of(process)} has ended without a report: calls that it copied may be missing")
+            _say(f"process {process.pid}{_rank_of(process)} has ended without a report: its last calls may be missing")
         if message[0] == "end":
             self._end(process, message[1])
         else:
@@ -393,8 +393,9 @@ class Checker:
         self._counts["copied"] += 1
         try:
             facts = process.memory.facts
-            if reading.boundary.path.startswith(f"{facts.get('class')}.") and (unread := reading.unread(facts["changed"])):
-                raise Unreadable(f"the option {unread[0]} is set")
+            if reading.boundary.path.startswith(f"{facts.get('class')}."):
+                for option in reading.unread(facts["changed"]):
+                    raise Unreadable(f"the option {option} is set")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)
             gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}

@@ -61,7 +61,7 @@ class Training:
         self._handles: list[Any] = []
         self._look = True
         self._micro: list[Any] = []
-        self._before: list[tuple[str, Any, Any, Any]] = []
+        self._before: list[tuple[str, Any, Any, Any, Any, dict[str, Any]]] = []
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
@@ -182,13 +182,14 @@ class Training:
 
     def _listen_to_reward(self, place: int, function: Any) -> None:
         """Record what a reward function returns."""
-        kind = function if isinstance(function, (FunctionType, MethodType)) else getattr(type(function), "__call__")
+        direct = isinstance(function, (FunctionType, MethodType))
+        kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
         plain_function = getattr(kind, "__func__", kind)
         if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
             return
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
-            of_another = not isinstance(function, (FunctionType, MethodType)) and args and args[0] is not function
+            of_another = not direct and args and args[0] is not function
             if self._producing and not of_another:
                 self._rewards.append((place, [None if one is None else float(one) for one in result]))
 
