@@ -243,6 +243,23 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     return Difference(symptom, inputs, answers, details, double, recipes, mistake)
 
 
+def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
+    """Return the difference with its :attr:`~Difference.idle` inputs."""
+    calls: dict[str, Inputs] = {"": difference.inputs}
+    for item in subject.contract.inputs:
+        now = difference.inputs.get(item.name)
+        others = [] if now is None else [value for value in item.choices if value != now][:_VALUES]
+        calls |= {f"{item.name} {place}": {**difference.inputs, item.name: value} for place, value in enumerate(others)}
+    try:
+        replies = pair.both(subject, calls)
+    except Undecidable:
+        return difference
+    seen = {name: protocol.encode([replies[side].answers[name].observation for side in SIDES]) for name in calls}
+    varied = {name.partition(" ")[0] for name in calls} - {""}
+    matter = {name.partition(" ")[0] for name in calls if seen[name] != seen[""]}
+    return replace(difference, idle=frozenset(varied - matter))
+
+
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
     """Return each side's observation, or its exception as text.
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from sentinel.comparing.asking import Asking, Budget, measure_again
+from sentinel.comparing.asking import Asking, Budget, find_idle_inputs, measure_again
 from sentinel.comparing.judging import (
     add_programming_errors,
     bugs_of_one_side,
@@ -132,6 +132,20 @@ class Comparison:
                 self._results[name] = self._excuse_helper(self._call_both(candidate), candidate.changed)
         return self._results[name]
 
+    def cause_of(self, name: str) -> str:
+        """Return the boundary that explains why another one differs: it differs in the same way, its own code has
+        changed, and the other one calls it. Empty if there is none."""
+        candidate, own = self.selection.candidates[name], self._results.get(name)
+        if own is None or own.state != "differs" or not self.selection.distance(name):
+            return ""
+        reached = {place for place, _, _ in candidate.changed}
+        for other, result in self._results.items():
+            if other != name and result.judgement == own.judgement:
+                changed = {place for place, steps in self.selection.distances(other).items() if not steps}
+                if changed and reached <= {place for place, _, _ in self.selection.candidates[other].changed}:
+                    return other
+        return ""
+
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
         """Update results after later boundaries ran: a changed line is examined if any comparison ran it."""
         return [self._settle(each) for each in results]
@@ -174,6 +188,7 @@ class Comparison:
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             found = found or ([] if few else list(self._asking.search_options(pair, search.subject, changed)))
             again = [measure_again(pair, search.subject, each) for each in found]
+            again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
             differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
             if log.answered:
