@@ -17,7 +17,7 @@ from itertools import groupby
 from types import FrameType
 
 import sentinel
-from sentinel.commands.console import complain, nothing_examined
+from sentinel.commands.console import nothing_examined, print_error
 from sentinel.commands.discovery import find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
@@ -57,10 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (NothingExamined, Unavailable) as error:
         return nothing_examined(error.reason)
     except SentinelError as error:
-        complain(str(error))
+        print_error(str(error))
         return 2
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         return 130
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # the interpreter flushes once more while it exits
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a disk or folder error that no command handles
         where = f": {error.filename}" if error.filename else ""
         advice = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        complain(f"{error.strerror or error}{where}{advice}")
+        print_error(f"{error.strerror or error}{where}{advice}")
         return 2
     return status
 
@@ -133,7 +133,7 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
         argparse can list them.
     """
     typed = find_command(first[0]) if first else None
-    found = find_commands(complain) if typed is None else {typed.name: typed}
+    found = find_commands(print_error) if typed is None else {typed.name: typed}
     groups = groupby(found.values(), key=lambda command: command.group)
     lines = [
         f"{heading if not place else '':<8}{command.name:<11}{command.summary}"

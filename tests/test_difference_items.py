@@ -138,6 +138,17 @@ def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
 
 
+def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, clone):
+    (clone / "train.py").write_text("from demo_rl import losses\n\nlosses.train()\n")
+    (clone / "README.md").write_text("train less\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "train")
+    result = gate(pytester, f"--sentinel-repo={clone}", "-rs")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*not examined: changes that no boundary reads: train.py"])
+    result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: train.py"])
+
+
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):
     """They stand under a condition that no scenario meets; a signal function without a binding is named, too."""
     tree = shutil.copytree(fixed_tree, tmp_path / "head")

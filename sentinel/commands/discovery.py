@@ -61,10 +61,10 @@ def find_command(name: str) -> Found | None:
     return next((_foreign(entry) for entry in metadata.entry_points(group=_ENTRIES, name=name)), None)
 
 
-def find_commands(tell: Callable[[str], None] = lambda line: None) -> dict[str, Found]:
+def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str, Found]:
     """Return all commands by name, in the order of their headings.
 
-    :param tell: called with the reason why a command of another package is left out.
+    :param notify: called with the reason why a command of another package is left out.
     """
     found = [_described(file) for file in _files() if not file.stem.startswith(_REPORT)]
     commands = [command for command in found if command is not None]
@@ -72,7 +72,7 @@ def find_commands(tell: Callable[[str], None] = lambda line: None) -> dict[str, 
         try:
             commands.append(_foreign(entry))
         except SentinelError as error:
-            tell(str(error))
+            notify(str(error))
     order = {heading: place for place, heading in enumerate(HEADINGS)}
     commands.sort(key=lambda command: (order.get(command.group, len(order)), command.group, command.name))
     return {command.name: command for command in commands}

@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 import sentinel
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table, size
+from sentinel.commands.console import Commands, command, echo, echo_json, echo_table, json_option, progress, size
 from sentinel.commands.mirror import state
 from sentinel.commands.options import DISTRIBUTION, catalog_and_settings
 from sentinel.errors import INSTALL, SentinelError
@@ -73,17 +73,17 @@ def declare(commands: Commands) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    with progress() as tell:
-        tell("starting the worker")
+    with progress() as notify:
+        notify("starting the worker")
         parts = (_python, _worker, _extras, _git, _home, _mirrors, _names, _settings, _device)
         checks = [check for part in parts for check in part()]
     if arguments.json:
-        say_json([asdict(check) for check in checks])
+        echo_json([asdict(check) for check in checks])
     else:
-        say_table(("", "", "", ""), [(check.state, check.name, check.found, check.advice) for check in checks])
+        echo_table(("", "", "", ""), [(check.state, check.name, check.found, check.advice) for check in checks])
     missing = [check.name for check in checks if check.state == "missing"]
     if missing and not arguments.json:
-        say(f"missing: {', '.join(missing)}")
+        echo(f"missing: {', '.join(missing)}")
     return 1 if missing else 0
 
 

@@ -33,6 +33,9 @@ _REFUSED = 5
 #: The most values that are tried of one option, and the most settings in total.
 _VALUES, _TURNS = 3, 36
 
+#: Scenarios in which an option has another value. A few tokens rarely show what a share of them is.
+_TURNED = 16
+
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
 
@@ -184,7 +187,7 @@ class Asking:
         """Find a difference that shows only if an option that no scenario sets has another value."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
-        for plans in self._turn_options(subject, changed, ran, 2):
+        for plans in self._turn_options(subject, changed, ran, _TURNED):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:

@@ -64,14 +64,14 @@ class Comparison:
         examples: int = 100,
         seed: int = 0,
         boundaries: Sequence[str] = (),
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         unchanged_too: bool = False,
         shared: Shared | None = None,
         trees: tuple[str, str] = ("", ""),
         until: float = math.inf,
     ) -> None:
         self.catalog, self.target, self.refs = catalog, target, dict(zip(SIDES, refs))
-        self._runner, self._recipe_source, self._tell = runner, recipes, tell
+        self._runner, self._recipe_source, self._notify = runner, recipes, notify
         self._unchanged_too = unchanged_too
         self.checkouts = {side: runner.checkout(target.name, ref) for side, ref in self.refs.items()}
         self.selection = Selection(
@@ -91,6 +91,7 @@ class Comparison:
         budget = Budget(examples, seed, until)
         self._asking = Asking(self.selection, self.processes, lambda: self._recipes, budget, runs)
         self._results: dict[str, BoundaryDiff] = {}
+        self._verdicts: dict[tuple[str, Ref], str] = {}
         self._import_failures: list[tuple[str, frozenset[Place]]] = []
 
     @cached_property
@@ -112,7 +113,7 @@ class Comparison:
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
-            self._tell(f"{number} of {len(names)}: {name}")
+            self._notify(f"{number} of {len(names)}: {name}")
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
@@ -199,7 +200,7 @@ class Comparison:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             asking = self._asking.with_examples(0) if few else self._asking
-            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject)
+            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
             recipes = self._recipes_of(subject) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
@@ -314,10 +315,25 @@ class Comparison:
         tried = 0 if search.undecided else search.tried
         return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
+    def _inherited(self, finding: Finding) -> list[Recipe]:
+        """Return the known bugs about a finding that have one verdict at both revisions and are not fixed.
+
+        ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
+        """
+        about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
+        verdicts = [{self._verdict(recipe, ref) for ref in self.refs.values()} for recipe in about]
+        return [recipe for recipe, found in zip(about, verdicts) if found in ({"reproduced"}, {"changed"})]
+
+    def _verdict(self, recipe: Recipe, ref: Ref) -> str:
+        key = recipe.digest, ref
+        if key not in self._verdicts:
+            self._verdicts[key] = self._runner.decide(Job(recipe, ref)).verdict.name
+        return self._verdicts[key]
+
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
         """Return True if a finding in new code is a known bug of older code that it calls."""
         about = is_about(recipe, finding, self.target)
-        return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
+        return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
         """Excuse a helper with changed parameters if all its callers are boundaries whose numbers stay the same."""

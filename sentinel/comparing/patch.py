@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.reached import Place
+from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
 from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
@@ -61,6 +61,10 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
     return {"changed": len(lines), "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
+#: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.
+_DEFAULTS = ("value", "registry", "field", "class")
+
+
 @dataclass(frozen=True)
 class Statement:
     """A statement without the statements in its body.
@@ -68,14 +72,15 @@ class Statement:
     :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
     :ivar lines: its first and last line, counted from the first line of its function.
     :ivar guard: the innermost condition around it; empty if there is none.
-    :ivar partial: whether parts of it may not run although its line does: an operand of ``and`` or ``or``, a branch of
-        a conditional expression, the body of ``if c: return x`` on one line; or a default, which a scenario may set.
+    :ivar parts: the syntax of its parts that may have no effect although its line runs: an operand of ``and`` or
+        ``or``, a branch of a conditional expression, the body of ``if c: return x`` on one line; or a default, which a
+        scenario may set.
     """
 
     key: str
     lines: tuple[int, int]
     guard: str = ""
-    partial: bool = False
+    parts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -219,9 +224,20 @@ class Patch:
 
     def _not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of one side that did not run, or of which parts may not have run."""
-        unit, ran = self._changes[place][SIDES.index(side)], self._ran.get((side, place), set())
-        every = statements(unit) if unit is not None else ()
-        return [number for number in self._changed[place][side] if number not in ran or every[number].partial]
+        ran = self._ran.get((side, place), set())
+        return [
+            number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
+        ]
+
+    def _is_part(self, side: str, place: Place, number: int) -> bool:
+        """Return True if a part of a changed statement that may have no effect is not the same at the other side."""
+        unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
+        if unit is None or (unit.kind != "function" and other is None):
+            return False
+        if unit.kind in _DEFAULTS:
+            return True
+        same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
+        return not statements(unit)[number].parts <= same
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
@@ -262,6 +278,39 @@ def _without_moved(
         if other is not None and one is None and other.kind == "function" and (other.kind, other.digest) in gone:
             moved |= {place, gone[other.kind, other.digest]}
     return {place: both for place, both in changes.items() if place not in moved}
+
+
+def other_changes(
+    changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
+) -> tuple[list[str], list[str]]:
+    """Return further definitions that differ, each as ``file:line name``, in two lists.
+
+    The first has those that may matter to training: functions that the rule of the inventory does not count but that
+    may carry signal, and changed values, fields and classes, such as defaults. The second has other functions.
+
+    :param changed: changed files, each with where it was read and its blob at both revisions; None: no such file.
+    :param known: definitions to leave out.
+    """
+    changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
+    doubtful: set[Place] = set()
+    effects: set[str] = set()
+    for file, before, after in changed:
+        changes |= changes_of(file, before, after)
+        sides = [(code, blob) for code, blob in (before, after) if blob is not None]
+        doubtful |= {(file, name) for code, blob in sides for name in code.doubtful(file, blob)}
+        effects |= {file} if changed_effect(before, after) is not None else set()
+    first: list[str] = []
+    second: list[str] = []
+    for place, (one, other) in _without_moved(changes).items():
+        (file, name), unit = place, other or one
+        if place in known or unit is None or (unit.kind == "rest" and file in effects):
+            continue
+        text = f"{file}:{unit.span[0]} {name or 'the module'}"
+        if unit.kind == "function":
+            (first if place in doubtful else second).append(text)
+        elif other is not None and (one is not None or unit.kind == "field") and not name.startswith("__"):
+            first.append(text)
+    return first, second
 
 
 def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
@@ -306,11 +355,11 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
     last = max(first, min(inner) - 1) if inner else getattr(node, "end_lineno", first) or first
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
         own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
-        partial = outer == first or any(map(_is_partial, _own_expressions(node)))
-        signature = getattr(node, "args", None)
-        if isinstance(signature, ast.arguments):  # a scenario may set what is a default for others
-            partial = partial or bool(signature.defaults or any(signature.kw_defaults))
-        yield Statement(f"{path} {type(node).__name__} {own}", (first - skipped, last - skipped), guard, partial)
+        key = f"{path} {type(node).__name__} {own}"
+        parts = frozenset(
+            [*([key] if outer == first else []), *map(ast.dump, filter(_is_part, _own_expressions(node)))]
+        )
+        yield Statement(key, (first - skipped, last - skipped), guard, parts)
     for name, block in blocks:
         within = guard
         if isinstance(node, (ast.If, ast.While)) and name in ("body", "orelse"):
@@ -330,10 +379,20 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
             yield from ast.walk(child)
 
 
-def _is_partial(node: ast.AST) -> bool:
-    chained = isinstance(node, ast.Compare) and len(node.ops) > 1
-    filtered = isinstance(node, ast.comprehension) and bool(node.ifs)
-    return chained or filtered or isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda))
+def _is_part(node: ast.AST) -> bool:
+    """Return True for syntax of which a part may not be evaluated, or may be replaced by a value of the scenario."""
+    if isinstance(node, ast.Compare):
+        return len(node.ops) > 1
+    if isinstance(node, ast.comprehension):
+        return bool(node.ifs)
+    if isinstance(node, ast.arguments):
+        return bool(node.defaults or any(node.kw_defaults))
+    if isinstance(node, ast.keyword):
+        return node.arg in ("default", "default_factory")
+    if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        return len(node.args) > {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
+    return isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda))
 
 
 def _first_line(node: ast.AST) -> int:

@@ -142,7 +142,8 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
     if is_proven(comparison, results):
         claim = f"no code that {message(scope)} reaches differs" if scope else _SAME
         roots = ", ".join(root.path for root in comparison.target.roots)
-        rest = f"; {'other code was' if scope else f'files outside of {message(roots)} were'} not compared"
+        outside = "" if comparison.selection.whole else f"; files outside of {message(roots)} were not compared"
+        rest = "; other code was not compared" if scope else outside
         parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
@@ -160,6 +161,8 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
     if patch.unbound:
         count_unbound = len(patch.unbound)
         parts.append(f"{count_unbound} changed signal function{'' if count_unbound == 1 else 's'} not bound")
+    if comparison.selection.unread:
+        parts.append(f"{count_changes(comparison.selection.unread)} outside of all boundaries not examined")
     bad = sum(item.state == "new" and bool(item.judgement) for item in results)
     suffixes = {"new": f" ({bad} worse)" if bad else ""}
     kinds = ("new", "gone", "not compared")
@@ -198,6 +201,11 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
             f"module-level code that may change other functions differs ({join_names(effects)}), and the text does not "
             "show its effect; run the laws at the head (pytest --sentinel-laws=quick)"
         )
+    if comparison.selection.unread and not comparison.selection.patch.count:
+        return (
+            f"only changes that no boundary reads: {join_names(comparison.selection.unread)}; review them "
+            "(`sentinel audit` compares settings with known bugs)"
+        )
     if comparison.selection.patch.unbound:
         return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
@@ -229,7 +237,7 @@ def list_unexamined(
     effects = comparison.selection.effects
     if effects:
         yield f"not examined: module-level code that may change other functions: {join_names(effects)}"
-    yield from list_others(comparison.selection.other_changes)
+    yield from list_others(comparison.selection.unread, comparison.selection.harmless)
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):
@@ -255,11 +263,17 @@ def list_unexamined(
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 
 
-def list_others(others: Sequence[str]) -> Iterator[str]:
-    """Write, in one line, the changed functions that are not signal code and that no boundary reaches."""
-    if others:
-        count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
-        yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(others)}"
+def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
+    """Write the changes that no boundary reads: one line for those that may matter, one for the others."""
+    if unread:
+        yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
+    if harmless:
+        count = f"{len(harmless)} changed function{'' if len(harmless) == 1 else 's'}"
+        yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
+
+
+def count_changes(changes: Sequence[str]) -> str:
+    return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -281,12 +295,14 @@ def format_lines(item: Unexamined) -> str:
 
 
 def list_beyond(comparison: Comparison) -> Iterator[str]:
-    """Yield at most three lines about the changed code that no boundary can examine."""
+    """Yield at most four lines about the changed code that no boundary can examine."""
     idle = [item for item in comparison.selection.patch.find_unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {join_names([format_lines(item) for item in idle])}"
     if comparison.selection.effects:
         yield f"module-level code that may change other functions: {join_names(comparison.selection.effects)}"
+    if comparison.selection.unread:
+        yield f"changes that no boundary reads: {join_names(comparison.selection.unread)}"
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     if gone:
         yield f"gone: {join_names(gone)}"
@@ -414,6 +430,7 @@ def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interru
         "examined_statements": comparison.selection.patch.count_examined(),
         "patch": coverage(comparison.selection.patch.lines()),
         "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.find_unexamined()],
+        "unread": list(map(message, comparison.selection.unread)),
         "boundaries": [_to_data(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.selection.left_out.items()},
     }

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
-from sentinel.comparing.patch import Patch
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_functions, signal_changes
+from sentinel.comparing.other_files import Files, files_of, list_changed_files
+from sentinel.comparing.patch import Patch, other_changes
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -282,20 +283,36 @@ class Selection:
 
     def proves_equality(self) -> bool:
         """Return True if the text of both trees proves that no signal code differs."""
-        return not self.patch.count and not self.effects
+        return not self.patch.count and not self.effects and not self.unread
+
+    @property
+    def unread(self) -> list[str]:
+        """List further changes that may matter to training and that no boundary reads: definitions that are not
+        signal functions, as ``file:line name``, and files."""
+        return [*self._others[0], *self.changed_files]
+
+    @property
+    def harmless(self) -> list[str]:
+        """List changed functions that no boundary reaches and that carry no signal: ``file:line name``."""
+        return self._others[1]
 
     @cached_property
-    def other_changes(self) -> list[str]:
-        """List changed functions that no boundary reaches and that are not signal functions: ``file:line name``."""
-        if self.boundaries:
-            return []
-        known = self.patch.places
-        return [
-            text
-            for file, before, after in self._changed_files()
-            for place, text in changed_functions(file, before, after)
-            if place not in known
-        ]
+    def _others(self) -> tuple[list[str], list[str]]:
+        return ([], []) if self.boundaries else other_changes(self._changed_files(), self.patch.places)
+
+    @cached_property
+    def _files(self) -> tuple[Files, Files]:
+        return files_of(self.checkouts[BEFORE]), files_of(self.checkouts[AFTER])
+
+    @property
+    def whole(self) -> bool:
+        """Whether files outside of the packages are compared too; a release has none."""
+        return all(side.whole for side in self._files)
+
+    @cached_property
+    def changed_files(self) -> list[str]:
+        """List changed settings, scripts and other sources: :func:`list_changed_files`."""
+        return [] if self.boundaries else list_changed_files(self.target, *self._files)
 
     def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
         one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)

@@ -37,7 +37,7 @@ from sentinel.worker.client import Options
 def runner_of(
     catalog: Catalog,
     settings: Settings,
-    tell: Progress | None = None,
+    notify: Progress | None = None,
     store: MirrorStore | None = None,
     opened: OpenCheckout | None = None,
 ) -> Runner:
@@ -47,7 +47,7 @@ def runner_of(
     :param opened: replaces the settings' way to open checkouts.
     """
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
-    return Runner(catalog, opened or opener(settings, tell, store), Options(), options_for)
+    return Runner(catalog, opened or opener(settings, notify, store), Options(), options_for)
 
 
 @dataclass(frozen=True)

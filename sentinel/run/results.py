@@ -43,6 +43,8 @@ class Results:
         self._settings = settings
         self.items: list[tuple[Path, str, float, str]] = []
         self.gate: Gate | None = None
+        #: target -> the number of revisions that are left out because the target has no mirror.
+        self.without_mirror: Mapping[str, int] = {}
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
         #: A line with the settings that the run has from a settings file; empty if it has none.
@@ -124,6 +126,8 @@ class Results:
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
         """Set pytest's exit status 5 if no item decided anything. ``--collect-only`` only lists items."""
+        if self.without_mirror and not self._examined:  # pytest's exit status is 5 already
+            self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
@@ -181,8 +185,16 @@ class Results:
             every=self._config.get_verbosity() > 0,
             commands=[self.command(nodeid) for _, _, _, nodeid in self.items],
         )
-        lines = [text.rstrip("\n"), *self._fixed()]
+        lines = [text.rstrip("\n"), *self._fixed(), *self._more()]
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
+
+    def _more(self) -> list[str]:
+        """Say how many more revisions a mirror would give."""
+        add = "can be decided after `sentinel mirror add"
+        return [
+            f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
+            for target, count in self.without_mirror.items()
+        ]
 
     def _fixed(self) -> list[str]:
         """Name the known bugs that this revision fixes."""

@@ -75,7 +75,7 @@ class Server:
             probe.settle(request["device"])
             self._settled = True
         try:
-            contract = probe.load_contract(request["contract_file"], request["contract"])
+            contract = self._contract(request)
             if not self._roots:
                 return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
             main = self._prepare(request, request["boundary"])
@@ -109,6 +109,9 @@ class Server:
             "functions": tracer.functions() if tracer else [],
             "lines": tracer.lines() if isinstance(tracer, _OutsideContract) else [],
         }
+
+    def _contract(self, request: Mapping[str, Any]) -> Contract:
+        return probe.load_contract(request["contract_file"], request["contract"])
 
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
         key = (boundary, request["contract"], " ".join(request["given"]))

@@ -214,11 +214,11 @@ def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch):
 
 
 _FOREIGN = """
-from sentinel.commands.console import command, say
+from sentinel.commands.console import command, echo
 GROUP = "check"
 SUMMARY = "greet"
 def declare(commands):
-    command(commands, "greet", lambda arguments: say("hello") or 0, SUMMARY, "  sentinel greet")
+    command(commands, "greet", lambda arguments: echo("hello") or 0, SUMMARY, "  sentinel greet")
 """
 
 
