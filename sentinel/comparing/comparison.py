@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -165,7 +165,8 @@ class Comparison:
 
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
-        few = bool(self.selection.distance(subject.name)) and not self._unchanged_too
+        distance = self.selection.distance(subject.name)
+        few = bool(distance) and not self._unchanged_too
         patch, distances = self.selection.patch, self.selection.distances(subject.name)
         if few and (self._shared is not None or not self.processes.are_open):
             searched = not patch.needs_search((), distances)
@@ -181,7 +182,8 @@ class Comparison:
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
         try:
-            search = self._asking.search_differences(pair, subject, laws, few)
+            glimpse = distance < math.inf or not few
+            search = self._asking.search_differences(pair, subject, laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
             if few and self._needs_search(subject, search, log, located):
                 few, search = False, self._asking.search_differences(pair, subject, laws)
@@ -321,6 +323,7 @@ class Comparison:
         ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
         """
         about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
+        self._plan(about, self.refs.values())
         verdicts = [{self._verdict(recipe, ref) for ref in self.refs.values()} for recipe in about]
         return [recipe for recipe, found in zip(about, verdicts) if found in ({"reproduced"}, {"changed"})]
 
@@ -359,11 +362,13 @@ class Comparison:
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
         """Decide known bugs of a boundary at both sides."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
-        self._runner.plan([Job(recipe, ref) for recipe in recipes for ref in refs.values()])
-        return {
-            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
-            for recipe in recipes
-        }
+        self._plan(recipes, refs.values())
+        return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
+
+    def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
+        """Begin to decide recipes that are not decided yet; those of one revision share a process."""
+        pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
+        self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 
     def _prove_places(self, subject: Subject, log: Log) -> dict[str, str]:
         places = {}
