@@ -105,6 +105,22 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
 
 
+def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
+    """The base of upstream's main has the code at its top, and the clone's own commits have it in the folder."""
+    inner = clone / "vendored"
+    inner.mkdir()
+    git(clone, "mv", "demo_rl", "vendored")
+    git(clone, "commit", "-q", "-m", "vendored")
+    for against in ([], ["--sentinel-against=git:topic"]):
+        same = gate(pytester, f"--sentinel-repo={inner}", *against)
+        same.assert_outcomes(passed=1)
+        same.stdout.fnmatch_lines(["no signal line changed"])
+    copy_demo(inner)
+    for against in ([], ["--sentinel-against=git:topic"]):
+        worse = gate(pytester, f"--sentinel-repo={inner}", "-k", "agg_loss", *against)
+        worse.assert_outcomes(failed=1)
+
+
 def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):
     result = gate(pytester, f"--sentinel-repo={broken_tree}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
