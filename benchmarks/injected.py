@@ -24,6 +24,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from time import perf_counter
@@ -231,7 +232,7 @@ def _reward(completions: list[str], **_: Any) -> list[float]:
 def trainer_of(
     kind: str,
     steps: int,
-    folder: str,
+    folder: str = "",
     referred: bool = False,
     hidden: int = 32,
     layers: int = 2,
@@ -320,12 +321,15 @@ class Prepared:
         steps: int,
         attach: Callable[[Any, Any], None] = lambda trainer, watching: None,
         size: Mapping[str, Any] = {},
+        made: tuple[Callable[[], None], Callable[[str], Any]] | None = None,
         **budget: float,
     ) -> dict[str, Any]:
         """Train with a bug (or, given a trainer's name, without) and return the findings and the logs.
 
         :param attach: called with the trainer and the watcher.
         :param size: sizes for :func:`trainer_of`.
+        :param made: another injection and another trainer: a function to call before the trainer is made, and one that
+            makes it in a folder.
         :param budget: of the watcher; ``every=0`` switches it off.
         """
         read, write = os.pipe()
@@ -334,7 +338,7 @@ class Prepared:
             status = 1
             try:
                 with open(write, "w", encoding="utf-8") as answer:
-                    json.dump(_trained(name, steps, self.checker, attach, size, {**_EACH, **budget}), answer)
+                    json.dump(_trained(name, steps, self.checker, attach, size, made, {**_EACH, **budget}), answer)
                 status = 0
             except BaseException as error:
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -383,18 +387,21 @@ def _trained(
     checker: Any,
     attach: Callable[[Any, Any], None],
     size: Mapping[str, Any],
+    made: tuple[Callable[[], None], Callable[[str], Any]] | None,
     budget: Mapping[str, Any],
 ) -> dict[str, Any]:
     from sentinel.tools.watch.wrapping import Budget
 
-    kind = forked(checker, BEFORE.get(name, lambda: None))
+    usual = partial(trainer_of, name.partition("-")[0], steps, referred="-reference-" in name, **size)
+    before, make = made or (BEFORE.get(name, lambda: None), usual)
+    kind = forked(checker, before)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
         watching = kind("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
         if watching:
             watching.ready(60.0)
             watching.watcher.budget.began = perf_counter()
-        trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name, **size)
+        trainer = make(folder)
         if name in AFTER:
             AFTER[name](trainer)
         attach(trainer, watching)
@@ -403,7 +410,7 @@ def _trained(
             watching.stop()
         lines = events.read_text(encoding="utf-8").splitlines() if watching else []
         found = [json.loads(line) for line in lines]
-        parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
+        parameters = b"".join(one.detach().float().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
             "name": name, "named": named, "counts": watching.counts if watching else {},

@@ -18,7 +18,7 @@ from types import FrameType
 
 import sentinel
 from sentinel.commands.console import nothing_examined, print_error
-from sentinel.commands.discovery import find_commands
+from sentinel.commands.discovery import find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
 #: First words that need no command.
@@ -132,7 +132,8 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     :param first: the first word of the command line. If it is not a command, all commands are declared, so that
         argparse can list them.
     """
-    found = find_commands()
+    typed = find_command(first[0]) if first else None
+    found = find_commands(print_error) if typed is None else {typed.name: typed}
     groups = groupby(found.values(), key=lambda command: command.group)
     lines = [
         f"{heading if not place else '':<8}{command.name:<11}{command.summary}"
@@ -153,8 +154,7 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     parser.set_defaults(run=None, parser=None)
     commands = parser.add_subparsers(prog="sentinel", metavar="COMMAND", help=argparse.SUPPRESS)
-    typed = [found[name] for name in first if name in found]
-    for entry in typed or (() if set(first) & _NO_COMMAND else found.values()):
+    for entry in () if set(first) & _NO_COMMAND else found.values():
         entry.load().declare(commands)
     return parser
 

@@ -84,7 +84,7 @@ def group_advantage(
 ) -> Binding:
     """Bind an estimator that compares responses to one prompt. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
-    outputs = ("advantages", "returns")
+    outputs = more.pop("outputs", ("advantages", "returns"))
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 

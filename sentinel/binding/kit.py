@@ -146,9 +146,13 @@ def call_with(
     values_of: Mapping[str, Mapping[Any, Any]] | None = None,
     since: Mapping[str, Any] | None = None,
     reads: Mapping[str, Any] | None = None,
+    tokens_first: bool = False,
+    sums: Mapping[str, str] | None = None,
+    bools: Sequence[str] = (),
+    group: str = "",
     **upstream: Any,
 ) -> Any:
-    """Call a function whose arguments and results differ from the contract only in names, values or order.
+    """Call a function whose arguments and results differ from the contract only in names, values, order or layout.
 
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all others.
@@ -156,6 +160,10 @@ def call_with(
     :param since: input that a later version added -> the earlier behaviour.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
+    :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
+    :param sums: input of ``[batch, tokens]`` -> its mask: the function takes the sum over each row's valid tokens.
+    :param bools: the inputs that the function takes as booleans.
+    :param group: the parameter that takes the number of rows in each group.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
@@ -167,10 +175,24 @@ def call_with(
     for name, usual in (since or {}).items():
         if not takes_input(boundary, name) and arguments.pop(name) != usual:
             raise AbsentError(f"not in this version: {boundary.path} has no {name}")
+    for name, mask in (sums or {}).items():
+        arguments[name] = torch.where(arguments[mask] != 0, arguments[name], 0.0).sum(-1)
+    for name in bools:
+        arguments[name] = arguments[name].bool()
+    if tokens_first:
+        arguments = {name: _transposed(value) for name, value in arguments.items()}
+    if group:
+        upstream[group] = group_size(inputs)
     before = [arguments.pop(name) for name in leading]
     arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
     answer = boundary.invoke(arguments, *before, **upstream)
+    if tokens_first:
+        answer = tuple(map(_transposed, answer)) if isinstance(answer, tuple) else _transposed(answer)
     return answer if reads is None else {name: part_of(answer, place) for name, place in reads.items()}
+
+
+def _transposed(value: Any) -> Any:
+    return value.T if isinstance(value, torch.Tensor) and value.ndim == 2 else value
 
 
 def takes_input(boundary: Any, name: str) -> bool:

@@ -34,7 +34,7 @@ from sentinel.search.boundary_search import Finding
 from sentinel.search.checks import Omission, matches, matches_any, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, match_known_bugs
 from sentinel.search.saving import CannotDistinguish, decisive_document, recipe_document, save
-from sentinel.search.survey import checkout_with_registries
+from sentinel.search.survey import checkout_to_read
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
@@ -105,7 +105,7 @@ def _discover(arguments: argparse.Namespace) -> int:
     with progress() as notify, closing(runner_of(catalog, settings, notify)) as runner:
         runner.start([target.name])
         notify(f"preparing {target.name} at {ref.short}")
-        checkout = checkout_with_registries(runner, catalog, target.name, ref)
+        checkout = checkout_to_read(runner, catalog, target.name, ref)
         chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
         for glob in arguments.boundary:
             if not any(matches(item.binding, [glob]) for item in chosen):

@@ -20,6 +20,7 @@ from sentinel.recipes.grades import realism, root
 from sentinel.recipes.template import describe_input, shown_default
 from sentinel.reports.markdown import index
 from sentinel.sources import MirrorStore
+from sentinel.testing.examples import example_of
 
 GROUP = "begin"
 SUMMARY = "list targets, recipes, boundaries or contracts"
@@ -28,7 +29,7 @@ _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
   sentinel list boundaries roll      the functions that recipes can call, with their contracts
-  sentinel list contracts            the contracts that a boundary can be bound to
+  sentinel list contracts            what can be checked, with two lines for a function of your own
 """
 _TARGETS = """\
   sentinel list targets --json
@@ -199,12 +200,16 @@ def _contracts(arguments: argparse.Namespace) -> int:
         echo_json([_contract(contract, bound[contract.name]) for contract in contracts])
         return 0
     if len(contracts) > 1:
-        inputs = [", ".join(item.name for item in contract.inputs) for contract in contracts]
-        cells = [[one.name, str(bound[one.name]), names] for one, names in zip(contracts, inputs, strict=True)]
-        echo_table(("contract", "bindings", "inputs"), cells)
+        for contract in contracts:
+            echo(f"{contract.name}: {contract.summary}")
+            for line in example_of(contract):
+                echo(f"    {line}")
+        echo("\n`sentinel list contracts NAME` explains the inputs; docs/own.md explains the check of a function.")
         return 0
     row = _contract(contracts[0], bound[contracts[0].name])
-    echo(f"{row['contract']}: {row['bindings']} bindings\nlaws: {', '.join(row['laws'])}\n")
+    echo(f"{row['contract']}: {contracts[0].summary}\ndefinition: {row['source']}")
+    echo(f"laws: {', '.join(row['laws'])}\nbindings: {row['bindings']}\n")
+    echo("\n".join(row["example"]) + "\n")
     columns = ("input", "kind", "choices", "default", "meaning")
     echo_table(columns, [[_cell(item[column]) for column in columns] for item in row["inputs"]])
     echo("")
@@ -215,6 +220,9 @@ def _contracts(arguments: argparse.Namespace) -> int:
 def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
     return {
         "contract": contract.name,
+        "summary": contract.summary,
+        "source": " ".join(contract.source.split()),
+        "example": list(example_of(contract)),
         "bindings": bindings,
         "laws": list(contract.laws),
         "inputs": [

@@ -8,7 +8,7 @@ which runs when its module is imported.
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -23,6 +23,9 @@ _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line ev
 
 #: The most characters of a guard in a message.
 _GUARD = 60
+
+#: The most full searches that try to run the same changed lines.
+_SEARCHES = 3
 
 #: Why a line that ran is not examined in full.
 _PART = "a condition or a default inside the line"
@@ -80,6 +83,9 @@ class Patch:
         self._bound = frozenset(bound)
         self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
+        #: changed statements that a full search has run, and the number of full searches that could reach a definition
+        self._searched: set[tuple[str, Place, int]] = set()
+        self._searches: Counter[Place] = Counter()
 
     @property
     def places(self) -> frozenset[Place]:
@@ -101,11 +107,14 @@ class Patch:
         both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
         return {place: unit for place, unit in both if unit is not None}
 
-    def note(self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]) -> None:
-        """Record the lines that ran.
+    def note(
+        self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]
+    ) -> set[tuple[str, Place, int]]:
+        """Record the lines that ran, and return the changed statements among them.
 
         :param units: the definitions in the tree that ran, which may have other line numbers than the side's own.
         """
+        statements_here = set()
         by_file: dict[str, list[int]] = defaultdict(list)
         for file, line in lines:
             by_file[file].append(line)
@@ -118,6 +127,9 @@ class Patch:
             for number, statement in enumerate(statements(unit) if ran else ()):
                 if any(statement.lines[0] <= line <= statement.lines[1] for line in ran):
                     self._ran[side, place].add(number)
+                    if number in self._changed[place][side]:
+                        statements_here.add((side, place, number))
+        return statements_here
 
     def note_imported(self, places: Iterable[Place]) -> None:
         """Record that module-level code of these definitions ran at both sides, because its module was imported."""
@@ -125,6 +137,28 @@ class Patch:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
                     self._ran[side, place].add(0)
+
+    def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
+        """Record that a full search of a boundary ran these statements, and could reach these definitions."""
+        self._searched.update(ran)
+        self._searches.update(reached)
+        for place in reached:
+            for side, unit in zip(SIDES, self._changes.get(place, ())):
+                if unit is not None and unit.kind != "function":
+                    self._searched.add((side, place, 0))
+
+    def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
+        """Return True if a boundary should be searched in full: it runs changed statements that no full search ran, or
+        could reach some that only a few full searches tried to run."""
+        if not self._searched.issuperset(ran):
+            return True
+        return any(
+            (side, place, number) not in self._searched
+            for place in reached
+            if place in self._changed and self._searches[place] < _SEARCHES
+            for side, numbers in self._changed[place].items()
+            for number in numbers
+        )
 
     def ran(self, place: Place) -> bool:
         """Return True if any statement of a definition ran at either side."""

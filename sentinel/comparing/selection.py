@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -70,6 +71,7 @@ class Selection:
         self.codes = {
             side: code or Code(target, CheckoutTrees(checkout), self._modules) for side, checkout in checkouts.items()
         }
+        self._distances: dict[str, Mapping[Place, int]] = {}
         self.moved: dict[str, Mapping[str, str]] = {}
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
@@ -192,27 +194,49 @@ class Selection:
             if one is not None and other is not None and other.kind == "function"
         ]
 
-    def distance(self, name: str) -> int:
-        """Return how many calls away the nearest changed definition is; 0 if the boundary itself has changed."""
-        candidate = self.candidates[name]
+    def distance(self, name: str) -> float:
+        """Return how many calls away the nearest changed definition is; 0 if the boundary itself has changed.
+
+        It is infinite if no name that is used on the way leads to a changed definition.
+        """
+        return min(self.distances(name).values(), default=math.inf)
+
+    def distances(self, name: str) -> Mapping[Place, int]:
+        """Return how many calls away each changed definition is that a boundary reaches by name."""
+        if name not in self._distances:
+            self._distances[name] = self._measure_distances(self.candidates[name])
+        return self._distances[name]
+
+    def _measure_distances(self, candidate: Candidate) -> dict[Place, int]:
         changed = {place for place, _, _ in candidate.changed}
         reached = self.reached(AFTER, candidate.subject)
         if reached is None:
-            return 0
+            return dict.fromkeys(changed, 0)
         by_name: dict[str, list[Place]] = {}
-        for place in reached.units:
+        by_decorator: dict[str, list[Place]] = {}
+        for place, unit in reached.units.items():
             by_name.setdefault(place[1].rpartition(".")[2], []).append(place)
+            for decorator in unit.decorators:
+                by_decorator.setdefault(decorator, []).append(place)
         start = self._find(AFTER, candidate.subject)
         level = {place for place in reached.units if start is not None and place[0] == start.file
                  and reached.units[place].span == start.name.span}  # fmt: skip
-        seen: set[Place] = set(level)
-        for steps in range(len(reached.units)):
-            if level & changed or not level:
-                return steps
-            names = {name for place in level for name in reached.units[place].names | reached.units[place].attributes}
-            level = {place for name in names for place in by_name.get(name, ())} - seen
+        distances: dict[Place, int] = {}
+        seen: set[Place] = set()
+        steps = 0
+        while level:
+            distances |= dict.fromkeys(level & changed, steps)
             seen |= level
-        return len(reached.units)
+            units = [reached.units[place] for place in level]
+            names = {name for unit in units for name in unit.names | unit.attributes}
+            registries = {unit.name for unit in units if unit.kind == "registry"}
+            level = {place for name in names for place in by_name.get(name, ())}
+            for unit in reached.units.values():
+                if registries & unit.names:  # a decorator that registers functions
+                    level.update(by_decorator.get(unit.name.rpartition(".")[2], ()))
+            level -= seen
+            steps += 1
+        return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
         """Yield the functions of the head, other than these, that use one of these names."""

@@ -40,7 +40,7 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
         kl = kl.clamp(-inputs["clamp"], inputs["clamp"])
     if inputs["kl_estimator"].endswith("+"):
         kl = kl.detach() + estimators["k2"] - estimators["k2"].detach()
-    return {"kl": kl}
+    return {"kl": kl.detach() if inputs["reported"] else kl}
 
 
 KL_ESTIMATE = Contract(
@@ -60,6 +60,7 @@ KL_ESTIMATE = Contract(
             REQUIRED,
         ),
         dialect("clamp", None, "bound of the estimate: it is clamped to [-clamp, clamp], with no gradient outside"),
+        dialect("reported", False, "the estimate is only reported, so it has no gradient"),
         token_mask("1 for tokens that count; elsewhere the estimate is 0", default=None),
     ),
     observes=(

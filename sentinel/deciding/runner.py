@@ -107,7 +107,8 @@ class Runner:
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
             groups.setdefault((job.recipe.target, job.ref), []).append(job)
-        self._pool = ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1), thread_name_prefix="sentinel")
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1), thread_name_prefix="sentinel")
         for group in groups.values():
             promises: list[Future[Decision]] = [Future() for _ in group]
             self._planned.update({_key(job): promise for job, promise in zip(group, promises)})

@@ -176,8 +176,9 @@ class Results:
 
     def _more(self) -> list[str]:
         """Say how many more revisions a mirror would give."""
+        add = "can be decided after `sentinel mirror add"
         return [
-            f"{target}: {count} more revision{'' if count == 1 else 's'} can be decided after `sentinel mirror add {target}`"
+            f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
             for target, count in self.without_mirror.items()
         ]
 

@@ -25,7 +25,7 @@ from sentinel.reports.summary import causes
 from sentinel.run.questions import Questions
 from sentinel.run.results import Results
 from sentinel.run.selection import require_folders, require_subject, select
-from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
+from sentinel.search.survey import LawJob, Place, Survey, checkout_to_read
 from sentinel.settings import Settings, in_effect, in_words, read_file, settle
 from sentinel.sources import MirrorStore
 from sentinel.sources.bases import find_base, in_clone
@@ -161,7 +161,7 @@ class Run:
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
         """Return the checkout in which a target may register functions; None if it has no registry or no such ref."""
-        return checkout_with_registries(self._runner, self.catalog, target, ref)
+        return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
         """Return the comparisons that ``--sentinel-against`` requests."""

@@ -32,6 +32,7 @@ def check_function(
     expected_failed_laws: Mapping[str, str] | None = None,
     dialects: Mapping[str, Any] | None = None,
     device: str = "cpu",
+    dtypes: Sequence[str] = ("float32", "float64", "bfloat16"),
     examples: int = 100,
     seed: int | None = None,
     **choices: Any,
@@ -41,22 +42,23 @@ def check_function(
     :param contract: the contract, or its name; ``sentinel list contracts`` lists them.
     :param names: the contract's input -> the function's parameter, if the name is not the field's; None if the function
         does not have the input. One parameter may serve several inputs.
-    :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name`` is
-        the input of that name.
+    :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name``
+        is the input of that name.
     :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
     :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
     :param dialects: the function's value for a choice on which papers and code legitimately differ.
     :param device: where the tensors are: ``cpu``, ``cuda``, ``cuda:1``.
+    :param dtypes: the dtypes of float tensors; empty: float16 too.
     :param examples: the number of scenarios.
     :param seed: determines the scenarios. The default is pytest's ``--hypothesis-seed``, or 0.
     :param choices: an input's value. A tuple contains the values to draw from.
     :raises TypeError: if the function's parameters do not match the contract's inputs.
     """
-    from sentinel.testing.checking import Check
+    from sentinel.testing.checking import make_check
 
-    options = {"names": names, "call": call, "outputs": outputs, "dialects": dialects, "device": device}
-    check = Check(contract, choices, expected_failed_laws or {}, examples=examples, seed=seed, **options)
-    return check.report(f)
+    options: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dialects": dialects, "device": device}
+    options |= {"dtypes": dtypes, "examples": examples, "seed": seed, "expected_failed_laws": expected_failed_laws}
+    return make_check(contract, {**choices, **options}).report(f)
 
 
 def parametrize_with_laws(
@@ -69,9 +71,9 @@ def parametrize_with_laws(
     :param f: the function; None if the test passes it: ``check(f)``.
     :param options: see :func:`check_function`.
     """
-    from sentinel.testing.checking import Check
+    from sentinel.testing.checking import make_check
 
-    check = Check(contract, **_sorted_options(options))
+    check = make_check(contract, options)
     if f is not None:
         check.bind(f)  # raises for a wrong name when the module is imported, not in each test
 
@@ -82,7 +84,7 @@ def parametrize_with_laws(
                 return test(*arguments, **named)
             case = arguments[0] if arguments and isinstance(arguments[0], unittest.TestCase) else None
             for law in check.laws:
-                with case.subTest(law) if case else contextlib.nullcontext(), contextlib.suppress(unittest.SkipTest):
+                with case.subTest(law) if case else contextlib.suppress(unittest.SkipTest):
                     check.run_expecting(law, lambda one: test(*arguments, check=one, **named), f)
             return None
 
@@ -90,13 +92,3 @@ def parametrize_with_laws(
         return run
 
     return decorate
-
-
-def _sorted_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    import inspect
-
-    own = inspect.signature(check_function).parameters
-    known = {name: value for name, value in options.items() if name in own}
-    choices = {name: value for name, value in options.items() if name not in own}
-    expected = known.pop("expected_failed_laws", None) or {}
-    return {**known, "choices": choices, "expected": expected}

@@ -39,10 +39,10 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
     pairs = [(name, value) for name, of in values.items() for value in of]
     tried = 0
     for count in (1, 2):
-        for several in combinations(pairs, count):
-            if len({name for name, _ in several}) == count and tried < _MOST:
+        for combination in combinations(pairs, count):
+            if len({name for name, _ in combination}) == count and tried < _MOST:
                 tried += 1
-                yield dict(several)
+                yield dict(combination)
 
 
 def _declared(contract: Contract, name: str) -> list[Any]:

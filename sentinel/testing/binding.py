@@ -14,7 +14,6 @@ from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
-from sentinel.values.literals import Tensor
 
 #: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
 _PASSED: Mapping[str, Mapping[str, str]] = {
@@ -25,12 +24,10 @@ _PASSED: Mapping[str, Mapping[str, str]] = {
 _OF_SCENARIOS = ("wrong_answer",)
 
 #: Parameters for the number of rows of each group, if the groups are consecutive and equal.
-_GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k".split()
+_GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
 
 #: Parameters for the number of valid tokens of each row.
-_LENGTHS = (
-    "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens".split()
-)
+_LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
 
 #: Output -> other keys or attributes for it.
 _OUTPUTS = {
@@ -145,6 +142,7 @@ class Bound:
 
     :ivar binding: with it, a search knows what to draw.
     :ivar names: input -> parameter; with ``call``, the inputs that it reads.
+    :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
     """
 
@@ -153,6 +151,7 @@ class Bound:
     binding: Binding
     names: Mapping[str, str]
     module: ModuleType
+    needed: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
 
 
@@ -164,10 +163,12 @@ def bind(
     call: Callable[[Any, Any], Any] | None = None,
     outputs: Sequence[str] | Mapping[str, Any] = (),
     accessed: frozenset[str] | None = None,
+    dtypes: Sequence[str] = (),
 ) -> Bound:
     """Bind a function to a contract.
 
     :param choices: input -> value, or a tuple of values to draw from.
+    :param dtypes: the float dtypes of tensors; empty: all.
     :param accessed: the inputs that ``call`` reads, if they are known.
     :raises TypeError: if parameters and inputs do not match; the message shows both.
     """
@@ -184,11 +185,16 @@ def bind(
     fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
     if "group_size" in derived:
         fixed["group_layout"] = "equal"
+    needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
+    for item in contract.inputs:
+        if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
+            accepts[item.name] = tuple(value for value in item.choices if value is not None)
     for one, other in shared(matched):
         fixed.setdefault(other, lambda inputs, one=one: inputs[one])
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
-    bound = Bound(function, contract, Binding(function.name, contract.name), matched, module)
+    bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
+    known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
 
     def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
@@ -207,11 +213,14 @@ def bind(
                 first = first or error
                 continue
             forms[:] = [form]
-            return read_outputs(returned, contract, original, outputs, function.name)
+            known[:] = known or output_names(contract, original)
+            return read_outputs(returned, contract, known or contract.keys, outputs, function.name)
         assert first is not None
         raise first
 
-    bound.binding = replace(bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts)
+    bound.binding = replace(
+        bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
+    )
     return bound
 
 
@@ -257,26 +266,41 @@ def _match(
     found = match_names(contract, free, required, names, choices)
     unknown = list(found.unknown)
     for name in found.unknown:
-        if name in _GROUP_SIZES and contract.input("group_layout") is not None and contract.group not in found.names:
+        if (
+            name in _GROUP_SIZES.split()
+            and contract.input("group_layout") is not None
+            and contract.group not in found.names
+        ):
             derived["group_size"] = derived[name] = _group_size
             unknown.remove(name)
-        elif name in _LENGTHS and contract.mask and contract.input(contract.mask) is not None:
+        elif name in _LENGTHS.split() and contract.mask and contract.input(contract.mask) is not None:
             derived[name] = lambda inputs: (inputs[contract.mask] != 0).sum(-1)
             unknown.remove(name)
     gone = {contract.group} if "group_size" in derived else set()
-    gone |= {contract.mask} if any(name in _LENGTHS for name in derived) else set()
+    gone |= {contract.mask} if any(name in _LENGTHS.split() for name in derived) else set()
     missing = [name for name in found.missing if name not in gone]
-    undecided = [name for name in missing if not _is_data(contract, name)]
+    undecided = [name for name in missing if not is_data(contract, name)]
     missing = [name for name in missing if name not in undecided]
     if missing or unknown or found.ambiguous or undecided:
         raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
     return {**found.names, **own}
 
 
-def _is_data(contract: Contract, name: str) -> bool:
+def _accepts_none(function: Function, parameter: str) -> bool:
+    """Return True if the parameter's default or annotation says that it may be None."""
+    each = function.__signature__.parameters.get(parameter)
+    return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
+
+
+def is_data(contract: Contract, name: str) -> bool:
     """Return True if the input must come from a parameter: it is data, not a setting."""
     item = contract.input(name)
     return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor") or not item.kind)
+
+
+def passed_names(contract: Contract) -> tuple[str, ...]:
+    """Return what a contract passes to a function besides its inputs."""
+    return tuple(_PASSED.get(contract.name, ()))
 
 
 def _group_size(inputs: Mapping[str, Any]) -> int:
@@ -312,7 +336,7 @@ def _mismatch(
     if wanted:
         written = ", ".join(f"{name!r}: {parameter!r}" for name, parameter in wanted.items())
         lines.append(
-            f"Pass names={{{written}}}; an input that the function does not take: names={{{next(iter(wanted))!r}: None}}."
+            f"Pass names={{{written}}}. If the function does not take an input: names={{{next(iter(wanted))!r}: None}}."
         )
     elif unknown:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in names]
@@ -355,7 +379,7 @@ def _drawn(
         elif item.name in names or item.dialect or item.name in _OF_SCENARIOS:
             continue
         elif item.default is REQUIRED:
-            if not has_call and item.choices and not _is_data(contract, item.name):
+            if not has_call and item.choices and not is_data(contract, item.name):
                 fixed[item.name] = item.choices[0]
         elif item.choices or item.knob:
             fixed[item.name] = item.default
@@ -388,7 +412,7 @@ def _labels(labels: Any, form: str) -> Any:
     if form == "strings":
         return [str(label) for label in labels]
     numbers = [list(dict.fromkeys(labels)).index(label) for label in labels]
-    return {"tensor": torch.tensor, "array": np.array, "list": list}[form](numbers)
+    return torch.tensor(numbers) if form == "tensor" else np.array(numbers) if form == "array" else numbers
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -402,33 +426,32 @@ def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ..
     try:
         return tuple(contract.oracle({**defaults, **double}))
     except DoesNotApply:
-        return contract.keys
+        return ()
 
 
 def _double(value: Any) -> Any:
     floating = hasattr(value, "is_floating_point") and value.is_floating_point()
-    return value.detach().double() if floating else value
+    return value.detach().double().requires_grad_(value.requires_grad) if floating else value
 
 
 def read_outputs(
     returned: Any,
     contract: Contract,
-    inputs: Mapping[str, Any],
+    names: Sequence[str],
     outputs: Sequence[str] | Mapping[str, Any],
     function: str,
 ) -> Outputs:
     """Return what a function returned under the contract's names.
 
+    :param names: those names, the main one first.
     :raises TypeError: if the main output is not there.
     """
     import torch
 
     if isinstance(outputs, Mapping):
         return Outputs({name: _member(returned, key) for name, key in outputs.items()})
-    if isinstance(returned, torch.Tensor) or isinstance(returned, (bool, int, float)) or returned is None:
-        names = tuple(outputs) or output_names(contract, inputs)
-        return Outputs({names[0]: returned})
-    names = output_names(contract, inputs)
+    if returned is None or isinstance(returned, (torch.Tensor, bool, int, float)):
+        return Outputs({(tuple(outputs) or tuple(names))[0]: returned})
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
         if outputs:
             return Outputs({name: value for name, value in zip(outputs, returned) if name})

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import unittest
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import Contract
+from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.testing import LawBroken
+from sentinel.testing import LawBroken, check_function
 from sentinel.testing.binding import Bound, bind
 
 if TYPE_CHECKING:
-    from sentinel.deciding.law_session import Plan, Subject
+    from sentinel.deciding.law_session import LawSession, Plan, Subject
+    from sentinel.laws.law import Law
+    from sentinel.search.boundary_search import BoundarySearch, Finding
     from sentinel.testing.report import Report, Result
 
 #: The most calls for shrinking one violation.
-_SHRINKING = 300
+_SHRINKING = 150
+
+
+def make_check(contract: str | Contract, options: Mapping[str, Any]) -> Check:
+    """Return the check with the options of :func:`sentinel.testing.check_function`; other options are choices."""
+    declared = inspect.signature(check_function).parameters.values()
+    own = {each.name: each.default for each in declared if each.kind is each.KEYWORD_ONLY}
+    own |= {name: value for name, value in options.items() if name in own}
+    choices = {name: value for name, value in options.items() if name not in own}
+    return Check(contract, choices, own.pop("expected_failed_laws") or {}, **own)
 
 
 class Check:
@@ -33,10 +45,10 @@ class Check:
         contract: str | Contract,
         choices: Mapping[str, Any],
         expected: Mapping[str, str],
-        dialects: Mapping[str, Any] | None = None,
-        examples: int = 100,
-        seed: int | None = None,
-        device: str = "cpu",
+        dialects: Mapping[str, Any] | None,
+        examples: int,
+        seed: int | None,
+        device: str,
         **binding: Any,
     ) -> None:
         catalog = bundled_catalog()
@@ -58,7 +70,7 @@ class Check:
                 )
         self.choices, self.expected = {**choices, **(dialects or {})}, dict(expected)
         self.examples, self._seed, self.device, self._binding = examples, seed, device, binding
-        self._reports: dict[int, tuple[Any, Report]] = {}
+        self._last: tuple[Any, Report | None] = (None, None)
 
     @property
     def seed(self) -> int:
@@ -101,14 +113,21 @@ class Check:
             if reason is not None:
                 raise LawBroken(f"{law} holds, although expected_failed_laws has it ({reason}); remove the entry")
 
-    def report(self, f: Any) -> Report:
-        """Search all laws on a function, once."""
-        key = id(f)
-        if key not in self._reports or self._reports[key][0] is not f:
-            self._reports[key] = f, self._search(f)
-        return self._reports[key][1]
+    def report(self, f: Any, law: str = "") -> Report:
+        """Search on a function, once.
 
-    def _search(self, f: Any) -> Report:
+        :param law: search only this law, unless the function is the one that was passed last: a fixture may make
+            another object for each test.
+        """
+        known, report = self._last
+        if known is not f or (report is None and not law) or (report is not None and law not in ("", *report.laws)):
+            only = law if known is not f else ""
+            report = self._search(f, [each for each in self._laws if only in ("", each.name)])
+            self._last = f, report
+        assert report is not None
+        return report
+
+    def _search(self, f: Any, laws: Sequence[Law]) -> Report:
         from sentinel.deciding.law_session import Undecidable
         from sentinel.testing.report import make_report
         from sentinel.testing.session import open_session, settled
@@ -116,20 +135,23 @@ class Check:
         with settled():
             bound, subject = self._subject(f)
             session = open_session(bound, self.device)
-            search = self._open_search(session, subject)
+            finite = [law for law in self._laws if law.name == "finite_in_finite_out" and law not in laws]
+            search = self._open_search(session, subject, [*laws, *finite])
             kept = _Database(bound, self)
             try:
-                search.replay([plan for law in subject.laws for plan in kept.plans(law)])
+                search.replay([plan for law in laws for plan in kept.plans(law)])
                 search.run(self.examples)
             except Undecidable as error:
                 cause = bound.function.error
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from cause
-            report = make_report(self, f, bound, search)
-            for law, outcome in search.outcomes.items():
-                kept.keep(law, outcome.findings[0].trial.variants if outcome.findings else None)
+            _attribute_non_finite(search, session)
+            report = make_report(self, f, bound, search, session)
+            for law in laws:
+                findings = search.outcomes[law].findings
+                kept.keep(law, findings[0].trial.variants if findings else None)
         return report
 
-    def _open_search(self, session: Any, subject: Subject, laws: Any = None) -> Any:
+    def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
         from sentinel.search.boundary_search import BoundarySearch
 
         return BoundarySearch(session, subject, self.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
@@ -161,34 +183,57 @@ class Check:
             ) from None
         # One parameter serves these inputs, so a law cannot turn one of them alone.
         together = {name for pair in shared(bound.names) for name in pair}
-        inputs = tuple(replace(item, knob=False) if item.name in together else item for item in contract.inputs)
+        inputs = tuple(
+            replace(
+                item,
+                knob=item.knob and item.name not in together,
+                default=REQUIRED
+                if item.domain and item.default is None and item.name in bound.needed
+                else item.default,
+            )
+            for item in contract.inputs
+        )
         return Subject(bound.binding, replace(contract, inputs=inputs), tuple(self._laws), "", bound.function.name)
 
-    def agreeing_choices(self, f: Any, bound: Bound, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return declared alternatives with which the function agrees with the oracle in every scenario; empty if there
+    def agreeing_choices(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> dict[str, Any]:
+        """Return alternative choices with which the function agrees with the oracle in every scenario; empty if there
         are none.
 
-        :param inputs: a scenario in which it disagrees.
+        :param finding: a scenario in which it disagrees.
         """
         from sentinel.testing.alternatives import candidates
-
         from sentinel.testing.session import open_session
 
-        law = next(law for law in self._laws if law.name == "the_oracle_agrees")
-        for alternative in candidates(self.contract, bound, self.choices):
-            changed = {**inputs, **alternative}
-            session = open_session(bound, self.device)
-            _, subject = self._subject(f)
-            [trial] = session.try_(subject, [(law, {"": changed})])
-            if trial.case is None or trial.violations:
+        case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
+        assert case is not None
+        several = list(candidates(self.contract, bound, self.choices))
+        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate(several)}
+        replies = session.references(finding.subject, changed).answers
+        for place, alternative in enumerate(several):
+            right = replies[str(place)].observation
+            if right is None or finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
                 continue
             again, subject = self._subject(f, alternative)
-            search = self._open_search(open_session(again, self.device), subject, [law])
+            search = self._open_search(open_session(again, self.device), subject, [finding.law])
             search.run(min(self.examples, 50))
-            outcome = search.outcomes[law]
+            outcome = search.outcomes[finding.law]
             if outcome.judged and not outcome.findings:
                 return alternative
         return {}
+
+
+def _attribute_non_finite(search: BoundarySearch, session: LawSession) -> None:
+    """Drop findings of other laws that are only the NaN of a scenario that breaks ``finite_in_finite_out``, so that
+    one edge is one failure. Put wrong numbers before NaN."""
+    for law, outcome in search.outcomes.items():
+        outcome.findings.sort(key=lambda finding: finding.symptom == "non-finite")
+        for finding in [each for each in outcome.findings if each.symptom == "non-finite"]:
+            finite = next((each for each in search.outcomes if each.name == "finite_in_finite_out"), law)
+            if finite is law or not search.outcomes[finite].findings:
+                break
+            plans = [(finite, {"": inputs}) for inputs in finding.trial.variants.values()]
+            if any(trial.violations for trial in session.try_(finding.subject, plans)):
+                outcome.findings.remove(finding)
 
 
 class _OneLaw:
@@ -203,7 +248,8 @@ class _OneLaw:
         function = self._f if f is None else f
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
-        result: Result = self._check.report(function).laws[self._law]
+        # Without a function in the decorator, each test may pass another object.
+        result: Result = self._check.report(function, "" if f is None else self._law).laws[self._law]
         if result.broken:
             raise LawBroken(result.text) from result.cause
         if result.judged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from sentinel.testing.binding import Bound, Function
 from sentinel.testing.session import call_once
 
 if TYPE_CHECKING:
-    from sentinel.laws.law import Law
+    from sentinel.deciding.law_session import LawSession
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
     from sentinel.testing.checking import Check
 
@@ -87,7 +88,7 @@ class Report:
         return "\n\n".join(["\n".join(lines), *texts])
 
 
-def make_report(check: Check, f: Any, bound: Bound, search: BoundarySearch) -> Report:
+def make_report(check: Check, f: Any, bound: Bound, search: BoundarySearch, session: LawSession) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
     for outcome in search.outcomes.values():
@@ -98,7 +99,7 @@ def make_report(check: Check, f: Any, bound: Bound, search: BoundarySearch) -> R
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, f, bound, search, law, outcome.findings[0])
+            text = _failure(check, f, bound, search, session, outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
         elif not answered and outcome.refused:
             text = f"every call raised: {outcome.refused.most_common(1)[0][0].removeprefix('the boundary raised ')}"
@@ -113,31 +114,45 @@ def _why_not_judged(outcome: LawOutcome) -> str:
     return "" if outcome.judged else whys.most_common(1)[0][0] if whys else "no scenario could be drawn"
 
 
-def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, law: Law, finding: Finding) -> str:
-    case = finding.trial.case
+def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, session: LawSession, finding: Finding) -> str:
+    case, law = finding.trial.case, finding.law
     assert case is not None
     violation = finding.violations[0]
     key = violation.key.rpartition(".")[2]
     observed = {item.key: item for item in check.contract.observes}.get(key)
-    lines = [f"{bound.function.name} breaks {law.name}:", f"  {law.statement}", ""]
+    lines = [
+        f"{bound.function.name} breaks {law.name}:",
+        f"  {law.statement.replace('the framework', 'the function')}",
+        "",
+    ]
     of_gradient = observed is not None and observed.role == "gradient"
     lines += [
         f"    {line}".rstrip() for line in code_to_paste(bound, finding.trial.variants, check.device, of_gradient)
     ]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
     if observed is not None:
-        lines.append(f"  {key}: {' '.join(observed.meaning.split())}")
+        meaning = " ".join(observed.meaning.split())
+        for name, parameter in bound.names.items():
+            meaning = re.sub(rf"\b{name}\b", parameter, meaning)
+        lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
-        agreeing = check.agreeing_choices(f, bound, next(iter(finding.trial.variants.values())))
+        agreeing = check.agreeing_choices(f, bound, session, finding)
         if agreeing:
             words = ", ".join(f"{name}={value!r}" for name, value in agreeing.items())
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={agreeing!r}.")
-    lines += _wrapped(f"Definition: {check.contract.source}")
+    lines += _wrapped(f"Definition: {_source(check)}")
     judged = search.outcomes[law].judged
     lines.append(
-        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged; Hypothesis's database has this one."
+        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps this one; it is tried first."
     )
     return "\n".join(lines)
+
+
+def _source(check: Check) -> str:
+    """Return the contract's source, if it lists several papers, of the chosen algorithm."""
+    words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
+    parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
+    return "; ".join(part for part in parts if any(word in part.lower() for word in words)) or check.contract.source
 
 
 def _wrapped(text: str) -> list[str]:
@@ -147,7 +162,7 @@ def _wrapped(text: str) -> list[str]:
 
 def _values(case: Any, violation: Any, key: str) -> list[str]:
     """Return the values that differ: observed and right, or of two calls that should agree."""
-    first, *others = case.observation
+    first = next(iter(case.observation))
     variant = next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
     item = next((item for item in case.contract.observes if item.key == key), None)
     observed, right, labels = case.observation[variant].get(key), violation.demanded, ("observed", "expected")
@@ -156,10 +171,10 @@ def _values(case: Any, violation: Any, key: str) -> list[str]:
             case.observation[first][key],
             (f"in call {list(case.observation).index(variant) + 1}", "in call 1"),
         )
-    pair = numbers(observed), numbers(right)
-    if pair[0] is None or pair[1] is None or pair[0][0].shape != pair[1][0].shape:
+    of_observed, of_right = numbers(observed), numbers(right)
+    if of_observed is None or of_right is None or of_observed[0].shape != of_right[0].shape:
         return [f"{key}: {violation.detail}"]
-    (left, dtype), (expected, _) = pair
+    left, expected = of_observed[0], of_right[0]
     counts = None if item is None else counted(case.contract, case.inputs[variant], item)
     off = np.abs(left - expected) > 1e-4 * np.maximum(np.abs(expected), np.abs(expected).max(initial=0.0) * 1e-3)
     off |= np.isfinite(left) != np.isfinite(expected)

@@ -182,6 +182,20 @@ def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, m
     assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
 
 
+def test_settings_in_a_section_that_no_option_has_are_not_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
+    """TRL's parser, for one, reads flat options only; the user's own code may read the section."""
+    config = tmp_path / "run.yaml"
+    config.write_text("lr: 1\nclip: 0.0\ntiny: {loss_agg_mode: seq-mean, other: 1}\n")
+    audit = ("audit", "tiny", "--repo", tree_with_classes, "--config", config)
+    answer = run_sentinel(*audit)
+    assert answer.status == 2
+    assert (
+        "not read: tiny.loss_agg_mode; PPO (tiny/config.py) has no section tiny, so these are not known: loss_agg_mode\n"
+        in answer.out
+    )
+    assert run_sentinel(*audit, "--set", "loss_agg_mode=seq-mean").status == 0
+
+
 def test_words_of_a_shell_may_set_any_option(run_sentinel, mirrored, tree_with_options, tmp_path):
     _rewritten(tree_with_options, affects="[{when: {actor.loss_agg_mode: token-sum}, where: a token is masked}]")
     (tmp_path / "run.sh").write_text("python train.py --actor.clip 0.2 ${EXTRA_ARGS}\n")

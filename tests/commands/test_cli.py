@@ -205,7 +205,7 @@ def test_words_after_two_dashes_go_to_a_command_that_declares_it(monkeypatch):
             parser.add_argument("--flag", action="store_true")
 
     found = {name: Found(name, "some", "do", "some.module") for name in ("takes", "leaves")}
-    monkeypatch.setattr(cli, "find_commands", lambda: found)
+    monkeypatch.setattr(cli, "find_command", found.get)
     monkeypatch.setitem(sys.modules, "some.module", SimpleNamespace(declare=declare))
     assert cli.main(["takes", "a", "--flag", "--", "python", "--lr=1"]) == 0
     assert (heard[-1].words, heard[-1].flag, heard[-1].own_command) == (["a"], True, ["python", "--lr=1"])
@@ -245,9 +245,17 @@ def test_another_package_adds_a_command(tmp_path: Path):
     [
         ("import nowhere_at_all", "the command greet (greeting) cannot be imported: No module named 'nowhere_at_all'"),
         ("GROUP = 'check'", "the command greet (greeting) has no SUMMARY"),
+        ("1 / 0", "the command greet (greeting) cannot be imported: division by zero"),
     ],
 )
-def test_a_broken_command_of_another_package_is_named(tmp_path: Path, text: str, reason: str):
-    command = [sys.executable, "-m", "sentinel.cli", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, env=_installed(tmp_path, text))
-    assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+def test_a_broken_command_of_another_package_is_named_and_ends_no_other(tmp_path: Path, text: str, reason: str):
+    environment = _installed(tmp_path, text)
+
+    def run(word: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "sentinel.cli", word]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    greeted, helped, listed = map(run, ("greet", "--help", "list"))
+    assert (greeted.returncode, reason in greeted.stderr) == (2, True), greeted.stderr
+    assert (helped.returncode, reason in helped.stderr, "diff" in helped.stdout) == (0, True, True), helped.stderr
+    assert (listed.returncode, listed.stderr) == (0, "")

@@ -3,6 +3,8 @@
 A bug is a replacement in the source of the correct function.
 """
 
+# ruff: noqa: E501  # a bug is one line
+
 import inspect
 import re
 from dataclasses import dataclass, field
@@ -236,6 +238,7 @@ KINDS = (
             "maximum instead of minimum": ("torch.minimum", "torch.maximum"),
         },
         {"algorithm": "ppo", "mode": "token-mean"},
+        {"finite_in_finite_out": "exp overflows for a log-ratio above 88, and 0 times infinity is NaN in the gradient"},
     ),
     Kind(
         critic_loss,
@@ -246,6 +249,7 @@ KINDS = (
             "mean over padding": ("mask.sum().clamp(min=1)", "losses.numel()"),
         },
         {"dialects": {"factor": 0.5}},
+        {"masked_values_have_no_influence": "a NaN below the mask: torch.where hides it in the loss, not in the gradient"},
     ),
     Kind(
         aggregate,
@@ -266,6 +270,7 @@ KINDS = (
             "rejected rows in the group": ("other == uid and present[row]", "other == uid"),
         },
         {"estimator": "grpo"},
+        {"masked_values_have_no_influence": "a NaN below the mask: NaN times 0 is NaN"},
     ),
     Kind(
         gae,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sentinel.binding import families, kit
 from sentinel.binding.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
@@ -314,6 +315,21 @@ def test_a_call_is_declared_by_places_names_and_words():
         scale=4,
     )
     assert found == {"padded": 2, "told": {"left_pad": True, "scale": 4}}
+
+
+def _group_mean(rewards: torch.Tensor, mask: torch.Tensor, group_size: int) -> tuple[torch.Tensor, None]:
+    return (rewards.view(-1, group_size).mean(-1).repeat_interleave(group_size)[None] * mask), None
+
+
+def test_a_call_is_declared_by_its_layout():
+    binding = Binding("pkg.mean", "group_advantage", arguments={"values": ("rewards",)}, outputs=("advantages",))
+    boundary = Boundary("pkg.mean", sys.modules[__name__], _group_mean, None, binding, frozenset({"values", "mask"}))
+    values = torch.tensor([[1.0, 9.0], [2.0, 3.0]])
+    inputs = {"values": values, "mask": torch.tensor([[1, 0], [1, 1]]), "group": ["p", "p"]}
+    options = {"tokens_first": True, "sums": {"values": "mask"}, "bools": ("mask",), "group": "group_size"}
+    found, nothing = kit.call_with(boundary, inputs, takes=("values", "mask"), **options)
+    assert found.tolist() == [[3.0, 0.0], [3.0, 3.0]]  # the mean of 1 and 2 + 3, at the valid tokens
+    assert nothing is None
 
 
 def test_a_word_that_a_function_lacks_is_of_another_version():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -67,6 +67,22 @@ class Training:
                 found[first] = None
         return list(found)
 
+    @cached_property
+    def nested(self) -> Mapping[str, str]:
+        """Map settings in a section that the trainer does not have to the options that their last parts name.
+
+        A parser of flat options does not read them; the user's own code may.
+        """
+        options = self.options.options if self.options is not None else {}
+        found = {}
+        for name in self.configuration:
+            parts = name.split(".")
+            sections = (".".join(parts[:size]) for size in range(1, len(parts) + 1))
+            if name not in self.added and not any(self.options and section in self.options for section in sections):
+                tails = (".".join(parts[start:]) for start in range(1, len(parts)))
+                found |= dict.fromkeys([name], next(filter(options.__contains__, tails), ""))
+        return {name: option for name, option in found.items() if option}
+
     def unread(self) -> list[str]:
         """Return the settings that are not among the options read, but may be declared by code that was not read."""
         options = self.options
@@ -89,7 +105,7 @@ class Training:
         return setting is not None and given and setting.value is None
 
     def _doubtful(self, name: str) -> bool:
-        return any(name == item or (item[-1:] in ("", ".") and name.startswith(item)) for item in self.doubtful)
+        return covers(self.doubtful, name)
 
     def meant(self) -> dict[str, str]:
         """Map settings that may be misspelled to the options with the most similar names."""
@@ -153,6 +169,11 @@ class Training:
         return Setting(setting.name, value, setting.default and (other is None or other.default))
 
 
+def covers(items: Collection[str], name: str) -> bool:
+    """Return True if a name is among these options, or in one of these sections, as in :attr:`Training.doubtful`."""
+    return name in items or any(item[-1:] in ("", ".") and name.startswith(item) for item in items)
+
+
 def training(
     configuration: Mapping[str, str],
     trainers: Sequence[Options],
@@ -178,4 +199,5 @@ def training(
     run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
     unknown = (*run.unknown(), *run.unread())  # argparse accepts the beginning of a flag's name
     short = {name for name in trainers[best].options if any(map(name.startswith, unknown))}
-    return replace(run, doubtful=hidden | frozenset(filter(None, run.meant().values())) | short)
+    meant = filter(None, (*run.meant().values(), *run.nested.values()))
+    return replace(run, doubtful=hidden | frozenset(meant) | short)

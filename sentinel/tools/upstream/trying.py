@@ -23,6 +23,7 @@ from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore, checkouts, git_objects
+from sentinel.sources.gitbinary import run_checked
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -64,8 +65,6 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
     if fix.edits:
         edits = tuple(edit for edit in fix.edits if not chosen or edit.file in chosen)
         return diff(files_of(replace(fix, edits=edits), store), context)
-    from sentinel.sources.gitbinary import run_checked
-
     wanted = "diff", f"-U{context}", "--no-ext-diff", fix.commit, fix.head, "--", *sorted(chosen)
     return run_checked(store.path(fix.target), *wanted).decode()
 
@@ -228,6 +227,7 @@ def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
         tried["problems"] += [f"{name} passed without the fix and fails with it" for name in result.get("worse", ())]
     if fix.regression:
         tried["regression"] = upstream.regression()
+        tried["log"] = upstream.log
         for test, result in tried["regression"].items():
             sides = result["without"], result["with"]
             if sides not in (("failed", "passed"), ("did not run", "did not run")):

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
+from sentinel.targets import Steps
 from sentinel.tools.watch import meeting
 from sentinel.tools.watch.meeting import PATIENCE
 from sentinel.tools.watch.training import Event, Training
@@ -47,7 +48,7 @@ class Watching:
     ) -> None:
         self.counts: dict[str, Any] = {}
         self.watcher = Watcher(budget, names=capture == "full")
-        self._training, self._producers = Training(self.watcher), ()
+        self._training, self._producers = Training(self.watcher, packages, _steps(target)), ()
         self._packages = packages
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
@@ -213,6 +214,14 @@ class Watching:
             else:
                 self.counts = content
                 return
+
+
+def _steps(target: str) -> Sequence[Steps]:
+    """Return what the target's adapter says about its trainers."""
+    from sentinel.recipes.catalog import bundled_catalog
+
+    targets = bundled_catalog().targets
+    return targets[target].steps if target in targets else ()
 
 
 def start(

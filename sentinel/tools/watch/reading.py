@@ -647,6 +647,19 @@ def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Pat
         for step, item in _inside(value):
             if step[1] in names:
                 yield from _leaves((*path, step), item, names)
+        yield from _answered_attributes(path, value, names)
+
+
+def _answered_attributes(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
+    """Yield the options that a stand-in answers without having them. In the run they may have other values."""
+    if not hasattr(type(value), "__getattr__") or isinstance(value, torch.nn.Module):
+        return
+    for name in sorted(names):
+        if name.isidentifier() and not name.startswith("__") and name not in vars(value) and not hasattr(type(value), name):
+            with contextlib.suppress(Exception):
+                item = getattr(value, name)
+                if isinstance(item, (bool, int, float, str)):
+                    yield (*path, (".", name)), item
 
 
 def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
