@@ -277,7 +277,8 @@ def key(row: Row) -> tuple[Any, ...]:
 
 
 def draw(options: argparse.Namespace) -> Iterator[Job]:
-    yield from draw_mutants(options.seed, options.mutants)
+    if options.mutants:  # it takes a minute to list the lines
+        yield from draw_mutants(options.seed, options.mutants)
     yield from draw_refactorings(options.seed, options.refactorings)
     yield from ((row, None) for row in draw_fixes(options.seed, options.fixes, options.corpus))
 
