@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from sentinel.comparing.asking import Asking, Budget, measure_again
+from sentinel.comparing.asking import Asking, Budget, find_idle_inputs, measure_again
 from sentinel.comparing.judging import (
     add_programming_errors,
     bugs_of_one_side,
@@ -133,6 +133,20 @@ class Comparison:
                 self._results[name] = self._excuse_helper(self._call_both(candidate), candidate.changed)
         return self._results[name]
 
+    def cause_of(self, name: str) -> str:
+        """Return the boundary that explains why another one differs: it differs in the same way, its own code has
+        changed, and the other one calls it. Empty if there is none."""
+        candidate, own = self.selection.candidates[name], self._results.get(name)
+        if own is None or own.state != "differs" or not self.selection.distance(name):
+            return ""
+        reached = {place for place, _, _ in candidate.changed}
+        for other, result in self._results.items():
+            if other != name and result.judgement == own.judgement:
+                changed = {place for place, steps in self.selection.distances(other).items() if not steps}
+                if changed and reached <= {place for place, _, _ in self.selection.candidates[other].changed}:
+                    return other
+        return ""
+
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
         """Update results after later boundaries ran: a changed line is examined if any comparison ran it."""
         return [self._settle(each) for each in results]
@@ -151,7 +165,8 @@ class Comparison:
 
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
-        few = bool(self.selection.distance(subject.name)) and not self._unchanged_too
+        distance = self.selection.distance(subject.name)
+        few = bool(distance) and not self._unchanged_too
         patch, distances = self.selection.patch, self.selection.distances(subject.name)
         if few and (self._shared is not None or not self.processes.are_open):
             searched = not patch.needs_search((), distances)
@@ -167,7 +182,8 @@ class Comparison:
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
         try:
-            search = self._asking.search_differences(pair, subject, laws, few)
+            glimpse = distance < math.inf or not few
+            search = self._asking.search_differences(pair, subject, laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
             if few and self._needs_search(subject, search, log, located):
                 few, search = False, self._asking.search_differences(pair, subject, laws)
@@ -175,6 +191,7 @@ class Comparison:
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             found = found or ([] if few else list(self._asking.search_options(pair, search.subject, changed)))
             again = [measure_again(pair, search.subject, each) for each in found]
+            again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
             differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
             if log.answered:
@@ -306,6 +323,7 @@ class Comparison:
         ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
         """
         about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
+        self._plan(about, self.refs.values())
         verdicts = [{self._verdict(recipe, ref) for ref in self.refs.values()} for recipe in about]
         return [recipe for recipe, found in zip(about, verdicts) if found in ({"reproduced"}, {"changed"})]
 
@@ -344,11 +362,13 @@ class Comparison:
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
         """Decide known bugs of a boundary at both sides."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
-        self._runner.plan([Job(recipe, ref) for recipe in recipes for ref in refs.values()])
-        return {
-            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
-            for recipe in recipes
-        }
+        self._plan(recipes, refs.values())
+        return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
+
+    def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
+        """Begin to decide recipes that are not decided yet; those of one revision share a process."""
+        pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
+        self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 
     def _prove_places(self, subject: Subject, log: Log) -> dict[str, str]:
         places = {}
