@@ -18,7 +18,7 @@ from types import FrameType
 
 import sentinel
 from sentinel.commands.console import nothing_examined, print_error
-from sentinel.commands.discovery import find_command, find_commands
+from sentinel.commands.discovery import ENTRIES, find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
 #: First words that need no command.
@@ -27,13 +27,16 @@ _NO_COMMAND = {"-h", "--help", "--version"}
 #: The kind that a command of several kinds shows if none is named.
 FIRST = {"list": "targets", "report": "run"}
 
-_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; these do the rest."
+_DESCRIPTION = "Does this code corrupt the training signal?"
 _EPILOG = """\
-`sentinel COMMAND --help` shows options and examples. First steps:
-  sentinel mirror add verl; pytest --sentinel-target=verl   verl's known bugs
-  sentinel audit verl --config run.yaml                     bugs in my run
+`sentinel COMMAND --help` shows options and examples.
 exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
 """
+#: What an entry starts with, besides its commands.
+_FIRST_OF = {
+    "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is it worse?",
+    "my own loss": "sentinel.testing in your own tests: docs/own.md",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
             parser.print_help()
-            return 2
+            return 0
         with _interruptible():
             status = int(arguments.run(arguments))
         sys.stdout.flush()  # so that a closed pipe is handled below
@@ -134,12 +137,12 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     """
     typed = find_command(first[0]) if first else None
     found = find_commands(print_error) if typed is None else {typed.name: typed}
-    groups = groupby(found.values(), key=lambda command: command.group)
-    lines = [
-        f"{heading if not place else '':<8}{command.name:<11}{command.summary}"
-        for heading, group in groups
-        for place, command in enumerate(group)
-    ]
+    lines: list[str] = []
+    for heading, group in groupby(found.values(), key=lambda command: command.group):
+        rows = [_FIRST_OF[heading]] if heading in _FIRST_OF else []
+        rows += [f"{command.name:<11}{command.summary}" for command in group]
+        lines += [f"{heading if not place else '':<12}{row}" for place, row in enumerate(rows)]
+        lines += [""] if heading == ENTRIES[-1] else []
     parser = argparse.ArgumentParser(
         prog="sentinel",
         usage="sentinel [--help] [--version] COMMAND ...",

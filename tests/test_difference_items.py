@@ -27,9 +27,10 @@ def refs(demo_repository: Repository) -> dict[str, str]:
 
 
 def test_what_is_for_the_better_passes(pytester, refs):
-    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "agg_loss")
+    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
     result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
+    result.stdout.re_match_lines([r"collecting ... collected (\d+) items / \d+ deselected / 1 selected"])
     assert result.ret == 0
 
 

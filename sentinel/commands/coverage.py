@@ -112,6 +112,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         counts = {name: getattr(result, name) for name in ("totals", "modules", "outside", "unread")}
         echo_json({**code, **counts, "functions": [_plain(each) for each in result.functions]})
         return 1 if result.unread else 0
+    echo(f"{target.name} at {checkout.ref.short}: {_summary(result.totals)}\n")
     if arguments.verbose:
         named = [
             (each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.contracts))
@@ -150,6 +151,7 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
     if arguments.json:
         echo_json({"target": target.name, "releases": lines})
     else:
+        echo(f"{target.name} at {tags[-1].name}: {_summary(results[tags[-1]].totals)}\n")
         rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in results.items()]
         echo_table(("release", "date", "functions", *STATES), rows)
     return 1 if any(one.unread for one in results.values()) else 0
@@ -175,6 +177,8 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
         echo_json([{"path": each.function.path, "file": each.function.file,
                    **{name: getattr(each, name) for name in marks}} for each in runs])  # fmt: skip
         return 0
+    ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
+    echo(f"{_summary(result.totals)}; {ran} of the bound functions ran under laws\n")
     if arguments.verbose:
         rows = [
             (
@@ -190,8 +194,6 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
     table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
     headings = ("module", "functions", "never ran", "lines", "ran", "branches", "taken")
     echo_table(headings, [*table, ("total", *_shares(_counts(runs)))])
-    ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
-    echo(f"\n{_summary(result.totals)}; {ran} of the bound functions ran under laws")
     return 0
 
 
@@ -239,12 +241,11 @@ def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:
 def _summary(totals: Mapping[State, int]) -> str:
     total = sum(totals.values())
     states = ", ".join(f"{number} {state} ({number / total:.0%})" for state, number in totals.items())
-    return f"{counted(total, 'function')} by the rule: {states}"
+    return f"laws can check {totals['bound']} of {total} functions that carry signal by the rule: {states}"
 
 
 def _say_rest(result: Coverage) -> None:
-    echo(f"\n{_summary(result.totals)}")
     if result.outside:
-        echo(f"bound, but not counted because they carry no signal by the rule: {', '.join(result.outside)}")
+        echo(f"\nbound, but not counted because they carry no signal by the rule: {', '.join(result.outside)}")
     for file, why in sorted(result.unread.items()):
         echo(f"not read: {file}: {why}")

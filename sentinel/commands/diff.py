@@ -26,7 +26,7 @@ from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-GROUP = "search"
+GROUP = "my branch"
 SUMMARY = "show what changes in the numbers between two revisions"
 
 _EXAMPLE = """\

@@ -21,8 +21,9 @@ _ROOT = Path(__file__).resolve().parents[1]
 _REPORT = "report_"
 _ENTRIES = "sentinel.commands"
 
-#: The headings of ``sentinel --help``, in order; groups of other packages follow.
-HEADINGS = ("begin", "check", "search", "publish", "tidy")
+#: The headings of ``sentinel --help``, in order: the three entries, then the rest. Groups of other packages follow.
+ENTRIES = ("my branch", "my own loss", "my run")
+HEADINGS = (*ENTRIES, "begin", "search", "publish", "tidy")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -82,9 +82,24 @@ def _doctor(arguments: argparse.Namespace) -> int:
     else:
         echo_table(("", "", "", ""), [(check.state, check.name, check.found, check.advice) for check in checks])
     missing = [check.name for check in checks if check.state == "missing"]
-    if missing and not arguments.json:
-        echo(f"missing: {', '.join(missing)}")
+    if not arguments.json:
+        if missing:
+            echo(f"missing: {', '.join(missing)}")
+        echo(f"next: {_next(checks)}")
     return 1 if missing else 0
+
+
+def _next(checks: Sequence[Check]) -> str:
+    """Return the next step: the first repair that every run needs, a mirror, or a run."""
+    for check in checks:
+        if check.state == "missing":
+            return f"{check.advice}; then `sentinel doctor` again"
+    mirrors = [mirror.target for mirror in MirrorStore().list() if mirror.whole]
+    if mirrors:
+        return f"`pytest --sentinel-target={mirrors[0]}` decides its known bugs; `sentinel` shows what else there is"
+    target = min(name for name in catalog.bundled_catalog().targets if name != "demo")
+    run = f"`pytest --sentinel-target={target}` decides what PyPI provides"
+    return f"{run}; `sentinel mirror add {target}` for every commit"
 
 
 def _python() -> Iterator[Check]:

@@ -59,6 +59,9 @@ def _all(arguments: argparse.Namespace, records: list[dict[str, Any]]) -> int:
         echo("\n".join(f"* {line}" for line in timelines.counts(records)) + "\n")
         echo(f"{timelines.markdown(headings, rows)}\n\n{timelines.MARKS}")
     else:
-        echo_table(headings, rows)
-        echo("\n" + "\n".join([timelines.MARKS, *timelines.counts(records)]))
+        pictures = timelines.pictures(records)
+        echo("\n".join(timelines.counts(records)) + "\n")
+        pictured = [(*cells[:2], pictures.get((cells[0], cells[1]), ""), *cells[2:]) for cells in rows]
+        echo_table((*headings[:2], "history", *headings[2:]), pictured)
+        echo(f"\n{timelines.LEGEND}\n{timelines.MARKS}")
     return 0

@@ -23,7 +23,7 @@ from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
 GROUP = "begin"
-SUMMARY = "show a bug: story, scenario, expected values, last verdicts"
+SUMMARY = "show a bug: story, scenario, values, last verdicts"
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK

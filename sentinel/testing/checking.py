@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import unittest
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from sentinel.deciding.law_session import LawSession, Plan, Subject
     from sentinel.laws.law import Law
     from sentinel.search.boundary_search import BoundarySearch, Finding
-    from sentinel.testing.report import Report, Result
+    from sentinel.testing.report import Report
 
 #: The most calls for shrinking one violation.
 _SHRINKING = 150
@@ -249,14 +248,7 @@ class _OneLaw:
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")
         # Without a function in the decorator, each test may pass another object.
-        result: Result = self._check.report(function, "" if f is None else self._law).laws[self._law]
-        if result.broken:
-            raise LawBroken(result.text) from result.cause
-        if result.judged:
-            return
-        if self._law in self._check.expected:
-            raise TypeError(f"{self._law} was not checked, although expected_failed_laws has it: {result.text}")
-        raise unittest.SkipTest(result.text)
+        self._check.report(function, "" if f is None else self._law).laws[self._law].require()
 
     def __repr__(self) -> str:
         return f"<check of {self._law}>"

@@ -9,6 +9,9 @@ from sentinel.testing.binding import passed_names
 #: Settings that have no list of choices, or whose default leaves the algorithm open.
 _CHOSEN = {"algorithm": "ppo", "estimator": "grpo", "statistic": "whiten", "surgery": "split"}
 
+#: Inputs that a function takes although a scenario may omit them.
+_ALSO = {"supervised_loss": "labels", "token_log_probs": "token_ids", "row_surgery": "count"}
+
 #: Strings that are data.
 _DATA = ("ground_truth",)
 
@@ -43,7 +46,7 @@ def example_of(contract: Contract) -> tuple[str, str]:
     settings = {item.name: item.choices[0] for item in required if item.kind in ("string", "boolean") and item.choices}
     settings = {name: value for name, value in settings.items() if name not in _DATA}
     parameters = [*passed_names(contract), *(item.name for item in required if item.name not in settings)]
-    parameters = [name for name in parameters if name not in _CHOSEN]
+    parameters = [name for name in parameters if name not in _CHOSEN] + _ALSO.get(contract.name, "").split()
     settings |= {name: value for name, value in _CHOSEN.items() if contract.input(name) is not None}
     knobs = [item.name for item in contract.inputs if item.knob and item.name not in settings]
     for several, words in SHARED.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import unittest
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sentinel.laws.agreement import counted, numbers
+from sentinel.testing import LawBroken
 from sentinel.testing.binding import Bound, Function
 from sentinel.testing.session import call_once
 
@@ -43,6 +45,16 @@ class Result:
     text: str = ""
     expected: str = ""
     cause: BaseException | None = None
+
+    def require(self) -> None:
+        """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it judged no scenario."""
+        __tracebackhide__ = True
+        if self.broken:
+            raise LawBroken(self.text) from self.cause
+        if not self.judged and self.expected:
+            raise TypeError(f"{self.law} was not checked, although expected_failed_laws has it: {self.text}")
+        if not self.judged:
+            raise unittest.SkipTest(self.text)
 
     @property
     def word(self) -> str:
@@ -143,7 +155,7 @@ def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, session
     lines += _wrapped(f"Definition: {_source(check)}")
     judged = search.outcomes[law].judged
     lines.append(
-        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps this one; it is tried first."
+        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps this one to try first."
     )
     return "\n".join(lines)
 

@@ -755,6 +755,18 @@ def test_a_function_that_stands_in_another_file_now_is_no_change(run_sentinel, t
     assert (answer.status, "compute_advantages" in answer.out) == (0, False)
 
 
+def test_many_unexamined_functions_are_a_few_lines(run_sentinel, tree):
+    many = "".join(UNBOUND.replace("compute_advantages", f"compute_advantages_{number}") for number in range(76))
+    one, other = (
+        tree(f"by{by}", CODE.format(returned=f"{MENDED} * {by}") + many.replace("{by}", str(by))) for by in (2, 3)
+    )
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert answer.status == 1
+    assert sum("compute_advantages" in line for line in answer.out.splitlines()) == 1
+    assert " and 70 more\n" in answer.out
+    assert "76 changed signal functions not bound" in answer.out
+
+
 UNREAD = [
     ("tiny/kl_control.py", "class Fixed:\n    def update(self, steps):\n        {}\n", "pass", "self.value *= 1.1"),
     ("tiny/options.py", "def add(parser):\n    parser.add_argument('--eps', default={})\n", "0.2", "20"),

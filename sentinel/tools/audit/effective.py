@@ -14,8 +14,25 @@ from sentinel.tools.audit.options import Options
 _REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
 
 
+_NO_NAMES = ("true", "false", "null", "{…}")
+
 #: The most unknown settings for which a similar option is looked up.
 _MOST = 30
+
+
+#: Names of settings and arguments that name reward functions, environments or data.
+_SUBJECT = re.compile(
+    r"(.*[._])?(agent|custom|data|datasets?|env|environment|judge|prompt|rewards?|rm|source|taskset|"
+    r"verifier)([._].*)?|.*_function_path"
+)
+_ENDING = re.compile(
+    r"(.*[._])?(cls|class|data|dataset|files?|f(u?n|unc|unction)s?|id|name|paths?|source|url|(rm|reward)[._]type)"
+)
+
+
+def is_reference(name: str) -> bool:
+    """Return True if a setting or argument with this name names a reward function, an environment or data."""
+    return bool(_SUBJECT.fullmatch(name) and _ENDING.fullmatch(name))
 
 
 @dataclass(frozen=True)
@@ -74,14 +91,22 @@ class Training:
         A parser of flat options does not read them; the user's own code may.
         """
         options = self.options.options if self.options is not None else {}
-        found = {}
+        found: dict[str, str] = {}
         for name in self.configuration:
             parts = name.split(".")
             sections = (".".join(parts[:size]) for size in range(1, len(parts) + 1))
             if name not in self.added and not any(self.options and section in self.options for section in sections):
                 tails = (".".join(parts[start:]) for start in range(1, len(parts)))
-                found |= dict.fromkeys([name], next(filter(options.__contains__, tails), ""))
+                found[name] = next(filter(options.__contains__, tails), "")
         return {name: option for name, option in found.items() if option}
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Return the settings that name reward functions, environments or data, with their values."""
+        names = (
+            name for name, text in self.configuration.items() if is_reference(name) and re.search(r"[^\W\d]|\?", text)
+        )
+        return {name: self.configuration[name] for name in names if self.configuration[name] not in _NO_NAMES}
 
     def unread(self) -> list[str]:
         """Return the settings that are not among the options read, but may be declared by code that was not read."""

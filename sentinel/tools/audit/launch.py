@@ -29,6 +29,7 @@ class Launch:
     :ivar hidden: sections, with a final dot, any member of which code that was not read may set; the empty name stands
         for all options.
     :ivar added: settings that the command adds with ``+`` to those that the configuration has.
+    :ivar references: the reward functions and data that a Python script names.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -40,6 +41,7 @@ class Launch:
     assigned: Mapping[str, str] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
+    references: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -104,6 +106,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         assigned=made.assigned,
         hidden=frozenset([""] if line.further else []),
         added=added,
+        references=made.references,
         read=read,
         unread=tuple(unread),
     )
@@ -115,15 +118,17 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     :param words: the script's arguments. They are not read if the script makes the configuration itself.
     :param must: whether it is an error if the script makes no configuration.
     """
-    calls, lines, parsed = read_script(file, classes)
+    made = read_script(file, classes)
+    calls, parsed = made.calls, made.parsed
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         if parsed:
             names = f"it reads {parsed[0]} from its command line, which -- gives"
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
-    assigned = {option: f"{file}:{line}" for option, line in lines.items()}
+    assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}
     if not calls:
-        return Launch(made_by=parsed[0] if len(parsed) == 1 else "", assigned=assigned)
+        made_by = parsed[0] if len(parsed) == 1 else ""
+        return Launch(made_by=made_by, assigned=assigned, references=made.references)
     call, *others = calls
     differ = _differences(call, [one for one in others if one.name == call.name])
     read = f"{file}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
@@ -145,6 +150,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         call.name,
         assigned=later,
         hidden=hidden,
+        references=made.references,
         read=(read,),
         unread=tuple(unread),
     )

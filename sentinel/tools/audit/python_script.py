@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.tools.audit.effective import is_reference
 from sentinel.tools.audit.options import called, name_of
 from sentinel.values.files import read_text
 
@@ -51,9 +52,24 @@ class Call:
     later: set[str] = field(default_factory=set)
 
 
-def read_script(file: Path, classes: Collection[str]) -> tuple[list[Call], dict[str, int], list[str]]:
-    """Return the calls of configuration classes in a script, the call with the most arguments first; the options that
-    it assigns to any object (``args.beta = 0.1``), with the line; and the classes that it fills from its command line.
+@dataclass(frozen=True)
+class Script:
+    """What a script says about its configuration.
+
+    :ivar calls: the calls of configuration classes, the one with the most arguments first.
+    :ivar assigned: the options that it assigns to any object (``args.beta = 0.1``), with the line.
+    :ivar parsed: the configuration classes that it fills from its command line.
+    :ivar references: the reward functions and data that it names.
+    """
+
+    calls: list[Call]
+    assigned: Mapping[str, int]
+    parsed: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+
+def read_script(file: Path, classes: Collection[str]) -> Script:
+    """Read what a script says about its configuration.
 
     :param classes: the names of the classes; a script may import them under other names.
     :raises SentinelError: if the file cannot be read, or is not Python.
@@ -64,7 +80,7 @@ def read_script(file: Path, classes: Collection[str]) -> tuple[list[Call], dict[
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
         script = _Script(tree, frozenset(classes))
-        calls, parsed = script.calls(), list(script.parsed())
+        calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
         for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
             if isinstance(trainer, ast.ClassDef) and any(name_of(base).endswith("Trainer") for base in trainer.bases):
@@ -74,7 +90,7 @@ def read_script(file: Path, classes: Collection[str]) -> tuple[list[Call], dict[
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
-    return calls, assigned, parsed
+    return Script(calls, assigned, parsed, references)
 
 
 #: Methods that change a dictionary or a list.
@@ -160,6 +176,15 @@ class _Script:
                     name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
                     if name in self.derived or self._class(name):
                         yield self.derived[name].name if name in self.derived else self._class(name)
+
+    def references(self) -> Iterator[str]:
+        """Yield the reward functions and data that a trainer gets, and the data sets that the script loads."""
+        for node in (node for node in self.nodes if isinstance(node, ast.Call)):
+            if called(node).endswith("Trainer"):
+                given = [(item.arg, item.value) for item in node.keywords if item.arg and is_reference(item.arg)]
+                yield from (f"{name}={ast.unparse(value)[:60]}" for name, value in given)
+            elif called(node) == "load_dataset" and node.args:
+                yield f"load_dataset({ast.unparse(node.args[0])[:60]})"
 
     def _class(self, name: str) -> str:
         name = self.aliases.get(name, name)

@@ -43,7 +43,7 @@ def main(parameter=0.5):
 def test_arguments_that_are_literals_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    (grpo, sft), _, _ = read_script(file, ("GRPOConfig", "SFTConfig"))
+    grpo, sft = read_script(file, ("GRPOConfig", "SFTConfig")).calls
     assert (grpo.name, grpo.line) == ("GRPOConfig", 16)
     assert grpo.settings == {
         "names": ["a", "b"], "none": None, "kwargs": {"x": 8}, "name": "8-1e-06", "actor.lr": 1e-6,
@@ -84,7 +84,7 @@ def test_arguments_that_are_literals_are_read(tmp_path):
 )
 def test_a_name_is_read_only_if_nothing_else_can_bind_it(tmp_path, text, settings):
     (tmp_path / "train.py").write_text(text)
-    (call,), _, _ = read_script(tmp_path / "train.py", ("C",))
+    (call,) = read_script(tmp_path / "train.py", ("C",)).calls
     assert call.settings == settings
     assert call.unread or settings
 
@@ -116,7 +116,7 @@ def tweak(args):
 def test_subclasses_setattr_and_replace_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(f"from trl import GRPOConfig as G\n{LATER}")
-    (call,), _, _ = read_script(file, ("GRPOConfig",))
+    (call,) = read_script(file, ("GRPOConfig",)).calls
     assert (call.name, call.settings) == (
         "GRPOConfig", {"beta": 0.4, "lr": 1e-6, "epsilon": 0.7, "temperature": 0.9, "steps": 4},
     )  # fmt: skip
@@ -209,14 +209,14 @@ def test_code_that_only_reads_the_configuration_changes_nothing(tmp_path):
 def test_a_dictionary_that_something_else_may_change_is_not_known(tmp_path, use):
     file = tmp_path / "train.py"
     file.write_text(f"common = {{'a': 0}}\n{use}\nC(**common)\n")
-    (call,), _, _ = read_script(file, ("C",))
+    (call,) = read_script(file, ("C",)).calls
     assert (call.settings, call.unread) == ({}, ["**common"])
 
 
 def test_an_assignment_in_another_function_need_not_happen(tmp_path):
     file = tmp_path / "train.py"
     file.write_text("config = C(a=1)\ndef never():\n    config.a = 2\n")
-    (call,), _, _ = read_script(file, ("C",))
+    (call,) = read_script(file, ("C",)).calls
     assert (call.settings, call.unread) == ({}, ["a"])
 
 
@@ -239,7 +239,7 @@ def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
 def test_what_is_not_python_is_refused(tmp_path, content, says):
     (tmp_path / "train.py").write_text(content)
     if not says:
-        assert read_script(tmp_path / "train.py", ("C",))[0] == []
+        assert read_script(tmp_path / "train.py", ("C",)).calls == []
         return
     with pytest.raises(SentinelError, match=says):
         read_script(tmp_path / "train.py", ("C",))
@@ -316,3 +316,12 @@ def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
         launch_of(None, words.split(), ("C",))
     with pytest.raises(NothingExamined, match=r"none of C is called in it"):
         launch_of(tmp_path / "train.py", (), ("C",))
+
+
+def test_reward_functions_and_data_of_a_script_are_named(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "data = load_dataset('a/b', split='train')\nC(a=1)\n"
+        "GRPOTrainer(model, reward_funcs=[length, accuracy], train_dataset=data, processing_class=x)\n"
+    )
+    launch = launch_of(tmp_path / "train.py", (), ("C",))
+    assert launch.references == ("load_dataset('a/b')", "reward_funcs=[length, accuracy]", "train_dataset=data")

@@ -16,12 +16,12 @@ from sentinel.commands.console import (
     Commands,
     command,
     counted,
-    json_option,
-    nothing_examined,
-    progress,
     echo,
     echo_json,
     echo_table,
+    json_option,
+    nothing_examined,
+    progress,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.law_session import Subject
@@ -40,14 +40,14 @@ from sentinel.tools.adapt.signatures import signatures
 from sentinel.tools.adapt.trying import Result, catalog_with, runner_for, try_bindings
 from sentinel.tools.adapt.writing import adapter_text
 
-GROUP = "begin"
+GROUP = "my own loss"
 SUMMARY = "write a first adapter for a framework"
 
 _EXAMPLE = """\
   sentinel adapt ~/src/mylab                          a folder
   sentinel adapt https://github.com/owner/name        a repository, which is mirrored
   sentinel adapt ms-swift                             the latest release on PyPI
-  sentinel adapt ~/src/mylab --check mylab_adapter.py what the laws say about an edited adapter
+  sentinel adapt ~/src/mylab --check mylab_adapter.py    what the laws say about an edited adapter
 
 Each function that carries training signal and whose parameters fit a contract becomes a binding. The project's code is
 imported in the contained worker, and the laws are tried on each binding. The result is a proposal: every question in

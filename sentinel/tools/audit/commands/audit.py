@@ -41,8 +41,8 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
-from sentinel.tools.audit.composing import composed, search_path
-from sentinel.tools.audit.declared import classes_of, options_of
+from sentinel.tools.audit.composing import composed, groups, search_path
+from sentinel.tools.audit.declared import classes_of, options_of, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
@@ -50,8 +50,8 @@ from sentinel.tools.audit.options import Options
 from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
 
-GROUP = "check"
-SUMMARY = "list the known bugs that your training configuration triggers"
+GROUP = "my run"
+SUMMARY = "list the known bugs that your configuration triggers"
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
@@ -135,7 +135,16 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     run = None
     if configuration is not None:
+        chosen = configuration.keys() & groups(tree_folders(catalog, target, checkout))
+        if chosen:
+            hidden |= {""}
+            written = ", ".join(f"{name}={configuration[name]}" for name in sorted(chosen))
+            not_read.append(
+                f"not read: other files of the configuration, which {written} chooses; give the composed "
+                "configuration, which a Hydra program prints with --cfg job"
+            )
         typed = frozenset(name for name, _ in launch.settings)
+        configuration = {name: text for name, text in configuration.items() if name not in chosen}
         run = training(configuration, trainers, launch.made_by, added, typed, hidden)
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
@@ -145,6 +154,11 @@ def _audit(arguments: argparse.Namespace) -> int:
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
     name = _name(checkout)
     unread = [*not_read, *(_of_settings(run) if run else ())]
+    settings_named = (run.references if run else {}).items()
+    named = [option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}" for option, text in settings_named]
+    named += launch.references
+    if named:
+        unread.append(f"not examined, your reward functions and data: {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in unread:
             print_error(visible(line))
@@ -208,8 +222,8 @@ def _of_settings(run: Training) -> list[str]:
     return lines
 
 
-#: The most lines of one kind, and the most names in a line.
-_MOST_LINES, _MOST_NAMES = 10, 12
+#: The most lines of one kind, the most names in a line, and the most characters of a value.
+_MOST_LINES, _MOST_NAMES, _LONGEST = 10, 12, 80
 
 
 def _some(names: Sequence[str]) -> str:
@@ -361,19 +375,18 @@ def _decide(
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as notify:
+    with progress() as notify, closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
         try:
             checkout = opener(settings, notify)(target, ref, None)
         except Unavailable as error:
             raise NothingExamined(
                 f"no known bug could be decided: {error.reason}; name another copy with --repo or --python"
             ) from None
-        with closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
-            jobs = [Job(recipe, ref) for recipe in recipes]
-            runner.plan(jobs)
-            for number, job in enumerate(jobs, 1):
-                notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
-                decisions.append(runner.decide(job))
+        jobs = [Job(recipe, ref) for recipe in recipes]
+        runner.plan(jobs)
+        for number, job in enumerate(jobs, 1):
+            notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
+            decisions.append(runner.decide(job))
     return checkout, decisions
 
 

@@ -30,8 +30,8 @@ from sentinel.tools.upstream.consistency import contradictions
 from sentinel.tools.upstream.contribution import load_contribution
 from sentinel.tools.upstream.trying import opening
 
-GROUP = "check"
-SUMMARY = "decide evidence again from upstream, and compare every number"
+GROUP = "publish"
+SUMMARY = "decide evidence again from upstream, compare numbers"
 
 _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
