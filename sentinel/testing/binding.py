@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from sentinel.contracts.contract import REQUIRED, Contract, Input
+from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
@@ -174,8 +174,7 @@ def bind(
     """
     if not callable(f):
         raise TypeError(f"{f!r} is not callable")
-    choices = {_input_named(contract, name).name: value for name, value in choices.items()}
-    names = {_input_named(contract, name).name: parameter for name, parameter in (names or {}).items()}
+    names = {input_named(contract, name).name: parameter for name, parameter in (names or {}).items()}
     function = Function(f, name_of(f), signature_of(f, [name for name in names.values() if name]))
     derived: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
     if call is None:
@@ -224,7 +223,7 @@ def bind(
     return bound
 
 
-def _input_named(contract: Contract, name: str) -> Input:
+def input_named(contract: Contract, name: str) -> Input:
     """Return the input of this name, or the only one that has it as a synonym.
 
     :raises TypeError: if there is none.
@@ -455,9 +454,11 @@ def read_outputs(
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
         if outputs:
             return Outputs({name: value for name, value in zip(outputs, returned) if name})
-        metrics = {item.key for item in contract.observes if item.role == "metric"}
-        main = [name for name in names if name not in metrics]
-        found = dict(zip(main if len(main) == len(returned) else main[:1], returned))
+        observed = {item.key: item for item in contract.observes}
+        main = [name for name in names if name not in observed or observed[name].role != "metric"]
+        found = {
+            name: value for name, value in zip(main, returned) if name == main[0] or _fits(value, observed.get(name))
+        }
         for part in returned[1:]:
             if isinstance(part, Mapping):
                 found |= _named(part, names)
@@ -472,6 +473,11 @@ def read_outputs(
             f"contract's outputs are {', '.join(names)}; pass outputs={{{names[0]!r}: …}}"
         )
     return Outputs(found)
+
+
+def _fits(value: Any, observed: Observed | None) -> bool:
+    """Return True if a further element of a tuple can be this output: it has as many dimensions."""
+    return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
 def _member(returned: Any, key: Any) -> Any:

@@ -12,7 +12,7 @@ from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing import LawBroken, check_function
-from sentinel.testing.binding import Bound, bind
+from sentinel.testing.binding import Bound, bind, input_named
 
 if TYPE_CHECKING:
     from sentinel.deciding.law_session import LawSession, Plan, Subject
@@ -67,7 +67,9 @@ class Check:
                 raise TypeError(
                     f"expected_failed_laws: {name!r} is no law of {self.contract.name}{nearest(name, self.laws)}"
                 )
-        self.choices, self.expected = {**choices, **(dialects or {})}, dict(expected)
+        chosen = {**choices, **(dialects or {})}
+        self.choices = {input_named(self.contract, name).name: value for name, value in chosen.items()}
+        self.expected = dict(expected)
         self.examples, self._seed, self.device, self._binding = examples, seed, device, binding
         self._last: tuple[Any, Report | None] = (None, None)
 

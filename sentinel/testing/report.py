@@ -96,7 +96,7 @@ class Report:
             number = f"{each.judged} scenarios" if each.judged else each.text
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
         lines += [f"  {count} calls raised {what}" for what, count in self.raised.items()]
-        texts = [self.laws[name].text for name in self.broken]
+        texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
 
 
