@@ -16,7 +16,7 @@ import torch
 
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing import LawBroken, check_function, parametrize_with_laws
-from sentinel.testing.checking import make_check
+from sentinel.testing.checking import Check
 from sentinel.testing.examples import example_of
 
 PPO = {"algorithm": "ppo", "mode": "token-mean", "dialects": {"log_ratio_clamp": 20.0}}
@@ -115,7 +115,7 @@ def test_an_unknown_output_is_an_error_that_lists_the_outputs():
     with pytest.raises(
         LawBroken, match=r"returned dict with x; the contract's outputs are loss, .*outputs="
     ) as failure:
-        make_check("policy_loss", {**PPO, "examples": 2}).report(lambda logps, old_logps, adv, mask: {"x": 1}).laws[
+        Check("policy_loss", examples=2, **PPO).report(lambda logps, old_logps, adv, mask: {"x": 1}).laws[
             "the_oracle_agrees"
         ].require()
     assert failure.value
@@ -138,7 +138,7 @@ def test_call_translates_objects_batches_and_layouts():
 
 def test_a_parameter_that_does_not_match_is_an_error_with_a_suggestion():
     with pytest.raises(TypeError) as failure:
-        make_check("policy_loss", {"algorithm": "ppo"}).bind(lambda lgprobs, old_logps, adv, mask, zeta: 0)
+        Check("policy_loss", algorithm="ppo").bind(lambda lgprobs, old_logps, adv, mask, zeta: 0)
 
     message = str(failure.value)
     assert "lgprobs                  ?" in message
@@ -159,13 +159,13 @@ def test_a_parameter_that_does_not_match_is_an_error_with_a_suggestion():
 )
 def test_a_wrong_option_is_an_error(options, message):
     with pytest.raises(TypeError, match=message):
-        make_check("policy_loss", options).bind(loss)
+        Check("policy_loss", **options).bind(loss)
     with pytest.raises(TypeError, match="unknown contract 'polcy_loss' — did you mean 'policy_loss'"):
-        make_check("polcy_loss", {})
+        Check("polcy_loss")
 
 
 def test_settings_that_a_function_lacks_are_not_drawn_and_one_parameter_serves_two():
-    _, subject = make_check("policy_loss", PPO)._subject(loss)
+    _, subject = Check("policy_loss", **PPO)._subject(loss)
     drawn = {item.name for item in subject.contract.inputs if item.choices or item.domain}
 
     assert drawn == {"log_probs", "old_log_probs", "advantages", "response_mask", "eps_clip_low"}
@@ -397,7 +397,7 @@ def test_the_import_is_light():
 )
 def test_the_two_lines_of_a_contract_can_be_bound(contract):
     signature, check_line = example_of(contract)
-    names = {"parametrize_with_laws": lambda f, name, **options: make_check(name, options).bind(f)}
+    names = {"parametrize_with_laws": lambda f, name, **options: Check(name, **options).bind(f)}
     exec(signature, names)
 
     bound = eval(check_line.removeprefix("@"), names)
