@@ -205,7 +205,7 @@ def bind(
         original, first = inputs, None
         for form in tuple(forms):
             if contract.group in original:
-                inputs = {**original, contract.group: _labels(original[contract.group], form)}
+                inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}
             try:
                 returned = call_with(boundary, inputs)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -402,7 +402,7 @@ def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str
     return ["list"] if has_call else ["array", "tensor", "list"]
 
 
-def _labels(labels: Any, form: str) -> Any:
+def _labels(labels: Any, form: str, device: str) -> Any:
     import numpy as np
     import torch
 
@@ -411,7 +411,9 @@ def _labels(labels: Any, form: str) -> Any:
     if form == "strings":
         return [str(label) for label in labels]
     numbers = [list(dict.fromkeys(labels)).index(label) for label in labels]
-    return torch.tensor(numbers) if form == "tensor" else np.array(numbers) if form == "array" else numbers
+    return (
+        torch.tensor(numbers, device=device) if form == "tensor" else np.array(numbers) if form == "array" else numbers
+    )
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
