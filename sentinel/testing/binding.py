@@ -74,18 +74,22 @@ class Outputs(dict[str, Any]):
         return None
 
 
+#: The most exceptions of a function that are kept.
+_ERRORS = 50
+
+
 @dataclass
 class Function:
     """A function with a signature, which copies the arguments of its calls on demand.
 
-    :ivar error: the last exception that it raised.
+    :ivar errors: the exceptions that it raised, by text; the first of each.
     :ivar record: called with the arguments before each call.
     """
 
     f: Callable[..., Any]
     name: str
     __signature__: inspect.Signature
-    error: BaseException | None = None
+    errors: dict[str, BaseException] = field(default_factory=dict)
     record: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
     interrupted: bool = False
 
@@ -98,7 +102,8 @@ class Function:
         try:
             return self.f(*positional, **named)
         except BaseException as error:
-            self.error = error
+            if len(self.errors) < _ERRORS:
+                self.errors.setdefault(f"{type(error).__name__}: {error}", error)
             self.interrupted = isinstance(error, KeyboardInterrupt)
             raise
 

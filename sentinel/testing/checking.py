@@ -152,8 +152,7 @@ class Check:
                 search.replay([plan for law in laws for plan in kept.plans(law)])
                 search.run(self.examples)
             except Undecidable as error:
-                cause = bound.function.error
-                raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from cause
+                raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             _attribute_non_finite(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device)
             agreeing = partial(self._agreeing_choices, f, bound, session)

@@ -94,7 +94,7 @@ class Report:
         for name, each in self.laws.items():
             number = f"{each.judged} scenarios" if each.judged else each.text
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
-        lines += [f"  {count} calls raised {what}" for what, count in self.raised.items()]
+        lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
         texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
 
@@ -118,7 +118,8 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
     raised: dict[str, int] = {}
     for outcome in search.outcomes.values():
         for what, count in outcome.refused.items():
-            raised[what] = max(count, raised.get(what, 0))
+            text = _exception(bound, what)[0]
+            raised[text] = max(count, raised.get(text, 0))
     answered = any(outcome.answered for outcome in search.outcomes.values())
     laws = {}
     for law, outcome in search.outcomes.items():
@@ -127,11 +128,19 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
             text = _failure(check, bound, search, agreeing, outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
         elif not answered and outcome.refused:
-            text = f"every call raised: {outcome.refused.most_common(1)[0][0].removeprefix('the boundary raised ')}"
-            laws[law.name] = Result(law.name, 0, True, text, expected, bound.function.error)
+            text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
+            laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
     return Report(bound.function.name, check.contract.name, laws, raised)
+
+
+def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
+    """Return the exception of the function that a failure describes, in words; or else of what is around it."""
+    for text, error in bound.function.errors.items():
+        if text in what:
+            return text, error
+    return what.removeprefix("the boundary raised ").removeprefix("adapter error: "), None
 
 
 def _why_not_judged(outcome: LawOutcome) -> str:
