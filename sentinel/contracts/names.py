@@ -15,6 +15,7 @@ _SAME_WORDS = {
     "logprob": "logp lp logpi",
     "advantage": "adv",
     "ref": "reference",
+    "old": "prev previous",
     "eps": "epsilon",
     "lam": "lambda lambd lmbda",
     "coef": "coeff coefficient",
@@ -184,7 +185,7 @@ def _words(name: str) -> frozenset[str]:
     """Return the words of a name that distinguish it: ``policy_chosen_logps`` -> chosen, logprob."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     snake = re.sub(r"log_?(probabilities|probability|probs|prob|ps)\b|log_?(probs|prob|ps)(?=_)", "logprob", snake)
-    words = [word for word in snake.split("_") if word]
+    words = [word for word in snake.replace("per_token_", "").split("_") if word]
     known = [_WORDS.get(word, _WORDS.get(_singular(word), _singular(word))) for word in words]
     return frozenset(word for word in known if word) or frozenset(words)
 
