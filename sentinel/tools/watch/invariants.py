@@ -402,9 +402,12 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
 def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     """Log-probs of a reference that are bitwise equal to the policy's, after its weights have moved, are its own."""
     if kind == "stepped":
-        for before, after, *_ in values["parameters"].values():
-            moved = float((after.double() - before.double()).abs().max() / before.double().abs().max().clamp(min=1e-12))
-            memory["moved"] = max(memory.get("moved", 0.0), moved)
+        several = values["parameters"].values()
+        moved = max(
+            (float((after.double() - before.double()).abs().max()) for before, after, *_ in several), default=0.0
+        )
+        size = max((float(before.double().abs().max()) for before, *_ in several), default=0.0)
+        memory["moved"] = max(memory.get("moved", 0.0), moved / max(size, 1e-12))
         return None
     if memory.get("moved", 0.0) < _MOVED:
         return None
