@@ -44,6 +44,7 @@ _UNBOUNDED: Mapping[str, Any] = {
     **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
     **dict.fromkeys(("sequence_clip_high", "importance_ratio_max"), float("inf")),
     "type": "default",
+    "kl_mask_type": "all",
     "ratio_type": "token",
     "norm_type": "token",
     "ratio_length_norm": False,

@@ -27,9 +27,10 @@ def refs(demo_repository: Repository) -> dict[str, str]:
 
 
 def test_what_is_for_the_better_passes(pytester, refs):
-    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "agg_loss")
+    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
     result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
+    result.stdout.re_match_lines([r"collecting ... collected (\d+) items / \d+ deselected / 1 selected"])
     assert result.ret == 0
 
 
@@ -104,6 +105,22 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
 
 
+def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
+    """The base of upstream's main has the code at its top, and the clone's own commits have it in the folder."""
+    inner = clone / "vendored"
+    inner.mkdir()
+    git(clone, "mv", "demo_rl", "vendored")
+    git(clone, "commit", "-q", "-m", "vendored")
+    for against in ([], ["--sentinel-against=git:topic"]):
+        same = gate(pytester, f"--sentinel-repo={inner}", *against)
+        same.assert_outcomes(passed=1)
+        same.stdout.fnmatch_lines(["no signal line changed"])
+    copy_demo(inner)
+    for against in ([], ["--sentinel-against=git:topic"]):
+        worse = gate(pytester, f"--sentinel-repo={inner}", "-k", "agg_loss", *against)
+        worse.assert_outcomes(failed=1)
+
+
 def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):
     result = gate(pytester, f"--sentinel-repo={broken_tree}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -120,6 +137,17 @@ def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
     result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
+
+
+def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, clone):
+    (clone / "train.py").write_text("from demo_rl import losses\n\nlosses.train()\n")
+    (clone / "README.md").write_text("train less\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "train")
+    result = gate(pytester, f"--sentinel-repo={clone}", "-rs")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*not examined: changes that no boundary reads: train.py"])
+    result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: train.py"])
 
 
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):

@@ -28,8 +28,13 @@ _GRADER = StandIn(
 )
 
 
+def _in_box(text: str) -> str:
+    _, box, rest = text.rpartition("\\boxed{")
+    return rest.rpartition("}")[0] if box else text
+
+
 def _ruled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    grader = types.SimpleNamespace(verify=lambda answer, truth: float(answer == truth))
+    grader = types.SimpleNamespace(verify=lambda answer, truth: float(_in_box(answer) == _in_box(truth)))
     with kit.swap(boundary.module, "get_math_verify_worker", lambda: grader):
         return {"score": boundary.function(None, inputs["response"], None, None, inputs["ground_truth"])}
 

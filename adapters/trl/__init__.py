@@ -955,7 +955,12 @@ _ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None
 _BATCH = StandIn("_generate_and_score_completions", "returns the scenario's completions and advantages")
 _COLLATOR = StandIn("data_collator", "returns one-token prompts, each with its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
-_TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer": "__init__(reward_funcs)"}
+_TAKES = {
+    "DPOTrainer": "compute_loss(num_items_in_batch)",
+    "KTOTrainer": "_get_train_sampler(train_dataset)",
+    "OnlineDPOTrainer": "__init__(reward_funcs)",
+    "RewardTrainer": "compute_loss(num_items_in_batch)",
+}
 _ONE_TOKEN = StandIn("generate", "returns one token instead of sampling")
 ADVANTAGES = (
     normalised_rewards(

@@ -162,12 +162,12 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str) -> str:
-    """Return the pip commands: the extra of Sentinel with most of these packages, then the other packages."""
+    """Return the pip commands: Sentinel's extra for targets with most of these packages, then the other packages."""
     extras: dict[str, set[str]] = {}
     with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution
         for requirement in metadata.requires("rl-sentinel") or []:
             match = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)", requirement)
-            if match is not None and match[1] != "rl-sentinel":
+            if match is not None and match[1] != "rl-sentinel" and match[2] in ("targets", target):
                 extras.setdefault(match[2], set()).add(match[1].replace("-", "_"))
 
     def fit(name: str) -> tuple[int, bool, int]:

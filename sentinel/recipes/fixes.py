@@ -55,6 +55,7 @@ class Fix:
     :ivar commit: the upstream commit with the bug, to which the edits apply.
     :ivar head: the upstream commit that fixes the bug; then there are no edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
+    :ivar numbers: observed key -> its name in upstream's terms; the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without another trial.
     """
@@ -72,6 +73,7 @@ class Fix:
     reach: str
     limits: tuple[str, ...]
     related: tuple[str, ...]
+    numbers: tuple[tuple[str, str], ...]
     guilty: tuple[tuple[str, int, int], ...]
     edits: tuple[Edit, ...]
     regression: tuple[str, ...]
@@ -84,7 +86,7 @@ class Fix:
     @property
     def tests(self) -> tuple[Edit, ...]:
         """The edits of files in a ``test`` or ``tests`` folder."""
-        return tuple(edit for edit in self.edits if re.search(r"(^|/)tests?/", edit.file))
+        return tuple(edit for edit in self.edits if is_test(edit.file))
 
     @property
     def base(self) -> Ref:
@@ -94,6 +96,11 @@ class Fix:
     def patched(self) -> Ref:
         """The ref of the fixed code: ``head``, or the commit with the edits applied."""
         return Ref("git", self.head) if self.head else Ref("path", str(self.path))
+
+
+def is_test(file: str) -> bool:
+    """Whether a file is in a folder ``test`` or ``tests``."""
+    return bool(re.search(r"(^|/)tests?/", file))
 
 
 def load_fix(path: Path) -> Fix:
@@ -137,6 +144,7 @@ def load_fix(path: Path) -> Fix:
         subject=data["subject"],
         limits=tuple(data["limits"]),
         related=tuple(data.get("related", ())),
+        numbers=tuple(data.get("numbers", {}).items()),
         guilty=tuple((item["file"], *item["lines"]) for item in data["guilty"]),
         edits=tuple(edits),
         regression=tuple(data.get("regression", ())),

@@ -51,6 +51,8 @@ class Dialect:
     :ivar link: the source: a line of code or documentation, an issue, a paper.
     :ivar where: canonical input -> values: the dialect applies only to scenarios with one of these values.
     :ivar symptom: for a law, the intended kind of violation (``value``, ``non-finite``); empty for any.
+    :ivar since: a dotted path, or ``function(parameter)``: the dialect applies to revisions that have it.
+    :ivar until: the same: the dialect applies to revisions that lack it.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Dialect:
     link: str = ""
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     symptom: str = ""
+    since: str = ""
+    until: str = ""
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
         """Return True if the dialect applies to a scenario."""
@@ -305,6 +309,12 @@ class Target:
         root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
         parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def depends_on_code(self) -> bool:
+        """True if the bindings differ between revisions: registered functions, and dialects of some revisions."""
+        dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
+        return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 
     @property
     def packages(self) -> tuple[str, ...]:

@@ -71,6 +71,21 @@ def message(fix: Fix) -> str:
     return "\n\n".join([fix.subject, *paragraphs]) + "\n"
 
 
+def changed_by(git_dir: Path, fix: Fix) -> list[str]:
+    """Return the files that upstream's own fix changes."""
+    out = run_checked(git_dir, "diff", "--name-only", "--no-renames", fix.commit, fix.head, "--")
+    return out.decode().split("\n")[:-1]
+
+
+def mailed(fix: Fix, diff: str) -> str:
+    """Return the fix as a message that ``git am`` accepts. The sender makes the commit their own with
+    ``git commit --amend --reset-author``."""
+    subject, _, body = message(fix).partition("\n\n")
+    header = f"From {fix.commit} Mon Sep 17 00:00:00 2001\nFrom: Sentinel <sentinel@example.invalid>\n"
+    header += f"Subject: [PATCH] {subject}\nContent-Type: text/plain; charset=UTF-8\n"
+    return f"{header}\n{body}---\n\n{diff}-- \nSentinel\n"
+
+
 def _of_upstream(git_dir: Path, fix: Fix, name: str) -> Branch:
     """Create a branch at upstream's own fix."""
     if git_objects.commit_of(git_dir, fix.head) is None:

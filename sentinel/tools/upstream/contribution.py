@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.recipes.fixes import Fix, fix_of
+from sentinel.recipes.fixes import Fix, fix_of, is_test
 from sentinel.recipes.json_schema import JsonSchema
 from sentinel.records.ledger import Ledger
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import evidence, validate
 from sentinel.reports.store import parse
-from sentinel.sources import MirrorStore, git_objects
+from sentinel.sources import MirrorStore
 from sentinel.targets import Target
+from sentinel.tools.upstream.branch import changed_by, mailed
+from sentinel.tools.upstream.citations import Numbers, citations
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.heads import heads
 from sentinel.tools.upstream.trying import FixTrial, diff_of
+from sentinel.tools.upstream.words import searches
 
 VERSION = 1
 
@@ -70,8 +73,10 @@ class Contribution:
 
     :ivar recipes: the recipes of the root; the page is named after the first.
     :ivar document: the content of ``evidence.json``.
-    :ivar diff: the patch without its tests, with as many context lines as the page shows.
-    :ivar guilty: the lines with the bug: file, first line, last line, text.
+    :ivar diff, tests: the change of the code and of its tests, as the page shows them.
+    :ivar patch: the whole change as a message that ``git am`` accepts.
+    :ivar unknown: what the page cites and no mirror knows, such as issues.
+    :ivar searches: queries of GitHub's search for duplicates.
     """
 
     recipes: tuple[Recipe, ...]
@@ -79,7 +84,10 @@ class Contribution:
     fix: Fix | None
     document: Mapping[str, Any]
     diff: str = ""
-    guilty: tuple[tuple[str, int, int, str], ...] = ()
+    tests: str = ""
+    patch: str = ""
+    unknown: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
 
     @property
     def recipe(self) -> Recipe:
@@ -99,7 +107,7 @@ def documented(
             bundle.recipe.bug_id: {side.name: evidence(side.decision) for side in bundle.sides} for bundle in bundles
         },
         "fix": {"file": fix.path.name, "digest": fix.digest} if fix else None,
-        "tried": tried,
+        "tried": {name: value for name, value in tried.items() if name != "log"} if tried else None,
         "runner": {"sides": runner, "packages": list(first.packages)} if first.runner else None,
         "reason": first.reason,
         "related": [dict(item) for item in others],
@@ -123,22 +131,23 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
     # The root is named after the first bug of the fix; the file may list the bugs in another order.
     recipes = tuple(by_id[bug] for bug in fix.bugs)
     document = {**document, "bugs": {bug: document["bugs"][bug] for bug in fix.bugs}}
-    code = {edit.file for edit in fix.edits} - {edit.file for edit in fix.tests}
-    shown = diff_of(fix, store, 1, code or {file for file, _, _ in fix.guilty})
-    return Contribution(recipes, catalog.targets[target], fix, document, shown, _guilty(fix, store))
-
-
-def _guilty(fix: Fix, store: MirrorStore) -> tuple[tuple[str, int, int, str], ...]:
-    mirror = store.path(fix.target)
-    listed, _ = git_objects.listing(mirror, fix.commit, [file for file, _, _ in fix.guilty])
-    blobs = {entry.path: entry.blob for entry in listed}
-    passages = []
-    for file, first, last in fix.guilty:
-        if file not in blobs:
-            raise SentinelError(f"{fix.path}: {file} does not exist at {fix.commit[:12]}")
-        text = next(git_objects.contents(mirror, [blobs[file]]))[1].decode("utf-8", "replace")
-        passages.append((file, first, last, "\n".join(text.splitlines()[first - 1 : last])))
-    return tuple(passages)
+    changed = fix.files or changed_by(store.path(target), fix)
+    tests = [file for file in changed if is_test(file)]
+    made = Contribution(
+        recipes,
+        catalog.targets[target],
+        fix,
+        document,
+        diff_of(fix, store, 1, [file for file in changed if file not in tests]),
+        diff_of(fix, store, 1, tests) if tests else "",
+        mailed(fix, diff_of(fix, store)),
+    )
+    branches = {name: each.branch for name, each in catalog.targets.items() if store.get(name)}
+    numbers = {name: Numbers(store.path(name), branch) for name, branch in branches.items()}
+    texts = "\n".join([fix.wrong, fix.cause, fix.fix, fix.reach, *fix.limits, *fix.related])
+    cited = citations(fix.path.name, texts, target, catalog.targets, numbers)
+    unknown = dict.fromkeys(f"{each.where}{each.what} ({each.unknown})" for each in cited if each.unknown)
+    return replace(made, unknown=tuple(unknown), searches=tuple(searches(recipes, fix)))
 
 
 def load_contribution(file: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Write ``PULL_REQUEST.md`` and ``COMMENT.md`` for the maintainer of a framework, from ``evidence.json``.
+"""Write the page for the maintainer of a framework, ``PULL_REQUEST.md``, and the files next to it.
 
 Text from upstream is escaped. Every number comes from the document, so the page can be checked against it.
 """
@@ -10,7 +10,7 @@ import re
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from textwrap import dedent
+from shlex import quote as shell_quote
 from typing import Any
 
 from sentinel.errors import REPOSITORY, SentinelError
@@ -18,27 +18,29 @@ from sentinel.reports.escaping import message, visible
 from sentinel.reports.evidence import dumps
 from sentinel.reports.explain import scenario_lines
 from sentinel.reports.markdown import escaped, unlinked
-from sentinel.reports.numbers import Row, distinguish, flat, format_number, plain, wrong
+from sentinel.reports.numbers import distinguish, flat, format_number, plain, wrong
 from sentinel.reports.store import own, write_below
 from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contribution
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.trying import elsewhere
 
-#: Lines of the page, and of the comment.
-LONGEST, LONGEST_COMMENT = 150, 40
+#: The most words of a page that a reader sees without unfolding anything, without its code.
+MOST_WORDS = 400
 
-#: Rows of a table of numbers.
-ROWS = 12
+#: The most numbers that a page compares.
+_MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page. If it is too long, leave out the patch's tests, then write the inputs on one line, then leave
-    them out."""
-    for tests, inputs in ((True, "\n"), (False, "\n"), (False, "; "), (False, "")):
-        text = "\n".join(_sections(made, tests, inputs))
-        if text.count("\n") <= LONGEST:
-            break
-    return text
+    """Return the page. What a maintainer need not read to decide is folded."""
+    parts = (_wrong, _cause, _fix, _reach, _earlier, _reproduction, _checked, _limits)
+    return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
+
+
+def count_words(text: str) -> int:
+    """Return the words of a page, without code blocks and folded parts."""
+    text = re.sub(r"(?ms)^<details>.*?^</details>", "", re.sub(r"(?ms)^(`{3,})[^\n]*\n.*?^\1$", "", text))
+    return len(re.sub(r"\]\([^)]*\)", "]", text).split())
 
 
 def title(made: Contribution) -> str:
@@ -49,88 +51,62 @@ def _heading(made: Contribution) -> str:
     return re.sub(r"&#(91|93);", lambda match: "\\" + chr(int(match[1])), prose(title(made)))
 
 
-def _sections(made: Contribution, tests: bool, inputs: str) -> Iterator[str]:
-    yield f"# {_heading(made)}\n"
-    yield from _wrong(made)
-    yield from _cause(made)
-    yield from _fix(made, tests)
-    yield from _reach(made)
-    yield from _numbers(made, ROWS if inputs else 1)
-    lines = inputs.join(scenario_lines(made.recipe.document))
-    if lines and inputs:
-        shown = fenced(lines, "text") if inputs == "\n" else code(lines)
-        yield details(f"the inputs of {made.recipe.bug_id}", shown)
-    elif made.document["runner"]:
-        yield "The inputs are at the end of the attached `run_validation.py`.\n"
-    yield from _reproduction(made)
-    yield from _checked(made)
-    yield from _limits(made)
-
-
 # -- sections ----------------------------------------------------------------------------------------------------------
 
 
 def _wrong(made: Contribution) -> Iterable[str]:
-    yield "## What is wrong\n"
     yield sentence(made.fix.wrong if made.fix else made.recipe.story or made.recipe.title) + "\n"
+    numbers = list(_numbers(made))[:_MOST_NUMBERS]
+    if numbers:
+        sides = ("before", "after" if made.fix else "right")
+        rows = zip(sides, zip(*([f"{name} = {value}" for value in values] for name, *values in numbers)))
+        yield fenced("\n".join(f"{side + ':':<8}{', '.join(each)}" for side, each in rows), "text")
+
+
+def _numbers(made: Contribution) -> Iterator[tuple[str, str, str]]:
+    """Yield numbers of the bugs as (name, with the bug, right), by the names that the fix gives them."""
+    names = dict(made.fix.numbers) if made.fix else {}
+    measured: dict[str, tuple[str, str, str]] = {}
+    for sides in made.document["bugs"].values():
+        after: dict[str, Any] = {}
+        for item in sides.get("head", {"comparison": ()})["comparison"]:
+            after |= {item["key"]: plain(item["observed"]), **dict(flat(item["observed"], item["key"]))}
+        for key, *values in wrong(sides["base"])[0]:
+            one, right = distinguish(*values)
+            other = right if after.get(key, values[1]) == values[1] else format_number(after[key])
+            measured.setdefault(str(key), (names.get(str(key), str(key)), one, other))
+    yield from (measured[key] for key in names or measured)
 
 
 def _cause(made: Contribution) -> Iterable[str]:
-    yield "## Root cause\n"
-    if made.fix is None:
-        cause = made.recipe.document.get("root_cause")
-        yield f"{sentence(str(cause))}\n" if cause else ""
-        place = _first(made)["boundary"]
-        if place["file"] and place["line"]:
-            yield f"{code(place['found'])}: {_permalink(made, place['file'], place['line'], place['end_line'])}\n"
+    yield "## Cause\n"
+    if made.fix:
+        file, first, last = made.fix.guilty[0]
+        yield f"{sentence(made.fix.cause)} {_permalink(made, file, first, last)}\n"
         return
-    yield sentence(made.fix.cause) + "\n"
-    for file, first, last, text in made.guilty:
-        yield f"{_permalink(made, file, first, last)}:\n"
-        yield fenced(dedent(text), "python")
+    cause = made.recipe.document.get("root_cause")
+    yield f"{sentence(str(cause))}\n" if cause else ""
+    place = _first(made)["boundary"]
+    if place["file"] and place["line"]:
+        yield f"{code(place['found'])}: {_permalink(made, place['file'], place['line'], place['end_line'])}\n"
 
 
-#: Lines of a patch that a page shows whole.
-_LONGEST_DIFF = 60
-
-
-def _fix(made: Contribution, tests: bool) -> Iterable[str]:
+def _fix(made: Contribution) -> Iterable[str]:
     yield "## Fix\n"
     text = made.fix.fix if made.fix else made.recipe.document.get("fix")
     yield f"{sentence(str(text))}\n" if text else ""
-    if made.fix and made.fix.head:
-        yield fenced(_of_guilty(made).rstrip("\n"), "diff")
+    if made.fix is None:
+        return
+    yield fenced(made.diff.rstrip("\n"), "diff")
+    if made.tests:
+        yield details("the test; `fix.patch` has both, for `git am`", fenced(made.tests.rstrip("\n"), "diff"))
+    if made.fix.head:
         commit = f"{made.target.repository.removesuffix('.git')}/commit/{made.fix.head}"
-        yield f"These hunks contain the lines above; the whole change is [{code(made.fix.head[:12])}]({commit}).\n"
-    elif made.fix:
-        short = made.diff.count("\n") <= _LONGEST_DIFF
-        yield fenced((made.diff if short else _of_guilty(made)).rstrip("\n"), "diff")
-        if not short:
-            yield "These hunks contain the lines above; the others are in the branch.\n"
-        for edit in made.fix.tests:
-            if "def test" in edit.new and tests:
-                yield f"Tested in {code(edit.file)}:\n\n" + fenced(dedent(edit.new.strip("\n")), "python")
-            elif "def test" in edit.new:
-                yield f"The regression test is in the branch, in {code(edit.file)}.\n"
-
-
-def _of_guilty(made: Contribution) -> str:
-    """Return the hunks that touch lines with the bug; a commit of upstream may contain unrelated changes."""
-    hunks, file = [], ""
-    for part in re.split(r"(?m)^(?=diff --git |@@ )", made.diff):
-        header = re.search(r"(?m)^--- a/(.*)$", part)
-        if header:
-            file, preamble = header[1], part[header.start() :]
-        elif hunk := re.match(r"@@ -(\d+)(?:,(\d+))?", part):
-            first, last = int(hunk[1]), int(hunk[1]) + int(hunk[2] or 1) - 1
-            if any(name == file and start <= last and first <= end for name, start, end, _ in made.guilty):
-                hunks += [preamble, part]
-                preamble = ""
-    return "".join(hunks)
+        yield f"The commit is [{code(made.fix.head[:12])}]({commit}).\n"
 
 
 def _reach(made: Contribution) -> Iterable[str]:
-    yield "## How a real run gets there\n"
+    yield "## Who is affected\n"
     if made.fix:
         yield linked(made.fix.reach) + "\n"
         return
@@ -138,59 +114,56 @@ def _reach(made: Contribution) -> Iterable[str]:
     yield ("It affects runs with:\n\n" + "\n".join(lines) if lines else "It does not depend on a setting.") + "\n"
 
 
-def _numbers(made: Contribution, most: int) -> Iterable[str]:
-    """Yield one table with the first few wrong numbers of each bug, grouped by function."""
-    yield "## Numbers\n"
-    bugs = {bug: (sides, *numbers) for bug, sides in made.document["bugs"].items() if (numbers := _rows(sides))[0]}
-    after = "with the fix" if made.fix and made.fix.edits else "at the fix"
-    functions = [_short(sides["base"]["boundary"]["written"]) for sides, *_ in bugs.values()]
-    for place, (bug, (sides, rows, count)) in enumerate(bugs.items()):
-        other = [name for name in sides if name != "base"]
-        if not place:
-            columns = ["function", "number", "with the bug", "right", *([after] if other else [])]
-            yield f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}"
-        which = f" ({code(bug)})" if functions.count(functions[place]) > 1 else ""
-        label = f"{functions[place]}{which}: {len(rows)} of {count} differ"
-        for key, *values in rows[: max(1, most // len(bugs))]:
-            texts = distinguish(*values[:2]) + ([format_number(values[2])] if other else [])
-            if other and values[2] == values[1]:
-                texts[2] = texts[1]
-            yield f"| {' | '.join([label, *map(code, (key, *texts))])} |"
-            label = ""
-    yield ""
-
-
-def _rows(sides: Mapping[str, Any]) -> tuple[list[Row], int]:
-    """Return a row per wrong number (key, with the bug, right, with the fix), and how many numbers were compared."""
-    rows, count = wrong(sides["base"])
-    after: dict[str, Any] = {}
-    for name, side in sides.items():
-        for item in side["comparison"] if name != "base" else ():
-            after |= {item["key"]: plain(item["observed"]), **dict(flat(item["observed"], item["key"]))}
-    return [(*row, after.get(row[0])) for row in rows], count
+def _earlier(made: Contribution) -> Iterable[str]:
+    if made.fix and made.fix.related:
+        yield "## Earlier issues and pull requests\n"
+        yield from (f"* {linked(text)}" for text in made.fix.related)
+        yield ""
 
 
 def _reproduction(made: Contribution) -> Iterable[str]:
-    yield "## Reproduce\n"
-    if made.fix and made.fix.regression:
-        yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
     runner = made.document["runner"]
-    if runner is None:
-        yield f"No standalone script is attached: {sentence(made.document['reason'])}\n"
-        return
-    yield (
-        f"The attached `run_validation.py` needs {_and(runner['packages'])}. It calls the function in a checkout and "
-        "exits with 1 if the bug is present, with 0 if not:\n"
-    )
-    yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
+    if made.fix and made.fix.regression:
+        yield f"## Reproduce\n\nThe test fails at {code(made.fix.commit[:12])} and passes after `git am fix.patch`:\n"
+        yield fenced(f"python -m pytest -q {' '.join(made.fix.regression)}", "sh")
+    elif runner:
+        yield "## Reproduce\n\nExit status 1 with the bug, 0 without:\n"
+        yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
+    else:
+        yield f"## Reproduce\n\nNo script is attached: {sentence(made.document['reason'])}\n"
 
 
 def _checked(made: Contribution) -> Iterable[str]:
     yield "## What was checked\n"
-    where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
-    yield f"Measured with {where}, which calls the functions of a commit on small inputs and records their results.\n"
-    yield from (f"* {line}" for line in checks(made))
-    yield ""
+    yield from (f"* {line}" for line in _summary(made))
+    lines = [f"* {line}" for line in checks(made)]
+    inputs = "" if made.fix else fenced("\n".join(scenario_lines(made.recipe.document)), "text")
+    yield "\n" + details("everything that was run", "\n".join([*lines, *([f"\n{inputs}"] if inputs else []), ""]))
+
+
+def _summary(made: Contribution) -> Iterator[str]:
+    """Return the three lines that a reader sees: the numbers, the tests, and what else was compared."""
+    sides = made.document["bugs"][made.recipe.bug_id]
+    verdicts = ", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values())
+    yield f"The numbers above were measured: {verdicts}."
+    tried = made.document["tried"]
+    if not tried:
+        return
+    ran = [test for test in tried["regression"].values() if test["without"] != "did not run"]
+    others = sum(
+        result["outcomes"].get("passed", (0, 0))[0] for result in tried["tests"].values() if "outcomes" in result
+    )
+    also = f"; {others} other tests of the changed code pass before and after" if others else ""
+    if ran and all((test["without"], test["with"]) == ("failed", "passed") for test in ran):
+        yield f"The new test{'s' * (len(ran) > 1)} failed before and passed after (`tests.log`){also}."
+    else:
+        yield f"The new test was not run here{also}."
+    drawn, functions, most = elsewhere(tried)
+    own = sum(result["scenarios"] for result in tried["boundaries"].values())
+    yield (
+        f"{own} generated inputs of the changed code and {drawn} of {functions} other functions: "
+        f"apart from the bug, {_same(most)}."
+    )
 
 
 def checks(made: Contribution) -> Iterator[str]:
@@ -233,8 +206,7 @@ def checks(made: Contribution) -> Iterator[str]:
         yield f"{several if len(related) > 1 else one}: {none}{'; '.join(at)}."
     elif made.fix:
         yield "No pull request in the mirror changes lines of this function."
-    for text in made.fix.related if made.fix else ():
-        yield linked(text)
+    yield from _environment(made)
 
 
 def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
@@ -298,15 +270,19 @@ def _same(largest: float) -> str:
 
 
 def _limits(made: Contribution) -> Iterable[str]:
-    yield "## Limits\n"
-    for text in made.fix.limits if made.fix else ():
-        yield f"* {linked(text)}"
-    first = _first(made)
-    there = first["environment"]
-    yield f"* Measured on a CPU with Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}."
+    if made.fix:
+        yield "## Limits\n"
+        yield from (f"* {linked(text)}" for text in made.fix.limits)
+        yield ""
+
+
+def _environment(made: Contribution) -> Iterator[str]:
+    there = _first(made)["environment"]
+    where = f"[Sentinel]({REPOSITORY})" if REPOSITORY else "Sentinel"
+    packages = f"Python {there['python']}, torch {there['torch']}, numpy {there['numpy']}"
+    yield f"Measured with {where} on a CPU with {packages}; `sentinel verify evidence.json` measures again."
     for item in there["stand_ins"]:
-        yield f"* {code(item['name'])} is a stand-in: {sentence(item['reason'])}"
-    yield "* `sentinel verify evidence.json` runs upstream's code again and recomputes each verdict.\n"
+        yield f"{code(item['name'])} is a stand-in: {sentence(item['reason'])}"
 
 
 def _and(names: Iterable[str]) -> str:
@@ -344,36 +320,6 @@ def _permalink(made: Contribution, file: str, first: int, last: int | None) -> s
         return code(place)
     anchor = f"L{first}-L{last}" if several else f"L{first}"
     return f"[{code(place)}]({repository}/blob/{commit}/{urllib.parse.quote(file)}#{anchor})"
-
-
-# -- a comment ---------------------------------------------------------------------------------------------------------
-
-
-def comment(made: Contribution) -> str:
-    """Return a short comment: the error, its place, the numbers, the fix in a sentence, and how to reproduce it."""
-    for rows in (6, 3, 1):
-        text = "\n".join(_comment(made, rows))
-        if text.count("\n") <= LONGEST_COMMENT:
-            break
-    return text
-
-
-def _comment(made: Contribution, rows: int) -> Iterator[str]:
-    yield f"**{_heading(made)}**\n"
-    yield from list(_wrong(made))[1:]
-    for file, first, last, _ in made.guilty[:2]:
-        yield f"{_permalink(made, file, first, last)}\n"
-    bug = made.recipe.bug_id
-    one = Contribution(
-        made.recipes[:1], made.target, made.fix, {**made.document, "bugs": {bug: made.document["bugs"][bug]}}
-    )
-    yield from list(_numbers(one, rows))[1:]
-    fix = made.fix.fix if made.fix else made.recipe.document.get("fix")
-    if fix:
-        yield f"Fix: {sentence(str(fix))}\n"
-    if made.document["runner"]:
-        yield "The attached script calls the function in a checkout (exit status 1 with the bug, 0 without):\n"
-        yield fenced("TARGET_REPO=/path/to/checkout python run_validation.py", "sh")
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
@@ -418,16 +364,24 @@ def details(summary: str, block: str) -> str:
 
 
 #: Files that an earlier contribution may have left.
-_OWN = ("PULL_REQUEST.md", "COMMENT.md", "recipe.json", "run_validation.py", "evidence.json")
+_OWN = (
+    *("PULL_REQUEST.md", "COMMENT.md", "SENDER.md", "recipe.json", "run_validation.py", "evidence.json"),
+    *("fix.patch", "tests.log"),
+)
 
 
-def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
-    """Write the files into the bug's folder and remove files of an earlier contribution that are no longer needed."""
+def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "") -> Path:
+    """Write the files into the bug's folder and remove files of an earlier contribution that are no longer needed.
+
+    :param log: the output of the regression tests.
+    """
     bundle, otherwise = bundles[0], "choose another with --out"
     folder = own(out, PurePosixPath(bundle.recipe.bug_id))
-    files = {"PULL_REQUEST.md": page(made), "COMMENT.md": comment(made), "evidence.json": dumps(made.document)}
+    files = {**pages(made), "evidence.json": dumps(made.document)}
     if bundle.runner:
         files["run_validation.py"] = bundle.runner
+    if log:
+        files["tests.log"] = log
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name in {*_OWN} - files.keys():
@@ -437,3 +391,32 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle]) -> Path:
     for name, text in files.items():
         write_below(folder, name, text, otherwise)
     return folder
+
+
+def pages(made: Contribution) -> dict[str, str]:
+    """Return the files that follow from the document and the prose of the fix."""
+    files = {"PULL_REQUEST.md": page(made)}
+    if made.fix:
+        files |= {"fix.patch": made.patch, "SENDER.md": sender(made)}
+    return files
+
+
+def sender(made: Contribution) -> str:
+    """Return what the person who sends the page does first: the searches that need the network, and the commands."""
+    repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
+    lines = ["# Before this is sent\n"]
+    if made.unknown:
+        lines += ["Look up what is cited and no mirror knows (issues, and what is newer than the mirror):\n"]
+        lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
+    lines += ["Search issues and pull requests, open and closed; add what is found to `related` in the `.fix.yaml`:\n"]
+    lines += [f"* <https://github.com/{repository}/issues?q={urllib.parse.quote(each)}>" for each in made.searches]
+    lines += ["\nThen, in a clone at its newest main (`git am -b` keeps a tag such as `[algo]` in the subject):\n"]
+    name = shell_quote(title(made))
+    lines += [
+        fenced(
+            "git am -b fix.patch && git commit --amend --reset-author --no-edit\n"
+            f"gh pr create --repo {repository} --title {name} --body-file PULL_REQUEST.md",
+            "sh",
+        )
+    ]
+    return "\n".join(lines)

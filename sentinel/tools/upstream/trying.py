@@ -23,6 +23,7 @@ from sentinel.search.boundary_search import Drawn, drawn_scenarios
 from sentinel.search.checks import subjects
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore, checkouts, git_objects
+from sentinel.sources.gitbinary import run_checked
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -64,8 +65,6 @@ def diff_of(fix: Fix, store: MirrorStore, context: int = 3, files: Iterable[str]
     if fix.edits:
         edits = tuple(edit for edit in fix.edits if not chosen or edit.file in chosen)
         return diff(files_of(replace(fix, edits=edits), store), context)
-    from sentinel.sources.gitbinary import run_checked
-
     wanted = "diff", f"-U{context}", "--no-ext-diff", fix.commit, fix.head, "--", *sorted(chosen)
     return run_checked(store.path(fix.target), *wanted).decode()
 
@@ -114,7 +113,7 @@ def try_fix(
     settings: Settings,
     fix: Fix,
     store: MirrorStore,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
@@ -124,16 +123,16 @@ def try_fix(
     recipes = find_recipes(catalog, [fix.target])
     if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
         raise SentinelError(f"{fix.path}: no recipe has the bug id {', '.join(sorted(absent))}")
-    opened = opening([fix], opener(settings, tell, store), store)
+    opened = opening([fix], opener(settings, notify, store), store)
     with closing(Runner(catalog, opened, options_of(settings, fix.target))) as runner:
-        tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
+        notify(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
         decided = _decide(fix, recipes, runner, tried)
         chosen, _ = subjects(catalog, fix.target)
-        tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
+        notify(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
         _draw(fix, chosen, decided, recipes, runner, tried)
     if tests:
         with UpstreamTests(store.path(fix.target), fix, files_of(fix, store), tests_python) as upstream:
-            tell(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
+            notify(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
             _test(fix, upstream, tried)
     return tried
 
@@ -211,14 +210,21 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map laws to another known bug that breaks them with the fix, at this boundary or at its second implementation."""
+    """Map laws, and messages of exceptions, to another known bug that breaks or raises them with the fix, at this
+    boundary or at its second implementation."""
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
-        law: recipe.bug_id
+        symptom: recipe.bug_id
         for recipe in recipes
         if recipe.boundary in boundaries and tried["others"].get(recipe.bug_id, [])[1:] == ["reproduced"]
-        for law in recipe.laws
+        for symptom in (*recipe.laws, *_raised(recipe.document))
     }
+
+
+def _raised(document: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in document["expected_unpatched"].items():
+        if key.rpartition(".")[2] == "raised" and isinstance(value, Mapping):
+            yield str(dict(value.get("value", value))["message"])
 
 
 def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
@@ -228,6 +234,7 @@ def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
         tried["problems"] += [f"{name} passed without the fix and fails with it" for name in result.get("worse", ())]
     if fix.regression:
         tried["regression"] = upstream.regression()
+        tried["log"] = upstream.log
         for test, result in tried["regression"].items():
             sides = result["without"], result["with"]
             if sides not in (("failed", "passed"), ("did not run", "did not run")):
@@ -248,7 +255,8 @@ def _compared(
     elsewhere differ, or a law is broken in the same way on both sides.
 
     :param about: the decisions about the bugs at this boundary, without and with the fix.
-    :param own: law -> another known bug that breaks it here; if the fix exposes it, that is reported separately.
+    :param own: law or message of an exception -> another known bug that breaks or raises it here; if the fix exposes
+        it, that is reported separately.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -272,7 +280,9 @@ def _compared(
         broken, still = _broken(plans, before), _broken(plans, after)
         new = {each[:2] for each in still} - {each[:2] for each in broken}
         for name, symptom, detail in sorted(each for each in still if each[:2] in new):
-            if symptom == "refused":  # independent of the law
+            if known := next((bug for raised, bug in own.items() if symptom == "refused" and raised in detail), ""):
+                uncovered[name] = known
+            elif symptom == "refused":  # independent of the law
                 worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
             elif name in own:
                 uncovered[name] = own[name]

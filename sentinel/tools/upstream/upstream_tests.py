@@ -15,6 +15,7 @@ from sentinel.recipes.fixes import Fix
 from sentinel.reports.escaping import portable
 from sentinel.sources import git_objects
 from sentinel.sources.trees import LINK, too_large
+from sentinel.tools.upstream.branch import changed_by
 from sentinel.tools.upstream.checking import output_of
 
 #: Seconds for one file of tests.
@@ -34,6 +35,7 @@ _OUTCOME = re.compile(
 class UpstreamTests:
     """Two scratch trees, removed at the end. Tests are untrusted code and run in the strict sandbox.
 
+    :ivar log: what pytest printed about the fix's own tests, without durations and paths of this machine.
     :param changes: path of each edited file -> (content before, content after).
     """
 
@@ -41,6 +43,7 @@ class UpstreamTests:
         self._git_dir, self._fix, self._changes = git_dir, fix, changes
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
+        self.log = ""
         self._option = ""  # set after a conftest.py hung
 
     def __enter__(self) -> UpstreamTests:
@@ -75,10 +78,7 @@ class UpstreamTests:
     def _changed(self) -> list[str]:
         if self._fix.edits:
             return list(self._fix.files)
-        from sentinel.sources.gitbinary import run_checked
-
-        out = run_checked(self._git_dir, "diff", "--name-only", "--no-renames", self._fix.commit, self._fix.head, "--")
-        return out.decode().split("\n")[:-1]
+        return changed_by(self._git_dir, self._fix)
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """Return, for each file, the counts of outcomes without and with the fix, or why no test ran."""
@@ -143,6 +143,9 @@ class UpstreamTests:
         out = f"not finished within {TIMEOUT:g} s" if out is None else out
         out = re.sub(r"\x1b\[[\d;]*m", "", out)  # some projects force colours
         out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
+        if own_tests:
+            shown = re.sub(r"(?m) in [\d.]+s( \([\d:]+\))?(?= =*$|$)", "", portable(out)).strip()
+            self.log += f"$ pytest {' '.join([*option.split(), *tests])}  # {side} the fix\n{shown}\n\n"
         lines = _OUTCOME.findall(out)
         results = {}
         for test in tests:

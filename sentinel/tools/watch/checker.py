@@ -416,7 +416,7 @@ class Checker:
                 if (law.name, violation.symptom) in reported:
                     continue
                 reported.add((law.name, violation.symptom))
-                self._tell(process, reading, law, violation, call, variants, where)
+                self._notify(process, reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
 
@@ -470,7 +470,7 @@ class Checker:
                 self._counts["laws"] += 1
                 self._looks[reading.boundary.path, law.name] += 1
 
-    def _tell(
+    def _notify(
         self,
         process: Process,
         reading: Reading,

@@ -129,3 +129,16 @@ def _composed(folder: Path, text: str, files: dict[str, str] = FILES) -> tuple[A
         place.parent.mkdir(exist_ok=True)
         place.write_text(content)
     return composed(folder / "run.yaml", read_mapping(folder / "run.yaml"), [])
+
+
+@pytest.mark.parametrize("written", ["../base.yaml", ["../base.yaml"]])
+def test_a_file_that_inherits_from_another_is_merged_over_it(tmp_path, written):
+    """As NeMo-RL writes it: ``defaults: ../base.yaml``, relative to the file; ``_override_`` replaces a section."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "base.yaml").write_text("defaults: root.yaml\npolicy: {lr: 1, optim: {name: adam}}\n")
+    (tmp_path / "root.yaml").write_text("seed: 7\npolicy: {lr: 2, size: 3}\n")
+    data = {"defaults": written, "policy": {"size": 4, "optim": {"_override_": True, "kind": "sgd"}}}
+    merged, unread = composed(tmp_path / "recipes" / "run.yaml", data, ())
+    assert merged == {"seed": 7, "policy": {"lr": 1, "size": 4, "optim": {"kind": "sgd"}}}
+    assert unread == []
+    assert composed(tmp_path / "recipes" / "run.yaml", {"defaults": "gone.yaml"}, ())[1] == ["gone.yaml"]

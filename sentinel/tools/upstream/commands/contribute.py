@@ -1,4 +1,4 @@
-"""``sentinel contribute``: prepare a pull request for a bug: a branch with the fix, a page, a comment, evidence, a
+"""``sentinel contribute``: prepare a pull request for a bug: a branch with the fix, a page, evidence, a
 runner."""
 
 from __future__ import annotations
@@ -6,9 +6,10 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, progress, say
+from sentinel.commands.console import Commands, command, counted, echo, progress
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.setup import opener, options_of
@@ -17,15 +18,22 @@ from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.fixes import Fix, find_fixes, fix_of
 from sentinel.records.ledger import Ledger
+from sentinel.reports.store import write_below
 from sentinel.reports.summary import causes
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 from sentinel.tools.upstream.branch import Branch, contribute
 from sentinel.tools.upstream.commands.fix import tests_options
-from sentinel.tools.upstream.contribution import Contribution, contribution, documented, related
+from sentinel.tools.upstream.contribution import (
+    Contribution,
+    contribution,
+    documented,
+    load_contribution,
+    related,
+)
 from sentinel.tools.upstream.exporting import Bundle, Exporter
-from sentinel.tools.upstream.page import title, write
+from sentinel.tools.upstream.page import pages, title, write
 from sentinel.tools.upstream.trying import opening, try_fix
 
 GROUP = "publish"
@@ -34,8 +42,9 @@ SUMMARY = "turn a bug into a pull request: branch, page, runner"
 _EXAMPLE = """\
   sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
   sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
-  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl before, and with the fix in a working tree
+  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  before; and with the fix, in a working tree
   sentinel contribute --all --no-check --out export                         every shipped recipe
+  sentinel contribute --rewrite findings                                    these pages, after their prose has changed
 
 If recipes/<target>/<BUG>.fix.yaml exists, the fix is tested as by `sentinel fix check`, and the recipe is run at the
 heads of the mirror's pull requests that change the same function. Otherwise base and head are the recipe's first pins
@@ -55,12 +64,15 @@ def declare(commands: Commands) -> None:
     parser.add_argument("--head", metavar="REF", help="the revision without it (default: with the fix, or a pin)")
     parser.add_argument("--repo", metavar="DIR", help="a working tree with the fix, instead of --head")
     parser.add_argument("--out", metavar="DIR", type=Path, default=Path("contribution"), help="default: contribution")
+    parser.add_argument("--rewrite", metavar="DIR", type=Path, help="write the pages there again from their evidence")
     parser.add_argument("--no-check", action="store_true", help="test neither the fix nor the runner")
     tests_options(parser)
     settings_options(parser)
 
 
 def _contribute(arguments: argparse.Namespace) -> int:
+    if arguments.rewrite:
+        return _rewrite(arguments)
     if bool(arguments.bug) == arguments.all:
         raise SentinelError("name a bug, or use --all")
     if arguments.repo and arguments.head:
@@ -75,7 +87,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
         raise SentinelError("--into makes a branch with a fix, and not all of these bugs have a fix that can be tested")
     left = incomplete = 0
-    with progress() as tell, _Maker(arguments, catalog, settings, tell) as maker:
+    with progress() as notify, _Maker(arguments, catalog, settings, notify) as maker:
         for recipe in recipes:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
@@ -83,39 +95,60 @@ def _contribute(arguments: argparse.Namespace) -> int:
                     continue  # a root cause gets one pull request
                 fix = None
             left += 1
-            made, bundles = maker.of_fix(fix) if fix else maker.of_pins(recipe, base, head)
+            made, bundles, log = maker.of_fix(fix) if fix else (*maker.of_pins(recipe, base, head), "")
             undecided = [side.decision for side in bundles[0].sides if side.decision.verdict.name in UNDECIDED]
             if len(undecided) == len(bundles[0].sides):
                 why = "; ".join(causes(decision.verdict.reason for decision in undecided))
                 if len(recipes) == 1:
                     raise NothingExamined(f"{recipe.bug_id} could not be decided at any revision ({why})")
-                say(f"{recipe.bug_id}: not decided, nothing written: {why}")
+                echo(f"{recipe.bug_id}: not decided, nothing written: {why}")
                 incomplete += 1
                 continue
-            folder = write(arguments.out, made, bundles)
+            folder = write(arguments.out, made, bundles, log)
             branch = contribute(arguments.into, fix, made.target.branch) if fix and arguments.into else None
             problems = (made.document["tried"] or {"problems": []})["problems"]
             bad = bool(problems) or not bundles[0].decided
             incomplete += bad
             if len(recipes) > 1:
-                say(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
+                echo(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
             else:
-                _tell(made, bundles[0], folder, branch, problems, arguments)
+                _notify(made, bundles[0], folder, branch, problems, arguments)
     if len(recipes) > 1:
-        say(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
+        echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
     return 1 if incomplete else 0
+
+
+def _rewrite(arguments: argparse.Namespace) -> int:
+    """Write the pages in a folder again from their evidence, after the prose of a fix has changed."""
+    catalog, _ = catalog_and_settings(arguments)
+    store, wanted = MirrorStore(), arguments.bug or ["*"]
+    files = [
+        file
+        for file in sorted(arguments.rewrite.rglob("evidence.json"))
+        if any(fnmatchcase(file.parent.name, glob) for glob in wanted)
+    ]
+    if not files:
+        raise NothingExamined(f"{arguments.rewrite}: no evidence.json of {' '.join(wanted)} there")
+    for file in files:
+        document = load_contribution(file)
+        if document is None:
+            raise SentinelError(f"{file}: not a contribution; `sentinel contribute` writes one")
+        for name, text in pages(contribution(document, catalog, store)).items():
+            write_below(file.parent, name, text, "name another folder with --rewrite DIR")
+    echo(f"{counted(len(files), 'page')} written again")
+    return 0
 
 
 class _Maker:
     """Makes contributions, with one worker for each target."""
 
     def __init__(
-        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Callable[[str], None]
+        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Callable[[str], None]
     ) -> None:
-        self._arguments, self._catalog, self._settings, self._tell = arguments, catalog, settings, tell
+        self._arguments, self._catalog, self._settings, self._notify = arguments, catalog, settings, notify
         fixes = [fix for target in catalog.targets for fix in find_fixes(catalog, target)]
         self._store = MirrorStore()
-        self._opened = opening(fixes, opener(settings, tell, self._store), self._store)
+        self._opened = opening(fixes, opener(settings, notify, self._store), self._store)
         self._exporters: dict[str, Exporter] = {}
 
     def __enter__(self) -> _Maker:
@@ -146,8 +179,8 @@ class _Maker:
         document = documented([bundle], None, None, ())
         return Contribution((recipe,), self._catalog.targets[recipe.target], None, document), [bundle]
 
-    def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle]]:
-        """Return the contribution for a root cause with a fix of ours, which is tested first."""
+    def of_fix(self, fix: Fix) -> tuple[Contribution, list[Bundle], str]:
+        """Return the contribution for a root cause with a fix of ours, which is tested first, and its tests' output."""
         check = not self._arguments.no_check
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(self._catalog, [fix.target], fix.bugs)}
         exporter = self._exporter(fix.target)
@@ -157,20 +190,21 @@ class _Maker:
         tried, others = None, []
         if check:
             how = (not self._arguments.no_tests, self._arguments.tests_python)
-            tried = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
-            self._tell(f"{fix.bugs[0]} at the heads of pull requests")
+            tried = try_fix(self._catalog, self._settings, fix, self._store, self._notify, *how)
+            self._notify(f"{fix.bugs[0]} at the heads of pull requests")
             ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
             others = related(ledger, recipes[fix.bugs[0]], fix)
-        return contribution(documented(bundles, fix, tried, others), self._catalog, self._store), bundles
+        made = contribution(documented(bundles, fix, tried, others), self._catalog, self._store)
+        return made, bundles, (tried or {}).get("log", "")
 
     def _exporter(self, target: str) -> Exporter:
         if target not in self._exporters:
             options = options_of(self._settings, target)
-            self._exporters[target] = Exporter(self._catalog, self._opened, options, self._tell)
+            self._exporters[target] = Exporter(self._catalog, self._opened, options, self._notify)
         return self._exporters[target]
 
 
-def _tell(
+def _notify(
     made: Contribution,
     bundle: Bundle,
     folder: Path,
@@ -179,22 +213,22 @@ def _tell(
     arguments: argparse.Namespace,
 ) -> None:
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
-    say(f"{folder}: {verdicts}")
+    echo(f"{folder}: {verdicts}")
     for problem in problems:
-        say(f"problem: {problem}")
+        echo(f"problem: {problem}")
     if not bundle.runner:
-        say(_state(bundle, ()))
+        echo(_state(bundle, ()))
     elif arguments.no_check:
-        say("the runner was not tested")
+        echo("the runner was not tested")
     if branch is not None:
         where = "the clone's main" if branch.ahead else "the commit at which the fix was tested"
-        say(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
-        say(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
+        echo(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
+        echo(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
-    body, text = (shlex.quote(str(folder / name)) for name in ("PULL_REQUEST.md", "COMMENT.md"))
+    body = shlex.quote(str(folder / "PULL_REQUEST.md"))
     if not (made.fix and made.fix.head):
-        say(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
-    say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {text}")
+        echo(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
+    echo(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {body}")
 
 
 def _state(bundle: Bundle, problems: Sequence[str]) -> str:
