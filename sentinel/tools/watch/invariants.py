@@ -17,6 +17,7 @@ import torch
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
+from sentinel.tools.watch.facts import SET
 from sentinel.tools.watch.training import TILTS
 
 _TRAINER = "a trainer of transformers"
@@ -473,7 +474,7 @@ def _settings_arrive(kind: str, values: Mapping[str, Any], memory: dict[str, Any
         except KeyError:
             continue
         got = made.get(path)
-        if got is not None and expected is not None and not _same(got, expected):
+        if got not in (None, SET) and expected not in (None, SET) and not _same(got, expected):
             name = option if isinstance(option, str) else "the configuration"
             wrong.append(f"trainer.{path} is {got!r}, and {name} says {expected!r}")
     return "; ".join(wrong)

@@ -369,6 +369,29 @@ def test_rows_that_had_no_room_are_not_looked_for():
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
 
 
+def test_what_reward_functions_return_is_recorded_and_unchanged():
+    """An iterator is not used up, and the call of every module stays what it is."""
+
+    class Reward:
+        def __call__(self, completions: Any) -> Any:
+            return (float(len(one)) for one in completions)
+
+    def counts(completions: Any) -> Any:
+        return [None if one == "b" else len(one) for one in completions]
+
+    watcher, model, made = Watcher(Budget()), torch.nn.Linear(1, 1), Reward()
+    training, code = Training(watcher), torch.nn.Module.__call__.__code__
+    for place, one in enumerate((counts, made, model)):
+        training._listen_to_reward(place, one)
+    assert torch.nn.Module.__call__.__code__ is code
+    counts(["aa"])
+    training._produce((), {})
+    assert counts(["aa", "b"]) == [2, None]
+    assert list(made(["aa"])) == [2.0]
+    assert training._rewards == [(0, [2.0, None])]
+    watcher.restore()
+
+
 def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
     told: list[Any] = []
     reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
