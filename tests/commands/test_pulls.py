@@ -103,7 +103,9 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     assert again.out == answer.out
     shown = run_sentinel("pulls", "tiny", *FEW).out
     assert "introduces: #2 change 2" in shown
-    assert shown.endswith("9 of 9 open pull requests: 4 introduces, 1 redefines, 1 fixes, 1 nothing, 2 cannot be decided\n")
+    assert shown.endswith(
+        "9 of 9 open pull requests: 4 introduces, 1 redefines, 1 fixes, 1 nothing, 2 cannot be decided\n"
+    )
     assert "\x1b" not in shown
     comment = run_sentinel("pulls", "tiny", "--comment", "2", *FEW).out
     assert comment.startswith("## What changes in tiny\n")

@@ -256,7 +256,9 @@ def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, rep
     pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "introduces", "findings": ["f: introduces X"]}
     changes = {
         "revisions": {"verl": {"v1..v2": {"headline": "verl from v1 to v2", "rows": rows}}},
-        "pulls": {"verl": {"headline": "1 of 1 open pull request: 1 introduces", "branch": "0123456789", "rows": [pull]}},
+        "pulls": {
+            "verl": {"headline": "1 of 1 open pull request: 1 introduces", "branch": "0123456789", "rows": [pull]}
+        },
     }
     (reports / "changes.json").write_text(json.dumps(changes))
     text = Page(site() / "changes.html").text
