@@ -80,7 +80,7 @@ class Processes:
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
         # Dotted names are modules of torch, which is installed.
-        wanted = [name for name in preload if name not in there and "." not in name]
+        wanted: list[str] = [name for name in preload if name not in there and "." not in name]
         lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
             return failure
