@@ -12,8 +12,15 @@ checked. Each training is a process of its own with a model of a few thousand pa
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import queue
 import random
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -25,17 +32,20 @@ _STEPS = 4
 _Options = dict[str, Any]
 
 
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
 # -- a training from a description -------------------------------------------------------------------------------------
 
 
 def _tokenizer(eos_is_pad: bool = False) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
 
     words = ["<pad>", "<eos>", "<unk>", *map(str, range(20)), "plus", "is", "so", "user", "assistant", "\n"]
     made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast: Any = PreTrainedTokenizerFast
+    fast = _module("transformers").PreTrainedTokenizerFast
     tokenizer = fast(tokenizer_object=made, pad_token="<eos>" if eos_is_pad else "<pad>", eos_token="<eos>")
     tokenizer.chat_template = (
         "{% for m in messages %}{{ m['role'] + ' ' }}{% if m['role'] == 'assistant' %}{% generation %}"
@@ -50,15 +60,15 @@ _MODELS = ("llama", "qwen2", "gpt2", "mixtral", "gemma2")
 
 def _model(kind: str, folder: str, dtype: str, dropout: float) -> Any:
     import torch
-    import transformers
-    from transformers import AutoModelForCausalLM
 
+    transformers = _module("transformers")
+    auto = transformers.AutoModelForCausalLM
     small = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 96}
     ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
     config: Any
     if kind == "gpt2":
-        drops = {name: dropout for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop")}
+        drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
         config = transformers.GPT2Config(
             vocab_size=32, n_embd=32, n_layer=2, n_head=2, n_positions=96, **drops, **ends
         )  # fmt: skip
@@ -69,9 +79,9 @@ def _model(kind: str, folder: str, dtype: str, dropout: float) -> Any:
         name = {"llama": "Llama", "qwen2": "Qwen2", "mixtral": "Mixtral", "gemma2": "Gemma2"}[kind]
         config = getattr(transformers, f"{name}Config")(**{**small, **ends, **more})
     place = f"{folder}/model"
-    AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype)).save_pretrained(place)
+    auto.from_config(config).to(getattr(torch, dtype)).save_pretrained(place)
     _tokenizer().save_pretrained(place)
-    return AutoModelForCausalLM.from_pretrained(place, dtype=getattr(torch, dtype))
+    return auto.from_pretrained(place, dtype=getattr(torch, dtype))
 
 
 def _count(completions: Any, **_: Any) -> list[float]:
@@ -124,11 +134,9 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
         ``after`` (changes the trainer), ``parts`` (further arguments of the trainer).
     """
     import torch
-    import trl
-    from datasets import Dataset
-    from transformers import set_seed
 
-    set_seed(int(setup.get("seed", 0)))
+    trl = _module("trl")
+    _module("transformers").set_seed(int(setup.get("seed", 0)))
     torch.set_num_threads(1)
     kind = setup["kind"]
     options: _Options = {
@@ -142,9 +150,7 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
         parts["reward_funcs"] = [_REWARDS[name] for name in setup.get("rewards", ("count",))]
     options |= setup.get("options", {})
     if "lora" in setup:
-        from peft import LoraConfig
-
-        parts["peft_config"] = LoraConfig(**{"r": 4, "task_type": "CAUSAL_LM", **setup["lora"]})
+        parts["peft_config"] = _module("peft").LoraConfig(**{"r": 4, "task_type": "CAUSAL_LM", **setup["lora"]})
     model = _model(setup.get("model", "llama"), folder, setup.get("dtype", "float32"), setup.get("dropout", 0.0))
     args = getattr(trl, f"{kind.upper()}Config")(**options)
     owner: Any = getattr(trl, f"{kind.upper()}Trainer")
@@ -153,7 +159,8 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
         parts |= more
     trainer = owner(
         model=model, args=args, processing_class=_tokenizer(setup.get("eos_is_pad", False)),
-        train_dataset=Dataset.from_list(_rows(kind, setup.get("form", "plain"))), **parts, **setup.get("parts", {}),
+        train_dataset=_module("datasets").Dataset.from_list(_rows(kind, setup.get("form", "plain"))),
+        **parts, **setup.get("parts", {}),
     )  # fmt: skip
     setup.get("after", lambda trainer: None)(trainer)
     return trainer
@@ -182,7 +189,7 @@ def _groups(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Option
         def create_optimizer(self, *_: Any) -> Any:
             import torch
 
-            if self.optimizer is None:
+            if getattr(self, "optimizer", None) is None:
                 own = [one for one in self.model.parameters() if one.requires_grad]
                 first, rest = own[:3], own[3:]
                 groups = [{"params": first, "lr": 0.1 * self.args.learning_rate, "weight_decay": 0.3}, {"params": rest}]
@@ -267,9 +274,7 @@ def _loss_func(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Opt
 
 
 def _callback(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
-    from transformers import TrainerCallback
-
-    class Decays(TrainerCallback):
+    class Decays(_module("transformers").TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
             for group in optimizer.param_groups:
                 group["weight_decay"] = 0.1 / (1 + state.global_step)
@@ -477,7 +482,7 @@ def _in(trainer: str, method: str, *changes: str) -> Callable[[], None]:
     """Return an injection that edits a method of a trainer: old text, new text, and so on."""
 
     def inject() -> None:
-        import trl
+        trl = _module("trl")
 
         edited(getattr(trl, trainer), method, *changes)
 
@@ -488,7 +493,8 @@ def _collated(change: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
     """Return an injection that changes the batches of the trainers' own collators."""
 
     def inject() -> None:
-        from trl.trainer import dpo_trainer, sft_trainer
+        dpo_trainer = _module("trl.trainer.dpo_trainer")
+        sft_trainer = _module("trl.trainer.sft_trainer")
 
         for module, name in (
             (sft_trainer, "DataCollatorForLanguageModeling"),
@@ -520,7 +526,7 @@ def _last_unmasked(batch: dict[str, Any]) -> None:
 
 
 def _reference_untrained() -> None:
-    from trl.trainer import grpo_trainer
+    grpo_trainer = _module("trl.trainer.grpo_trainer")
 
     usual = grpo_trainer.create_model_from_path
 
@@ -539,7 +545,8 @@ def _reference_untrained() -> None:
 def _adapters_stay() -> None:
     import contextlib
 
-    from trl.trainer import dpo_trainer, grpo_trainer
+    dpo_trainer = _module("trl.trainer.dpo_trainer")
+    grpo_trainer = _module("trl.trainer.grpo_trainer")
 
     for module in (dpo_trainer, grpo_trainer):
         module.use_adapter = lambda *_, **__: contextlib.nullcontext()
@@ -547,7 +554,7 @@ def _adapters_stay() -> None:
 
 def _generates(**options: Any) -> Callable[[], None]:
     def inject() -> None:
-        from trl.trainer import grpo_trainer
+        grpo_trainer = _module("trl.trainer.grpo_trainer")
 
         usual = grpo_trainer.GenerationConfig
         grpo_trainer.GenerationConfig = lambda **given: usual(**{**given, **options})
@@ -556,26 +563,26 @@ def _generates(**options: Any) -> Callable[[], None]:
 
 
 def _scored_at_one() -> None:
-    from trl.trainer import grpo_trainer
+    grpo_trainer = _module("trl.trainer.grpo_trainer")
 
     usual = grpo_trainer.add_fused_lm_head
     grpo_trainer.add_fused_lm_head = lambda *args, **given: usual(*args, **{**given, "temperature": 1.0})
 
 
 def _no_decay() -> None:
-    import transformers
+    transformers = _module("transformers")
 
     transformers.Trainer.get_decay_parameter_names = lambda self, model: []
 
 
 def _no_clipping() -> None:
-    import transformers
+    transformers = _module("transformers")
 
     transformers.Trainer._clip_grad_norm = lambda self, model: self._get_grad_norm(model)
 
 
 def _betas_swapped() -> None:
-    import transformers
+    transformers = _module("transformers")
 
     usual = transformers.Trainer.get_optimizer_cls_and_kwargs
 
@@ -587,7 +594,7 @@ def _betas_swapped() -> None:
 
 
 def _gradients_dropped() -> None:
-    import transformers
+    transformers = _module("transformers")
 
     usual = transformers.Trainer.training_step
 
@@ -599,7 +606,7 @@ def _gradients_dropped() -> None:
 
 
 def _same_rows() -> None:
-    import transformers
+    transformers = _module("transformers")
 
     usual = transformers.Trainer._get_train_sampler
 
@@ -621,7 +628,8 @@ def _grpo(**options: Any) -> _Options:
 #: Name -> a training, and the injection. Written before the invariants that they test.
 BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
     "grpo-kl-of-the-other-direction": (_grpo(beta=0.2, num_iterations=2), _in(
-        "GRPOTrainer", _LOSS, "torch.exp(ref_per_token_logps - per_token_logps) - (ref_per_token_logps - per_token_logps) - 1",
+        "GRPOTrainer", _LOSS,
+        "torch.exp(ref_per_token_logps - per_token_logps) - (ref_per_token_logps - per_token_logps) - 1",
         "torch.exp(per_token_logps - ref_per_token_logps) - (per_token_logps - ref_per_token_logps) - 1")),
     "grpo-beta-squared": (_grpo(beta=0.2, num_iterations=2), _in(
         "GRPOTrainer", _LOSS, "per_token_loss + self.beta * per_token_kl",
@@ -637,8 +645,8 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
             "GRPOTrainer", _LOSS, "(log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)",
             "(log_ratio * mask).sum(-1)")),
     "grpo-upper-bound-ignored": (_grpo(epsilon_high=0.5), _in(
-        "GRPOTrainer", "__init__", "self.epsilon_high = args.epsilon_high if args.epsilon_high is not None else args.epsilon",
-        "self.epsilon_high = args.epsilon")),
+        "GRPOTrainer", "__init__", "= args.epsilon_high if args.epsilon_high is not None else args.epsilon",
+        "= args.epsilon")),
     "rloo-mean-for-sum": ({"kind": "rloo", "options": {"num_iterations": 2, "learning_rate": 1e-2}}, _in(
         "RLOOTrainer", _LOSS, "(per_token_logps * completion_mask).sum(1)",
         "(per_token_logps * completion_mask).mean(1)")),
@@ -686,9 +694,62 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
 }  # fmt: skip
 
 
+def alone(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+    """Train in a process of its own, and check only the invariants of its steps, after the training."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        with open(write, "w", encoding="utf-8") as answer, tempfile.TemporaryDirectory() as folder:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    json.dump(_invariants_of(setup, before, folder), answer)
+            except BaseException as error:
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as answer:
+        said = answer.read()
+    os.wait()
+    return dict(json.loads(said)) if said else {"named": [], "logs": [], "skipped": {}, "looks": {}}
+
+
+def _invariants_of(setup: Mapping[str, Any], before: Callable[[], None], folder: str) -> dict[str, Any]:
+    from sentinel.recipes.catalog import bundled_catalog
+    from sentinel.tools.watch.invariants import Memory
+    from sentinel.tools.watch.training import Training
+    from sentinel.tools.watch.values import packed, unpacked
+    from sentinel.tools.watch.wrapping import Budget, Watcher
+
+    steps = bundled_catalog().targets["trl"].steps
+    watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory(known=steps)
+    watcher.events = queue.Queue()
+    training = Training(watcher, ("trl",), steps)
+    before()
+    places = (f"{one.trainer.rpartition('.')[0]}" for one in steps)
+    for place in places:
+        importlib.import_module(place)
+    online = [(*one.trainer.rpartition(".")[::2], one.methods["advantages"][0]) for one in steps if one.advantages]
+    training.attach(tuple((module, f"{kind}.{method}") for module, kind, method in online))
+    trainer = build(setup, _STEPS, folder)
+    trainer.train()
+    training.stop()
+    named: list[dict[str, Any]] = []
+    while not watcher.events.empty():
+        seen = watcher.events.get_nowait()
+        values = unpacked(packed(seen.values))
+        for one, how in memory.look(seen.kind, {**values, "step": seen.step, "moment": seen.moment, "process": 0}):
+            if not one.note and one.name not in [item["law"] for item in named]:
+                named.append({"law": one.name, "step": seen.step, "detail": how})
+    return {
+        "named": named, "logs": trainer.state.log_history, "skipped": memory.skipped, "looks": dict(memory.looks),
+        "errors": watcher.failed,
+    }  # fmt: skip
+
+
 def _show(name: str, done: Mapping[str, Any]) -> None:
     state = "did not run" if not done["logs"] else "" if done["named"] else "nothing"
     print(f"{name}: {state}" + "; ".join(f"{one['law']}, step {one['step']}: {one['detail']}" for one in done["named"]))
+    for why, count in done.get("errors", {}).items():
+        print(f"  error: {why} ({count} times)")
     sys.stdout.flush()
 
 
@@ -697,6 +758,8 @@ def main() -> None:
     parser.add_argument("--seeds", metavar="FIRST-LAST")
     parser.add_argument("--correct", action="store_true")
     parser.add_argument("--bugs", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="check only the invariants of steps, without a checker")
+    parser.add_argument("--skipped", action="store_true", help="print what was skipped, and why")
     parser.add_argument("--only", metavar="TEXT", default="", help="names with this text")
     arguments = parser.parse_args()
     chosen: dict[str, tuple[_Options, Callable[[], None]]] = {}
@@ -705,24 +768,38 @@ def main() -> None:
         chosen |= {f"{seed} {draw(seed)}": (draw(seed), lambda: None) for seed in range(first, last + 1)}
     if arguments.correct:
         chosen |= {name: (setup, lambda: None) for name, setup in CORRECT.items()}
-    if arguments.bugs:
-        chosen |= {name: (setup, lambda: None) for name, (setup, _) in BUGS.items()}
-    prepared, named = Prepared(), {}
+    named: dict[str, tuple[bool, bool]] = {}
+    if arguments.alone:
+        _module("trl.trainer.grpo_trainer")  # once, before the forks
+        trained = alone
+    else:
+        prepared = Prepared()
+
+        def trained(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+            return prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
+
     for name, (setup, before) in chosen.items():
         if arguments.only in name:
-            done = prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
-            _show(name if name not in BUGS else f"{name}, without the bug", done)
+            done = trained(name, before, setup)
+            if arguments.skipped:
+                print("\n".join(f"  {law}: {why}" for law, why in done.get("skipped", {}).items()))
+                print(f"  {done.get('looks')}")
+            _show(name, done)
             named[name] = bool(done["named"]), bool(done["logs"])
-    alarms, ran = (sum(column) for column in zip(*named.values())) if named else (0, 0)
-    print(f"{alarms} of {ran} correct trainings raised an alarm; {len(named) - ran} did not run")
+    if named:
+        alarms, ran = (sum(column) for column in zip(*named.values()))
+        print(f"{alarms} of {ran} correct trainings raised an alarm; {len(named) - ran} did not run")
     if arguments.bugs:
-        found = 0
+        results = []
         for name, (setup, before) in BUGS.items():
             if arguments.only in name:
-                done = prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
+                done = trained(name, before, setup)
                 _show(name, done)
-                found += bool(done["named"]) and not named[name][0]
-        print(f"{found} of {sum(name in named for name in BUGS)} bugs were named")
+                alarm = done["named"] and trained(name, lambda: None, setup)
+                if alarm and alarm["named"]:
+                    _show("  without the bug too", alarm)
+                results.append(bool(done["named"]) and not alarm["named"])
+        print(f"{sum(results)} of {len(results)} bugs were named, and their trainings raise no alarm without them")
 
 
 if __name__ == "__main__":

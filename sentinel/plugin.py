@@ -179,7 +179,7 @@ class _Hooks:
         if hasattr(report, "sentinel_examined"):
             self._run.results.count(report.nodeid, report.sentinel_examined)
         if hasattr(report, "sentinel_row"):
-            self._run.results.compared(report.nodeid, report.sentinel_row)
+            self._run.compared(report.nodeid, report.sentinel_row)
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))

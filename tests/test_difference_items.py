@@ -27,9 +27,10 @@ def refs(demo_repository: Repository) -> dict[str, str]:
 
 
 def test_what_is_for_the_better_passes(pytester, refs):
-    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "agg_loss")
+    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
     result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
+    result.stdout.re_match_lines([r"collecting ... collected (\d+) items / \d+ deselected / 1 selected"])
     assert result.ret == 0
 
 
@@ -102,6 +103,22 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     result = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "--co", "-q")
     mine = git(clone, "rev-parse", "topic")
     result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
+
+
+def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
+    """The base of upstream's main has the code at its top, and the clone's own commits have it in the folder."""
+    inner = clone / "vendored"
+    inner.mkdir()
+    git(clone, "mv", "demo_rl", "vendored")
+    git(clone, "commit", "-q", "-m", "vendored")
+    for against in ([], ["--sentinel-against=git:topic"]):
+        same = gate(pytester, f"--sentinel-repo={inner}", *against)
+        same.assert_outcomes(passed=1)
+        same.stdout.fnmatch_lines(["no signal line changed"])
+    copy_demo(inner)
+    for against in ([], ["--sentinel-against=git:topic"]):
+        worse = gate(pytester, f"--sentinel-repo={inner}", "-k", "agg_loss", *against)
+        worse.assert_outcomes(failed=1)
 
 
 def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):

@@ -10,7 +10,7 @@ FILE = "verl/core.py"
 
 
 def line(name: str, first: int, ran: bool, guard: str = "", bound: bool = True, side: str = "after") -> list[Any]:
-    return [FILE, name, side, first, first, guard, bound, ran]
+    return [FILE, name, side, first, first, bound, guard, ran]
 
 
 def row(
@@ -21,7 +21,8 @@ def row(
     return {
         "target": "verl", "base": "git:main (1)", "head": "path:. (2)", "boundary": boundary, "outcome": outcome,
         "sentence": sentence, "places": places, "changed": [list(each) for each in changed], "lines": list(lines),
-        "beyond": [], "undecided": [], **more,
+        "beyond": [], "undecided": [], "names": [boundary] if boundary else [],
+        "cause": "", **more,
     }  # fmt: skip
 
 

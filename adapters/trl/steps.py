@@ -193,7 +193,8 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
         each = table.view(-1, peers, len(weights)).transpose(1, 2)
         _need((~each.isnan()).sum(-1).min() > 1, "a group has one reward")
         scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
-        rewards, size = _total(scaled.transpose(1, 2).reshape(table.shape), weights), size / (_spread(each).min() + 1e-4)
+        rewards = _total(scaled.transpose(1, 2).reshape(table.shape), weights)
+        size = size / (_spread(each).min() + 1e-4)
         advantages, divisor = rewards - rewards.nanmean(), _spread(rewards) + 1e-4
     else:
         _need(micro.attributes["multi_objective_aggregation"] == "sum_then_normalize", "another aggregation")
@@ -248,8 +249,8 @@ def _completion_ends(micro: Any) -> str:
         return ""
     row = int(wrong.nonzero()[0])
     return (
-        f"completion_mask has {int(mask[row].sum())} tokens in row {row}, and the completion has {int(until[row].sum())} "
-        "up to its first end token"
+        f"completion_mask has {int(mask[row].sum())} tokens in row {row}, and the completion has "
+        f"{int(until[row].sum())} up to its first end token"
     )
 
 
@@ -385,7 +386,7 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
 def _plain_text(micro: Any, *columns: str) -> bool:
     """Return True if the data set has these columns of text, to which the trainer appends the end token."""
     kinds = micro.facts.get("given", {}).get("columns", {})
-    return all(kinds.get(name) == "str" for name in columns)
+    return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
 
 
 def _right_padding(micro: Any) -> str:
@@ -456,7 +457,7 @@ def _sft_batch(micro: Any) -> str:
     columns = ("prompt", "completion") if "completion" in micro.facts.get("given", {}).get("columns", {}) else (
         micro.options.get("dataset_text_field", "text"),
     )  # fmt: skip
-    skips = (micro.options.get("dataset_kwargs") or "formatting_func" in micro.facts.get("given", {}))
+    skips = micro.options.get("dataset_kwargs") or "formatting_func" in micro.facts.get("given", {})
     if not wrong and not micro.facts["collator"] and not skips and _plain_text(micro, *columns):
         wrong = _ends_learned(micro, micro.batch["labels"] != -100)
     return wrong
@@ -464,38 +465,43 @@ def _sft_batch(micro: Any) -> str:
 
 # -- what is known of each trainer -------------------------------------------------------------------------------------
 
-_SHARED = (
-    "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout dataset_num_proc max_length "
-    "truncation_mode pad_to_multiple_of pad_token logging_steps gradient_checkpointing bf16 lr_scheduler_kwargs "
-    "use_liger_kernel torch_empty_cache_steps activation_offloading padding_free sync_ref_model ref_model_mixup_alpha "
-    "ref_model_sync_steps beta label_smoothing_factor"
-).split()
-_ONLINE = (
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SHARED = _words(
+    "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout dataset_num_proc "
+    "max_length truncation_mode pad_to_multiple_of pad_token logging_steps gradient_checkpointing bf16 "
+    "lr_scheduler_kwargs use_liger_kernel torch_empty_cache_steps activation_offloading padding_free sync_ref_model "
+    "ref_model_mixup_alpha ref_model_sync_steps beta label_smoothing_factor"
+)
+_ONLINE = _words(
     "remove_unused_columns num_generations num_generations_eval max_completion_length shuffle_dataset "
     "generation_batch_size steps_per_generation temperature top_p top_k min_p generation_kwargs chat_template_kwargs "
     "repetition_penalty cache_implementation use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode "
     "vllm_structured_outputs_regex vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout "
-    "vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size num_iterations epsilon "
-    "epsilon_high reward_weights mask_truncated_completions log_completions log_multimodal num_completions_to_print "
-    "log_unique_prompts use_transformers_continuous_batching transformers_continuous_batching_config "
-    "use_transformers_paged"
-).split()
-_OF_GRPO = (
+    "vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size num_iterations "
+    "epsilon epsilon_high reward_weights mask_truncated_completions log_completions log_multimodal "
+    "num_completions_to_print log_unique_prompts use_transformers_continuous_batching "
+    "transformers_continuous_batching_config use_transformers_paged"
+)
+_OF_GRPO = _words(
     "cast_lm_head_to_fp32 delta sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
     "vespo_lambda_neg importance_sampling_level multi_objective_aggregation scale_rewards loss_type "
     "top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta "
     "entropy_target max_tool_calling_iterations vllm_importance_sampling_correction vllm_importance_sampling_mode "
     "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap "
     "off_policy_mask_threshold use_bias_correction_kl log_completions_hub_repo"
-).split()
-_OF_DPO = (
+)
+_OF_DPO = _words(
     "precompute_ref_log_probs precompute_ref_batch_size loss_type loss_weights ld_alpha f_divergence_type "
     "f_alpha_divergence_coef label_smoothing use_weighting discopop_tau"
-).split()
-_OF_SFT = (
+)
+_OF_SFT = _words(
     "chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset packing packing_strategy "
     "eval_packing completion_only_loss assistant_only_loss loss_type"
-).split()
+)
 
 
 def _upper(options: Mapping[str, Any]) -> Any:
@@ -507,10 +513,12 @@ def _generated(name: str, options: Mapping[str, Any]) -> Any:
     return None if options.get("generation_kwargs") else options[name]
 
 
-_SAME = ("temperature top_p top_k min_p repetition_penalty num_generations max_completion_length num_iterations beta "
-         "mask_truncated_completions").split()  # fmt: skip
+_SAME = _words(
+    "temperature top_p top_k min_p repetition_penalty num_generations max_completion_length num_iterations beta "
+    "mask_truncated_completions"
+)
 _SETTINGS = {
-    **{name: name for name in _SAME},
+    **{name: name for name in sorted(_SAME)},
     "epsilon_low": "epsilon",
     "epsilon_high": _upper,
     "reward_weights": "reward_weights",
@@ -532,7 +540,7 @@ STEPS = (
     Steps(
         "trl.trainer.grpo_trainer.GRPOTrainer",
         methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES},
-        knows=frozenset((*_SHARED, *_ONLINE, *_OF_GRPO)),
+        knows=_SHARED | _ONLINE | _OF_GRPO,
         settings={
             **_SETTINGS,
             **_named("loss_type scale_rewards importance_sampling_level multi_objective_aggregation"),
@@ -544,14 +552,14 @@ STEPS = (
     Steps(
         "trl.trainer.rloo_trainer.RLOOTrainer",
         methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES},
-        knows=frozenset((*_SHARED, *_ONLINE, "normalize_advantages", "reward_clip_range")),
+        knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
         settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
         loss=_rloo_loss, advantages=_rloo_advantages, batch=_completion_ends, samples=_sampled,
     ),
     Steps(
         "trl.trainer.dpo_trainer.DPOTrainer",
         methods={"loss": ("_compute_loss", "compute_loss", "compute_ref_log_probs", "_prepare_inputs")},
-        knows=frozenset((*_SHARED, *_OF_DPO)),
+        knows=_SHARED | _OF_DPO,
         settings={
             **_named("beta ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting"),
             "precompute_ref_logps": "precompute_ref_log_probs",
@@ -563,7 +571,7 @@ STEPS = (
     Steps(
         "trl.trainer.sft_trainer.SFTTrainer",
         methods={"loss": ("compute_loss", "_prepare_inputs")},
-        knows=frozenset((*_SHARED, *_OF_SFT)),
+        knows=_SHARED | _OF_SFT,
         loss=_sft_loss, batch=_sft_batch,
     ),
 )  # fmt: skip

@@ -39,10 +39,7 @@ _TURNED = 16
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
 
-#: The number of scenarios, drawn without a search, that show which functions run.
-_GLIMPSES = 4
-
-#: The number of drawn scenarios of a boundary that gets a few, besides those of known bugs and of every choice.
+#: The number of drawn scenarios, and of known bugs, of a boundary that gets a few, besides those of every choice.
 _FEW = 5
 
 #: (a trial that shows a difference, its violations, the known bugs whose scenario it is).
@@ -90,24 +87,23 @@ class Asking:
         return Asking(self._selection, self._processes, self._recipes, budget, self._runs)
 
     def search_differences(
-        self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False
+        self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
     ) -> BoundarySearch:
         """Search for scenarios on which the numbers of both revisions differ.
 
         :param few: try a few scenarios, and do not shrink a difference.
+        :param glimpse: also try one scenario for each choice of each input.
         """
         shrinking = 0 if few else _SHRINKING
-        search = BoundarySearch(pair, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
+        search = BoundarySearch(pair, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=glimpse)
         self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
-        with suppress(Undecidable):
-            plans = glimpses(search.subject, self.budget.seed, [NUMBERS_STAY])[:_GLIMPSES]
-            pair.try_(search.subject, plans, describe=True)
         return search
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
         examples = min(examples, _FEW) if few else examples
-        search.try_recipes(self._recipes())
+        recipes = recipes_of(search.subject, self._recipes())
+        search.try_recipes(recipes[:_FEW] if few else recipes)
 
         def over() -> bool:
             return self.budget.over() or enough()
@@ -220,6 +216,12 @@ class Asking:
                 yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
 
 
+def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return the known bugs of a boundary."""
+    named = [recipe for recipe in recipes if recipe.contract == subject.contract.name]
+    return [recipe for recipe in named if recipe.boundary in subject.binding.paths]
+
+
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     """Call both revisions again on a scenario that shows a difference, and once more in float64."""
     trial, violations, recipes = finding
@@ -244,6 +246,28 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             answered = _observations(pair.both(subject, {"": single})).values()
             mistake = mistake if any(isinstance(each, str) for each in answered) else ""
     return Difference(symptom, inputs, answers, details, double, recipes, mistake)
+
+
+def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
+    """Return the difference with its :attr:`~Difference.idle` inputs."""
+    calls: dict[str, Inputs] = {"": difference.inputs}
+    for item in subject.contract.inputs:
+        now = difference.inputs.get(item.name)
+        others = [] if now is None else [value for value in item.choices if value != now][:_VALUES]
+        calls |= {f"{item.name} {place}": {**difference.inputs, item.name: value} for place, value in enumerate(others)}
+    try:
+        replies = pair.both(subject, calls)
+    except Undecidable:
+        return difference
+    seen: dict[str, list[Any]] = {}
+    for name in calls:
+        answers = [replies[side].answers[name].observation for side in SIDES]
+        seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
+    varied = {name.partition(" ")[0] for name in calls} - {""}
+    same = protocol.encode(seen[""])
+    # a value that both sides refuse is none that the input could have here
+    matter = {name.partition(" ")[0] for name in calls if any(seen[name]) and protocol.encode(seen[name]) != same}
+    return replace(difference, idle=frozenset(varied - matter))
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from sentinel.comparing.asking import Asking, Budget, measure_again
+from sentinel.comparing.asking import Asking, Budget, find_idle_inputs, measure_again, recipes_of
 from sentinel.comparing.judging import (
     add_programming_errors,
     bugs_of_one_side,
@@ -133,6 +133,20 @@ class Comparison:
                 self._results[name] = self._excuse_helper(self._call_both(candidate), candidate.changed)
         return self._results[name]
 
+    def cause_of(self, name: str) -> str:
+        """Return the boundary that explains why another one differs: it differs in the same way, its own code has
+        changed, and the other one calls it. Empty if there is none."""
+        candidate, own = self.selection.candidates[name], self._results.get(name)
+        if own is None or own.state != "differs" or not self.selection.distance(name):
+            return ""
+        reached = {place for place, _, _ in candidate.changed}
+        for other, result in self._results.items():
+            if other != name and result.judgement == own.judgement:
+                changed = {place for place, steps in self.selection.distances(other).items() if not steps}
+                if changed and reached <= {place for place, _, _ in self.selection.candidates[other].changed}:
+                    return other
+        return ""
+
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
         """Update results after later boundaries ran: a changed line is examined if any comparison ran it."""
         return [self._settle(each) for each in results]
@@ -151,7 +165,8 @@ class Comparison:
 
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
-        few = bool(self.selection.distance(subject.name)) and not self._unchanged_too
+        distance = self.selection.distance(subject.name)
+        few = bool(distance) and not self._unchanged_too
         patch, distances = self.selection.patch, self.selection.distances(subject.name)
         if few and (self._shared is not None or not self.processes.are_open):
             searched = not patch.needs_search((), distances)
@@ -167,14 +182,17 @@ class Comparison:
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
         try:
-            search = self._asking.search_differences(pair, subject, laws, few)
+            glimpse = distance < math.inf or not few
+            search = self._asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
             if few and self._needs_search(subject, search, log, located):
                 few, search = False, self._asking.search_differences(pair, subject, laws)
-            findings = {item.symptom: item for law in laws[::-1] for item in search.outcomes[law].findings}
+            outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
+            findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             found = found or ([] if few else list(self._asking.search_options(pair, search.subject, changed)))
             again = [measure_again(pair, search.subject, each) for each in found]
+            again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
             differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
             if log.answered:
@@ -187,7 +205,7 @@ class Comparison:
             asking = self._asking.with_examples(0) if few else self._asking
             broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
-            recipes = self._recipes_of(subject) if differences or any(broken.values()) else []
+            recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
         except OneSided as error:
             if error.whole and error.side == AFTER:
@@ -250,7 +268,7 @@ class Comparison:
 
     def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Compare a function without a contract by the verdicts of its known bugs."""
-        verdicts = self._decide_bugs(subject, self._recipes_of(subject))
+        verdicts = self._decide_bugs(subject, recipes_of(subject, self._recipes))
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
             return replace(
@@ -306,6 +324,7 @@ class Comparison:
         ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
         """
         about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
+        self._plan(about, self.refs.values())
         verdicts = [{self._verdict(recipe, ref) for ref in self.refs.values()} for recipe in about]
         return [recipe for recipe, found in zip(about, verdicts) if found in ({"reproduced"}, {"changed"})]
 
@@ -333,22 +352,16 @@ class Comparison:
         why = f"its parameters have changed; its callers keep their numbers: {names}"
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
-    def _recipes_of(self, subject: Subject) -> list[Recipe]:
-        """Return the known bugs of a boundary."""
-        return [
-            recipe
-            for recipe in self._recipes
-            if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
-        ]
-
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
         """Decide known bugs of a boundary at both sides."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
-        self._runner.plan([Job(recipe, ref) for recipe in recipes for ref in refs.values()])
-        return {
-            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
-            for recipe in recipes
-        }
+        self._plan(recipes, refs.values())
+        return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
+
+    def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
+        """Begin to decide recipes that are not decided yet; those of one revision share a process."""
+        pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
+        self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 
     def _prove_places(self, subject: Subject, log: Log) -> dict[str, str]:
         places = {}

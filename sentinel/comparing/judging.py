@@ -18,7 +18,7 @@ from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding
-from sentinel.search.known import Excuse, Others, explain, search_others
+from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.survey import LEVELS
 
 #: The number of scenarios on which laws are checked if something differs.
@@ -89,6 +89,8 @@ def _without_inherited(
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
     """Drop what is worse at the head if known bugs of both revisions explain it and the rest is better."""
+    if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
+        return findings_by
 
     def search(side: str, bugs: Mapping[Law, Sequence[Recipe]]) -> Mapping[Law, Others]:
         with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
+from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
@@ -28,7 +29,37 @@ _GUARD = 60
 _SEARCHES = 3
 
 #: Why a line that ran is not examined in full.
-_PART = "a condition or a default inside the line"
+PART = "a condition or a default inside the line"
+
+
+#: A changed statement: file, function, side, first and last line, whether a boundary reaches the function, why it did
+#: not run, and whether it ran in full.
+Line = tuple[str, str, str, int, int, bool, str, bool]
+
+
+def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
+    """Return each changed statement once. It ran if it did so for any boundary."""
+    merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
+    for *line, guard, ran in lines:
+        reason, before = merged.get(tuple(line), ("", False))
+        merged[tuple(line)] = PART if PART in (guard, reason) else guard or reason, ran or before
+    return [(*line, "" if ran else guard, ran) for line, (guard, ran) in merged.items()]
+
+
+def coverage(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the patch coverage of merged lines as data. Lines that did not run and follow each other are one entry."""
+    idle: list[dict[str, Any]] = []
+    for file, name, side, first, last, bound, guard, ran in lines:
+        entry = {"file": file, "function": name, "side": side, "guard": guard, "bound": bound}
+        if ran:
+            continue
+        if idle and idle[-1].items() >= entry.items() and first <= idle[-1]["lines"][1] + 1:
+            idle[-1]["lines"][1] = max(last, idle[-1]["lines"][1])
+            idle[-1]["statements"] += 1
+        else:
+            idle.append({**entry, "lines": [first, last], "statements": 1})
+    return {"changed": len(lines), "ran": sum(line[-1] for line in lines), "not_run": idle}
+
 
 #: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.
 _DEFAULTS = ("value", "registry", "field", "class")
@@ -173,21 +204,23 @@ class Patch:
             for side, numbers in self._changed[place].items()
         )
 
-    def lines(self) -> list[tuple[str, str, str, int, int, str, bool, bool]]:
-        """List the changed statements: file, function, side, first and last line, guard, whether a boundary reaches the
-        function, and whether the whole statement ran."""
-        found = []
-        for place in sorted(self._changed):
+    def lines(self, places: Collection[Place] | None = None) -> list[Line]:
+        """List the changed statements of some or all definitions."""
+        found: list[Line] = []
+        for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
                 if unit is None:
                     continue
                 every, not_run = statements(unit), set(self._not_run(side, place))
-                ran = self._ran.get((side, place), set())
                 for number in self._changed[place][side]:
                     first, last = (unit.span[0] + line for line in every[number].lines)
-                    guard = _PART if number in ran and number in not_run else every[number].guard
-                    found.append((*place, side, first, last, guard, place in self._bound, number not in not_run))
+                    guard = "" if number not in not_run else self._guard(side, place, every, number)
+                    found.append((*place, side, first, last, place in self._bound, guard, number not in not_run))
         return found
+
+    def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
+        """Return why a statement did not run, or not in full."""
+        return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of one side that did not run, or of which parts may not have run."""
@@ -231,7 +264,7 @@ class Patch:
                 runs.append([number])
         for run in runs:
             lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
-            guard = _PART if run[0] in ran else every[run[0]].guard
+            guard = self._guard(side, place, every, run[0])
             yield Unexamined(*place, lines, side, guard, called, place in self._bound)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.patch import Unexamined
+from sentinel.comparing.patch import Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import numbers
@@ -30,13 +30,16 @@ def summarise(compared: BoundaryDiff) -> str:
     """Describe a changed boundary in one sentence."""
     if compared.lost:
         return compared.lost
-    parts = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    brought = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    parts: list[str] = []
     for item in _first_laws(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
     moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
-    parts += moved if parts else []  # what decides comes first
+    numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
+    if brought or parts:
+        parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     for item in _first_laws(compared.broken.get(BEFORE, ())):
         returns = f"it can be called now; {message(item.detail)}"
@@ -338,31 +341,44 @@ def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interr
 
 def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
     """Write everything about a boundary that differs."""
-    contract = comparison.catalog.contracts[item.contract]
-    unsaid = {each.name for each in contract.inputs if each.dialect}  # only the oracle reads them
     yield f"{number}. {item.name}: {item.judgement}"
     yield f"   {summarise(item)}"
+    cause = comparison.cause_of(item.name)
+    if cause:
+        yield f"   it calls {cause}, see above"
+        yield ""
+        return
+    contract = comparison.catalog.contracts[item.contract]
+    unsaid = {each.name for each in contract.inputs if each.dialect}  # only the oracle reads them
     for side in SIDES:
         yield f"   {side:<7}{item.places.get(side, '')}"
     if item.parameters:
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
+    shown: list[Mapping[str, Any]] = []
     for difference in item.differences:
-        yield from (f"   {line}" for line in write_scenario(difference, unsaid, item.name.rpartition(".")[2]))
+        function, again = item.name.rpartition(".")[2], difference.inputs in shown
+        shown.append(difference.inputs)
+        yield from (f"   {line}" for line in write_scenario(difference, unsaid, function, again))
     for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, holds now")):
         for broken in (each for each in item.broken.get(side, ()) if each.law != ANSWERED):
             yield f"   {word}: {broken.law}: {message(broken.detail)}"
     yield ""
 
 
-def write_scenario(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
+def write_scenario(
+    difference: Difference, unsaid: Collection[str], function: str, again: bool = False
+) -> Iterator[str]:
     """Write the scenario of a difference, and the values before and after.
 
-    :param unsaid: inputs to leave out.
+    :param unsaid: inputs to leave out, besides those that do not matter.
+    :param again: whether the scenario was already written.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
-    yield f"scenario{whose}:"
-    yield from (f"  {line}" for line in scenario_lines({"scenario": _state(difference.inputs, unsaid)}))
+    if not again:
+        inputs = _state(difference.inputs, {*unsaid, *difference.idle})
+        yield f"scenario{whose}:"
+        yield from (f"  {line}" for line in scenario_lines({"scenario": inputs}))
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(before, str) or isinstance(after, str):
         for side in SIDES:
@@ -382,7 +398,8 @@ def write_scenario(difference: Difference, unsaid: Collection[str], function: st
         cells = distinct(before.get(key), after.get(key))
         name = _name_part(key)
         line = f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
-        tensors = cells[0] != cells[1] and isinstance(before.get(key), Tensor)
+        value = before.get(key)
+        tensors = cells[0] != cells[1] and isinstance(value, Tensor) and bool(value.shape)
         shown.setdefault(line, [f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells)] if tensors else [])
     for line, values in shown.items():
         yield line
@@ -414,6 +431,7 @@ def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interru
         "interrupted": interrupted,
         "changed_statements": comparison.selection.patch.count,
         "examined_statements": comparison.selection.patch.count_examined(),
+        "patch": coverage(comparison.selection.patch.lines()),
         "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.find_unexamined()],
         "unread": list(map(message, comparison.selection.unread)),
         "boundaries": [_to_data(item) for item in results],

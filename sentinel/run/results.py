@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -19,7 +20,7 @@ from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.errors import SentinelError
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import evidence
-from sentinel.reports.store import RunItem, load, write, write_run
+from sentinel.reports.store import RunItem, load, write, write_atomically, write_run
 from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.settings import Settings
 
@@ -73,6 +74,9 @@ class Results:
 
         self.gate = self.gate or Gate()
         self.gate.add(nodeid, row)
+        if not hasattr(self._config, "workerinput"):
+            with suppress(SentinelError):  # `finish` reports it
+                self._write_gate(self.gate)
 
     def count(self, nodeid: str, examined: bool) -> None:
         """Record that an item finished, and whether it reached a verdict."""
@@ -99,6 +103,11 @@ class Results:
             lines = ["sentinel:", *(outline(documents) if documents else []), *self._fixed()]
             lines.append(self._last_line.rstrip("\n"))
             print("\n".join(filter(None, lines)), file=sys.stderr)
+        try:
+            if self.gate is not None:
+                self._write_gate(self.gate)
+        except SentinelError as error:
+            self.could_not_write(session, error)
         if not self.items:
             return
         items = [
@@ -139,6 +148,11 @@ class Results:
             command=["pytest", *map(str, self._config.invocation_params.args)],
             undecided=undecided,
         )
+
+    def _write_gate(self, gate: Gate) -> None:
+        """Write ``gate.json``. It is written after each item, so that a killed run keeps the finished ones."""
+        text = json.dumps(gate.document(), indent=1, ensure_ascii=False)
+        write_atomically(self._settings.report_dir / "gate.json", f"{text}\n")
 
     # -- the terminal -------------------------------------------------------------------------------------------------
 

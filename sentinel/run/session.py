@@ -326,6 +326,15 @@ class Run:
                 if isinstance(file, Path):  # otherwise pytest prints the file's name again before its next item
                     reporter.currentfspath = file
 
+    def compared(self, nodeid: str, row: dict[str, Any]) -> None:
+        """Store the result of a comparison and print it, if something differs."""
+        from sentinel.run.gate import announce
+
+        self.results.compared(nodeid, row)
+        line = announce(row)
+        if line and not self.is_worker:
+            self.progress(line)
+
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
         """Add an item's report, in the process that writes ``run.json``."""
         if self.is_controller and not self.results.items:

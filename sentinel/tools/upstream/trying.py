@@ -210,14 +210,21 @@ def _draw(
 
 
 def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[str, str]:
-    """Map laws to another known bug that breaks them with the fix, at this boundary or at its second implementation."""
+    """Map laws, and messages of exceptions, to another known bug that breaks or raises them with the fix, at this
+    boundary or at its second implementation."""
     boundaries = {*subject.binding.paths, *subject.binding.twins}
     return {
-        law: recipe.bug_id
+        symptom: recipe.bug_id
         for recipe in recipes
         if recipe.boundary in boundaries and tried["others"].get(recipe.bug_id, [])[1:] == ["reproduced"]
-        for law in recipe.laws
+        for symptom in (*recipe.laws, *_raised(recipe.document))
     }
+
+
+def _raised(document: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in (document.get("expected_unpatched") or {}).items():
+        if key.rpartition(".")[2] == "raised" and isinstance(value, Mapping):
+            yield str(dict(value.get("value", value))["message"])
 
 
 def _test(fix: Fix, upstream: UpstreamTests, tried: FixTrial) -> None:
@@ -248,7 +255,8 @@ def _compared(
     elsewhere differ, or a law is broken in the same way on both sides.
 
     :param about: the decisions about the bugs at this boundary, without and with the fix.
-    :param own: law -> another known bug that breaks it here; if the fix exposes it, that is reported separately.
+    :param own: law or message of an exception -> another known bug that breaks or raises it here; if the fix exposes
+        it, that is reported separately.
     """
     measured = [(one.measurement, two.measurement) for one, two in about]
     spoiled = set(_differences((one.observation, two.observation) for one, two in measured if one and two))
@@ -272,7 +280,9 @@ def _compared(
         broken, still = _broken(plans, before), _broken(plans, after)
         new = {each[:2] for each in still} - {each[:2] for each in broken}
         for name, symptom, detail in sorted(each for each in still if each[:2] in new):
-            if symptom == "refused":  # independent of the law
+            if known := next((bug for raised, bug in own.items() if symptom == "refused" and raised in detail), ""):
+                uncovered[name] = known
+            elif symptom == "refused":  # independent of the law
                 worse.setdefault(detail.partition(":")[0], f"it {detail.removeprefix('the boundary ').rstrip('.')}")
             elif name in own:
                 uncovered[name] = own[name]

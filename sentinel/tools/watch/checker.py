@@ -68,6 +68,8 @@ _INERT = (
 _MEMORY = 4 << 30
 #: Seconds for one check or one function; then the checker ends, and the run continues without it.
 _LONGEST = 600.0
+#: What an invariant examines, if it is more than a setting.
+_EXAMINES = ("loss", "compute_loss", "advantages", "samples")
 #: The most causes of unexamined calls that are printed; the events file has all of them.
 _CAUSES = 5
 
@@ -166,6 +168,7 @@ class Checker:
         self._configured: Path | None = None
         self._rate, self._begun = "", False
         self._noted: Counter[str] = Counter()
+        self._lost: list[int] = []
         self._told_of: tuple[str, Mapping[str, str]] = "", {}
         self._skipped: dict[str, str] = {}
 
@@ -213,6 +216,8 @@ class Checker:
             message = connection.recv()
         except (EOFError, OSError):
             message = ("end", {})
+            self._lost.append(process.pid)
+            _say(f"process {process.pid}{_rank_of(process)} has ended without a report: its last calls may be missing")
         if message[0] == "end":
             self._end(process, message[1])
         else:
@@ -387,6 +392,10 @@ class Checker:
             return
         self._counts["copied"] += 1
         try:
+            facts = process.memory.facts
+            if reading.boundary.path.startswith(f"{facts.get('class')}."):
+                for option in reading.unread(facts["changed"]):
+                    raise Unreadable(f"the option {option} is set")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)
             gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}
@@ -509,6 +518,7 @@ class Checker:
             "invariants": dict(self._invariants),
             "skipped": {name: why for name, why in sorted(self._skipped.items()) if not self._invariants[name]},
             "notes": dict(self._noted),
+            **({"lost": self._lost} if self._lost else {}),
             "mismatch": mismatch(self._together.get("the_first_ratio_is_one", {})),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
             "called": dict(self._called),
@@ -522,10 +532,10 @@ class Checker:
     def _nothing(self) -> str:
         """Return why no call of this run was examined; empty if calls were.
 
-        Invariants alone count as an examination only if no call was copied and no function failed to be set up.
+        Invariants count as an examination if one of them has compared a loss, advantages or samples.
         """
-        missed = self._counts["copied"] or self._failed or self._not["watched"][ENDED]
-        if self._kinds or (self._checked() and (self._counts["read"] or not missed)):
+        compared = sum(self._invariants[one.name] for one in INVARIANTS if one.where in _EXAMINES)
+        if self._kinds or compared or (self._counts["read"] and self._checked()):
             return ""
         why: Mapping[str, int]
         if not self._watched:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+#: Stands for a value that is not plain.
+SET = "set"
 #: Longer strings may be texts; longer lists are no setting.
 _LONGEST = 64
 #: Methods of every trainer that messages name.
@@ -39,7 +41,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         for name, value in vars(trainer).items()
         if callable(value) and isinstance(getattr(type(trainer), name, None), FunctionType)
     }
-    callbacks = [one for one in getattr(getattr(trainer, "callback_handler", None), "callbacks", ())]
+    callbacks = list(getattr(getattr(trainer, "callback_handler", None), "callbacks", ()))
     accelerator, options = getattr(trainer, "accelerator", None), trainer.args
     return {
         "class": f"{names[0].__module__}.{names[0].__qualname__}" if names else "",
@@ -77,14 +79,14 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers, short strings and short lists of these in a mapping."""
+    """Return the numbers, short strings and short lists of these in a mapping; ``"set"`` for other values."""
     kept = {}
     for name, value in values.items():
         one = getattr(value, "value", value)
-        several = (list(one) if isinstance(one, (list, tuple)) else [one]) if not isinstance(one, dict) else [None]
+        several = list(one) if isinstance(one, (list, tuple)) else [one]
         several = [getattr(item, "value", item) for item in several]
-        if len(several) <= _LONGEST and all(map(_is_plain, several)):
-            kept[name] = several if isinstance(one, (list, tuple)) else one if _is_plain(one) else "set"
+        known = len(several) <= _LONGEST and all(map(_is_plain, several)) and not isinstance(one, dict)
+        kept[name] = (several if isinstance(one, (list, tuple)) else one) if known else SET
     return kept
 
 
@@ -109,7 +111,7 @@ def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return which arguments a constructor was given, and the kinds of a data set's columns."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
     rows = arguments.get("train_dataset")
-    if hasattr(rows, "column_names") and hasattr(rows, "__getitem__"):
+    if rows is not None and hasattr(rows, "column_names") and hasattr(rows, "__getitem__"):
         given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
     return given
 
@@ -129,8 +131,9 @@ def _changed(options: Any, packages: set[str]) -> Iterator[str]:
     for kind in type(options).__mro__:
         if _root(kind) in packages:
             for one in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
-                default = one.default if one.default is not dataclasses.MISSING else None
-                if one.name in vars(kind).get("__annotations__", {}) and getattr(options, one.name, None) != default:
+                default, value = one.default, getattr(options, one.name, None)
+                default = None if default is dataclasses.MISSING or default == "auto" else default
+                if one.name in vars(kind).get("__annotations__", {}) and value != default:
                     yield one.name
 
 
@@ -151,7 +154,7 @@ def _random(trainer: Any) -> Iterator[str]:
 
 def _generation(model: Any) -> list[str]:
     """Return the generation options of a model's own configuration that may change the policy."""
-    config = getattr(model, "generation_config", None)
+    config: Any = getattr(model, "generation_config", None)
     known = ("_token_id", "max_", "transformers_version", "_from_model_config", "use_cache", "cache_", "do_sample")
     difference = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
     return sorted(name for name in difference if not any(part in name for part in known))

@@ -17,6 +17,7 @@ import torch
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
+from sentinel.tools.watch.facts import SET
 from sentinel.tools.watch.training import TILTS
 
 _TRAINER = "a trainer of transformers"
@@ -102,13 +103,8 @@ class Memory:
         options = self.facts.get("options", {})
         chosen = [name for name in self.facts.get("changed", ()) if name not in _ASIDE and name in options]
         shown = ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS]) if steps else ""
-        return "".join(
-            (
-                f"; in {place}" if place else "",
-                f"; set: {shown}" if shown else "",
-                f". {one.advice}" if one.advice else "",
-            )
-        )
+        more = f"; in {place}" * bool(place) + f"; set: {shown}" * bool(shown)
+        return f"{more}. {one.advice}" if one.advice else more
 
 
 #: Options that messages do not show, and how many they show.
@@ -154,9 +150,8 @@ def _documented(what: str) -> Unless:
 
 
 def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
-    return (
-        f"two forward passes differ: {facts['random'][0]}" if facts and facts["random"] else _facts_read(facts, steps)
-    )
+    random = facts.get("random")
+    return f"two forward passes differ: {random[0]}" if random else _facts_read(facts, steps)
 
 
 def _callback(*names: str) -> Unless:
@@ -179,12 +174,8 @@ def _micro(values: Mapping[str, Any]) -> Any:
     """Return a micro-batch for the adapter's functions."""
     facts = values["facts"]
     names = ("batch", "attributes", "forwards", "items", "rewards")
-    return SimpleNamespace(
-        facts=facts,
-        options=facts["options"],
-        world=values.get("world", 1),
-        **{name: values.get(name) for name in names},
-    )
+    given = {name: values.get(name) for name in names}
+    return SimpleNamespace(facts=facts, options=facts["options"], world=values.get("world", 1), **given)
 
 
 def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) -> bool:
@@ -349,12 +340,8 @@ def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
     shared = values.get("world", 1) if values["items"] is not None else 1  # a count over all ranks; one rank's loss
     expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
-    most = (
-        (2 * float(policy["bound"]) + 1e-3 * float(terms.abs().mean() if len(terms) else 0))
-        * len(terms)
-        / max(items, 1)
-    )
-    apart = abs(loss - expected) > most * shared + 1e-6
+    most = (2 * float(policy["bound"]) * len(terms) + 1e-3 * float(terms.abs().sum())) / max(items, 1.0) * shared
+    apart = abs(loss - expected) > most + 1e-6
     return f"it is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}" if apart else ""
 
 
@@ -383,8 +370,10 @@ def _advantages(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) ->
         return ""
     row = int(wrong.nonzero()[0])
     returned = ", ".join(f"{columns[row]}" for _, columns in values["rewards"])
-    how = f"{int(wrong.sum())} of {len(wrong)} advantages do not follow from what the reward functions returned: row {row}"
-    return f"{how} has reward {returned} and advantage {float(advantages[row]):.6g}, not {float(expected[row]):.6g}"
+    return (
+        f"{int(wrong.sum())} of {len(wrong)} advantages do not follow from what the reward functions returned: "
+        f"row {row} has reward {returned} and advantage {float(advantages[row]):.6g}, not {float(expected[row]):.6g}"
+    )
 
 
 def _constant(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -409,6 +398,30 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
     if apart <= 4 * bound * float(count) + 1e-4:
         return ""
     return f"before the first step, its log-probs differ from the policy's by up to {apart:.3g}"
+
+
+def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Log-probs of a reference that are bitwise equal to the policy's, after its weights have moved, are its own."""
+    if kind == "stepped":
+        several = values["parameters"].values()
+        moved = max(
+            (float((after.double() - before.double()).abs().max()) for before, after, *_ in several), default=0.0
+        )
+        size = max((float(before.double().abs().max()) for before, *_ in several), default=0.0)
+        memory["moved"] = max(memory.get("moved", 0.0), moved / max(size, 1e-12))
+        return None
+    if memory.get("moved", 0.0) < _MOVED:
+        return None
+    policy, reference = values["steps"].references(_micro(values))
+    if not policy.any():
+        return None
+    memory["equal"] = memory.get("equal", 0) + 1 if torch.equal(policy, reference) else 0
+    how = f"its log-probs equal the policy's bit by bit, although the policy's weights moved by {memory['moved']:.2g}"
+    return how if memory["equal"] >= _EQUAL else ""
+
+
+#: Relative change of a weight that changes log-probs, and batches after which equal log-probs are no coincidence.
+_MOVED, _EQUAL = 1e-3, 2
 
 
 def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -441,8 +454,8 @@ def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> st
     mean, expected = memory["log_probs"] / count, memory["minus entropy"] / count
     how = "more probable" if mean > expected else "less probable"
     return (
-        f"{int(count)} sampled tokens have the mean log-prob {mean:.4g}, and minus the policy's entropy is {expected:.4g}: "
-        f"they are {how} than samples of the policy"
+        f"{int(count)} sampled tokens have the mean log-prob {mean:.4g}, and minus the policy's entropy is "
+        f"{expected:.4g}: they are {how} than samples of the policy"
     )
 
 
@@ -461,7 +474,7 @@ def _settings_arrive(kind: str, values: Mapping[str, Any], memory: dict[str, Any
         except KeyError:
             continue
         got = made.get(path)
-        if got is not None and expected is not None and not _same(got, expected):
+        if got not in (None, SET) and expected not in (None, SET) and not _same(got, expected):
             name = option if isinstance(option, str) else "the configuration"
             wrong.append(f"trainer.{path} is {got!r}, and {name} says {expected!r}")
     return "; ".join(wrong)
@@ -490,7 +503,8 @@ def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
                 return f"{name} is {group.get(name)}, and the configuration says {value}"
         decayed = [name for name in group["names"] if name in created["linear"]]
         if decayed and not _same(group["weight_decay"], options["weight_decay"]):
-            return f"weight_decay of {decayed[0]} is {group['weight_decay']}, and the configuration says {options['weight_decay']}"
+            right = options["weight_decay"]
+            return f"weight_decay of {decayed[0]} is {group['weight_decay']}, and the configuration says {right}"
     return ""
 
 
@@ -521,14 +535,14 @@ def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, An
     low, high = min(factors), max(factors)
     slack = 16 * max(spacing for _, _, spacing in factors)
     if high[0] - low[0] > slack * high[0] or high[0] > 1 + slack:
-        return f"the gradient of {high[1]} is {high[0]:.4g} times the sum over micro-batches, and of {low[1]} {low[0]:.4g} times"
+        how = f"the gradient of {high[1]} is {high[0]:.4g} times the sum over micro-batches"
+        return f"{how}, and that of {low[1]} {low[0]:.4g} times"
     norm = float(values["norm"]) if values["norm"] is not None else math.nan
     if most and norm > most * (1 + slack):
         return f"the norm of the gradients is {norm:.4g} at the step, and max_grad_norm is {most:g}"
     if (not most or norm < most * (1 - slack)) and low[0] < 1 - slack:
-        return (
-            f"gradients are {low[0]:.4g} times their sum, although their norm {norm:.4g} is below max_grad_norm {most}"
-        )
+        how = f"gradients are {low[0]:.4g} times their sum over micro-batches"
+        return f"{how}, although their norm {norm:.4g} is below max_grad_norm {most}"
     return ""
 
 
@@ -560,11 +574,8 @@ def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
     if wrong:
         return f"it is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
-    other = (
-        []
-        if values["facts"]["callbacks"]
-        else [one for one in values["rates"] if not _near(one, expected, 1e-4, 1e-12)]
-    )
+    rates = [] if values["facts"]["callbacks"] else values["rates"]
+    other = [one for one in rates if not _near(one, expected, 1e-4, 1e-12)]
     return f"the optimizer has {other[0]:.6g}, and the schedule gives {expected:.6g}" if other else ""
 
 
@@ -587,9 +598,7 @@ def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: M
         gradient = gradient if decoupled else gradient + decay * old
         (first, second), count = group["betas"], float(state.get("step", 0)) + 1
         mean, square = (
-            state[name].double()
-            if isinstance(state.get(name), torch.Tensor)
-            else torch.full_like(old, state.get(name, 0.0))
+            (torch.zeros_like(old) + state.get(name, 0.0)).double()  # there is no state before the first step
             for name in ("exp_avg", "exp_avg_sq")
         )
         mean = first * mean + (1 - first) * gradient
@@ -625,8 +634,9 @@ def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, An
             at = int(wrong.nonzero()[0])
             optimizer = values["optimizer"].rpartition(".")[2]
             if torch.equal(before, after):
-                return f"{name} has a gradient but did not change; {optimizer} changes element {at} by {float(update[at]):.4g}"
-            return f"element {at} of {name} changed by {float(moved[at]):.4g}, and {optimizer} changes it by {float(update[at]):.4g}"
+                return f"{name} has a gradient but did not change; {optimizer} changes it by {float(update[at]):.4g}"
+            how = f"{optimizer} changes it by {float(update[at]):.4g}"
+            return f"element {at} of {name} changed by {float(moved[at]):.4g}, and {how}"
     if not known:
         raise DoesNotApply(f"the rule of {values['optimizer']} is not known")
     return ""
@@ -643,12 +653,9 @@ def _lost(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str |
             dtype = before.dtype
     if not due:
         return None
-    lost = stayed > 0.9 * due
-    return (
-        f"{stayed} of {due} observed elements did not change: their update is below the spacing of {dtype}"
-        if lost
-        else ""
-    )
+    if stayed <= 0.9 * due:
+        return ""
+    return f"{stayed} of {due} observed elements did not change: their update is below the spacing of {dtype}"
 
 
 def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
@@ -709,8 +716,8 @@ INVARIANTS = (
         "Print what the reward functions return beside the advantages.",
     ),
     Invariant(
-        "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions", _constant,
-        where="advantages", advice="Print some completions with their rewards.", note=True,
+        "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions",
+        _constant, where="advantages", advice="Print some completions with their rewards.", note=True,
     ),
     Invariant(
         "the_reference_starts_as_the_policy", ("answers",), "the reference is the policy before training",
@@ -723,12 +730,22 @@ INVARIANTS = (
         "loss", "Check from which path the reference is loaded, and that adapters are off in its forward pass.",
     ),
     Invariant(
+        "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
+        f"{_TRAINER} that the adapter documents, with a reference", _is_not_policy,
+        _also(
+            _documented("references"), _own("loss", "advantages"),
+            lambda facts, steps: "sync_ref_model" if facts["options"].get("sync_ref_model") else "",
+        ),
+        "loss", "Check that adapters are off, and weights are not shared, in the reference's forward pass.",
+    ),
+    Invariant(
         "settings_arrive", ("facts",), "attributes of a new trainer have the configuration's values",
         f"{_TRAINER} that the adapter documents", _settings_arrive, _documented("settings"), "__init__",
         "Print the attribute after the trainer is made.",
     ),
     Invariant(
-        "the_batch_means_what_it_should", ("scored", "answers"), "masks cover the response with its end, and no padding",
+        "the_batch_means_what_it_should", ("scored", "answers"),
+        "masks cover the response with its end, and no padding",
         f"{_TRAINER} that the adapter documents", _batch, _also(_documented("batch"), _own("advantages", "loss")),
         "advantages", "Print one row's tokens with its masks and labels.",
     ),
@@ -750,7 +767,8 @@ INVARIANTS = (
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step, the policy is the one that sampled",
         "a loss with old log-probs whose calls can be read", _ratio_is_one,
-        _also(lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")), "advantages",
+        _also(lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
+        "advantages",
         "Compare the temperature and the weights of both log-probs.", across=True,
     ),
     Invariant(
@@ -814,7 +832,8 @@ INVARIANTS = (
         "create_scheduler", "Count the calls of lr_scheduler.step() for each step.",
     ),
     Invariant(
-        "the_optimizer_is_as_configured", ("facts",), "rate, decay and betas are the configuration's", _TRAINER, _optimizer,
+        "the_optimizer_is_as_configured", ("facts",), "rate, decay and betas are the configuration's", _TRAINER,
+        _optimizer,
         _own("create_optimizer", "create_optimizer_and_scheduler", "get_decay_parameter_names",
              "get_optimizer_cls_and_kwargs"),
         "create_optimizer", "Print trainer.optimizer.",
@@ -827,7 +846,7 @@ INVARIANTS = (
     Invariant(
         "parameters_follow_gradients", ("stepped",), "an update follows the optimizer's rule",
         f"an optimizer of torch, and {_TRAINER}", _follow_gradients,
-        lambda facts, steps: "parameters are sharded" if facts and facts["distributed"] in ("FSDP", "DEEPSPEED") else "",
+        lambda facts, steps: "parameters are sharded" if facts.get("distributed") in ("FSDP", "DEEPSPEED") else "",
         "", "Look for code that changes parameters or gradients beside the optimizer.",
     ),
     Invariant(
@@ -840,8 +859,10 @@ INVARIANTS = (
         "", "Look for code that shares or loads weights between both models.",
     ),
     Invariant(
-        "the_reference_may_stay", ("stepping",), "only a callback of yours may change it", f"{_TRAINER} with a reference",
-        _reference_stays, advice="If your callback does not update the reference, look for shared weights.", note=True,
+        "the_reference_may_stay", ("stepping",), "only a callback of yours may change it",
+        f"{_TRAINER} with a reference", _reference_stays,
+        lambda facts, steps: "" if facts.get("callbacks") else _ELSEWHERE,
+        advice="If your callback does not update the reference, look for shared weights.", note=True,
     ),
     Invariant(
         "ranks_agree", ("answers", "stepping", "stepped"), "replicas are equal and train on different rows",

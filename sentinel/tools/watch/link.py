@@ -139,9 +139,10 @@ class Watching:
             seconds = watcher.budget.spent + time.thread_time()
             self._connection.send(("end", {**totals, "calls": watcher.calls, "seconds": seconds}))
             self._hear(PATIENCE)
-        except Exception as error:
+        except BaseException as error:
             self.watcher.note(error)
             self.watcher.restore()
+            self._connection.close()  # so that the checker reports it too
             gone = (
                 "the checker has ended"
                 if isinstance(error, (EOFError, OSError))

@@ -177,6 +177,11 @@ class Reading:
                         return inputs
         raise Unreadable(f"{written(path)} is missing")
 
+    def unread(self, options: Sequence[str]) -> list[str]:
+        """Return those of these options that the function uses and that are not compared with the adapter's call."""
+        compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
+        return sorted({*options} & _names(self.boundary.function) - compared)
+
     def reads(self, parts: Mapping[Path, Any]) -> bool:
         try:
             return bool(self.read(parts))
@@ -647,24 +652,6 @@ def _leaves(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Pat
         for step, item in _inside(value):
             if step[1] in names:
                 yield from _leaves((*path, step), item, names)
-        yield from _answered_attributes(path, value, names)
-
-
-def _answered_attributes(path: Path, value: Any, names: frozenset[str]) -> Iterator[tuple[Path, Any]]:
-    """Yield the options that a stand-in answers without having them. In the run they may have other values."""
-    if not hasattr(type(value), "__getattr__") or isinstance(value, torch.nn.Module):
-        return
-    for name in sorted(names):
-        if (
-            name.isidentifier()
-            and not name.startswith("__")
-            and name not in vars(value)
-            and not hasattr(type(value), name)
-        ):
-            with contextlib.suppress(Exception):
-                item = getattr(value, name)
-                if isinstance(item, (bool, int, float, str)):
-                    yield (*path, (".", name)), item
 
 
 def _inside(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:

@@ -61,7 +61,7 @@ class Training:
         self._handles: list[Any] = []
         self._look = True
         self._micro: list[Any] = []
-        self._before: list[tuple[str, Any, Any, Any]] = []
+        self._before: list[tuple[str, Any, Any, Any, Any, dict[str, Any]]] = []
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
@@ -130,14 +130,15 @@ class Training:
     def _create(self, args: tuple[Any, ...], optimizer: Any) -> None:
         """Note the groups of an optimizer that the framework has just made."""
         trainer, torch = args[0], sys.modules["torch"]
-        if self._created.pop("new", False) and hasattr(optimizer, "param_groups"):
+        usual = getattr(trainer, "optimizer_cls_and_kwargs", None) is None
+        if self._created.pop("new", False) and usual and hasattr(optimizer, "param_groups"):
             name_of = {id(one): name for name, one in trainer.model.named_parameters()}
             groups = [
                 {**plain(group), "names": [name_of.get(id(one), "") for one in group["params"]]}
                 for group in optimizer.param_groups
             ]
             modules = trainer.model.named_modules()
-            linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear]
+            linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear and "norm" not in name]
             self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear}
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
@@ -182,14 +183,17 @@ class Training:
 
     def _listen_to_reward(self, place: int, function: Any) -> None:
         """Record what a reward function returns."""
-        kind = function if isinstance(function, (FunctionType, MethodType)) else type(function).__call__
+        if isinstance(function, sys.modules["torch"].nn.Module):  # their __call__ is every module's
+            return
+        direct = isinstance(function, (FunctionType, MethodType))
+        kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
         plain_function = getattr(kind, "__func__", kind)
         if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
             return
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
-            of_another = not isinstance(function, (FunctionType, MethodType)) and args and args[0] is not function
-            if self._producing and not of_another:
+            of_another = not direct and args and args[0] is not function
+            if self._producing and not of_another and hasattr(result, "__getitem__"):  # an iterator would be used up
                 self._rewards.append((place, [None if one is None else float(one) for one in result]))
 
         self._watcher.replace_function(plain_function, self._around(after=returned))
@@ -228,6 +232,7 @@ class Training:
         """Yield hooks that record the outputs of the trained model and the reference."""
         prompt = batch.get("prompt_ids")
         first = prompt.shape[1] - 1 if some and prompt is not None else 0
+        mixed = bool(getattr(trainer.args, "bf16", False) or getattr(trainer.args, "fp16", False))
         for name, model in (("trained", trainer.model), *_references(trainer)):
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
             hidden: list[Any] = []
@@ -248,7 +253,7 @@ class Training:
                         {
                             "model": name,
                             "ids": ids,
-                            **_log_probs(causal, state, ids, temperature, some, first),
+                            **_log_probs(causal, state, ids, temperature, some, first, mixed),
                             "reported": {one: getattr(output, one, None) for one in _REPORTED},
                         }
                     )
@@ -362,7 +367,9 @@ class Training:
                 reference[label] = self._first.setdefault(label, now), now, id(weight) in held
         gradients = [one.grad for one in trainer.model.parameters() if one.grad is not None]
         norms = [torch.linalg.vector_norm(one.detach(), dtype=torch.float32) for one in gradients]
-        scheduler = getattr(trainer, "lr_scheduler", None)
+        scheduler, scheduled = getattr(trainer, "lr_scheduler", None), None
+        with contextlib.suppress(Exception):  # a schedule that needs more than a step
+            scheduled = _scheduled(trainer)
         self._send(
             "stepping",
             {
@@ -372,7 +379,7 @@ class Training:
                 "last": [*map(float, getattr(scheduler, "get_last_lr", list)())],
                 "initial": [_initial(one) for one in optimiser.param_groups],
                 "theirs": bool(getattr(trainer, "_created_lr_scheduler", False)),
-                "scheduled": _scheduled(trainer),
+                "scheduled": scheduled,
                 "losses": list(self._micro),
                 "returned": list(self._returned),
                 "wanted": getattr(trainer, "current_gradient_accumulation_steps", None),
@@ -522,7 +529,9 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
-def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0) -> dict[str, Any]:
+def _log_probs(
+    model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0, mixed: bool = False
+) -> dict[str, Any]:
     """Compute a causal model's log-probs of all tokens but the first from its last layer; nothing if the model
     transforms logits further.
 
@@ -531,6 +540,7 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
 
     :param some: whether a sample of tokens is enough, because all are expensive; the others are NaN. It consists of the
         first tokens from column ``first``, because which tokens are first does not depend on what was sampled.
+    :param mixed: whether the run's forward pass is in half precision, which its output does not show.
     """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
     head = model.get_output_embeddings()
@@ -546,10 +556,10 @@ def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool
         else:
             chosen[:, first : first + max(_FEW_LOGITS // words // rows, 1)] = True
         states, labels = hidden[:, :-1][chosen], ids[:, 1:][chosen]
-        logits = torch.nn.functional.linear(states.to(head.weight.dtype), head.weight, head.bias).float() / temperature
+        bias = None if head.bias is None else head.bias.to(head.weight.dtype)
+        logits = torch.nn.functional.linear(states.to(head.weight.dtype), head.weight, bias).float() / temperature
         log_probs = logits.log_softmax(-1)
-        halves = states.dtype != torch.float32 or head.weight.dtype != torch.float32 or torch.is_autocast_enabled()
-        halves = halves or torch.is_autocast_enabled("cpu")
+        halves = mixed or states.dtype != torch.float32 or head.weight.dtype != torch.float32
         spacing = torch.finfo(torch.bfloat16 if halves else torch.float32).eps
         of_tokens = {"log_probs": log_probs.gather(-1, labels[:, None])[:, 0]}
         if some:

@@ -259,7 +259,7 @@ class Watcher:
 
         return called
 
-    def note(self, error: Exception) -> None:
+    def note(self, error: BaseException) -> None:
         reason = str(error) if isinstance(error, NotCopied) else f"{type(error).__name__}: {error}"[:200]
         self.failed[reason] = self.failed.get(reason, 0) + 1
 

@@ -21,7 +21,7 @@ from sentinel.tools.watch import meeting
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
-GROUP = "my run"
+GROUP = "check"
 SUMMARY = "check the calls of a training run while it runs"
 
 _EXAMPLE = """\
@@ -134,6 +134,8 @@ def _watch(arguments: argparse.Namespace) -> int:
         return nothing_examined(_why(ends, died, target.name) + own)
     if died:
         print_error("a checker ended before it wrote its last line: its pending calls were not examined")
+    if lost := sum(len(end.get("lost", ())) for end in ends):
+        print_error(f"{counted(lost, 'process')} ended without a report: what they did last was not examined")
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
     echo(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
     return 1 if stopped else status
