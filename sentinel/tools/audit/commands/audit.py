@@ -61,9 +61,10 @@ _EXAMPLE = """\
   sentinel audit verl -- python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo
   sentinel audit slime --script run-qwen3-4B.sh    the settings of a launch script, which is not executed
   sentinel audit trl --script train.py             the arguments of GRPOConfig(...) in a Python script
+  sentinel audit trl --script train.py -- --config grpo.yaml --beta 0.1    a script with its arguments
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-After --, give the command that starts the training. Files in a Hydra `defaults` list, and files of settings that an
+After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list, and files of settings that an
 option names, are read too.
 Each known bug is decided by running the copy's own code. Then its recipe's settings are compared with yours; a setting
 that your configuration does not set has the copy's default.
