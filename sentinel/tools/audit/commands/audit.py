@@ -64,8 +64,8 @@ _EXAMPLE = """\
   sentinel audit trl --script train.py -- --config grpo.yaml --beta 0.1    a script with its arguments
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list, and files of settings that an
-option names, are read too.
+After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list,
+and files of settings that an option names, are read too.
 Each known bug is decided by running the copy's own code. Then its recipe's settings are compared with yours; a setting
 that your configuration does not set has the copy's default.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
