@@ -19,8 +19,8 @@ from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.bindings import CheckoutTrees
 from sentinel.reports.escaping import visible
+from sentinel.search.bindings import CheckoutTrees
 from sentinel.search.checks import subjects
 from sentinel.search.coverage import Coverage, Lines, coverage, lines
 from sentinel.search.inventory import STATES, Function, Source, State
