@@ -79,13 +79,13 @@ class Processes:
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
-        wanted: list[str] = [
-            name for name in preload if name not in there and "." not in name
-        ]  # dotted names are modules of torch, which is installed
+        # Dotted names are modules of torch, which is installed.
+        wanted: list[str] = [name for name in preload if name not in there and "." not in name]
         lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
             return failure
-        advice = f"{target} needs {' and '.join(lacking)}, not installed here: {_how_to_install(lacking, target, self._catalog.adapters)}"
+        how = _how_to_install(lacking, target, self._catalog.adapters)
+        advice = f"{target} needs {' and '.join(lacking)}, not installed here: {how}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
