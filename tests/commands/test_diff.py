@@ -818,6 +818,7 @@ DEFAULTS = """
 from dataclasses import dataclass
 
 CLIP = {clip}
+SETTINGS = {{"scale": 1.0}}
 
 
 @dataclass
@@ -831,7 +832,7 @@ class Actor(Base):
 
 
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=None):
-    scale = (config or {{}}).get("scale", {scale})
+    scale = SETTINGS.get("scale", {scale})
     low = (config or Actor()).ratio if loss_agg_mode == "clipped" else CLIP if loss_agg_mode == "clip" else 1.0
     return (loss_mat * loss_mask).sum() / loss_mask.sum() * scale * low
 """
@@ -842,7 +843,7 @@ def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree
     """A scenario may set what the default is for, or never use it."""
     values = {"clip": "2.0", "ratio": "size: int = 1" if changed == "hidden" else "ratio: float = 2.0", "scale": "1.0"}
     ratio = {"ratio": "ratio: float = 1.5", "hidden": "size: int = 1\n    ratio: float = 1.5"}.get(changed)
-    later = {"clip": {"clip": "1.5"}, "scale": {"scale": "2.0 if config else 1.0"}}.get(changed, {"ratio": ratio})
+    later = {"clip": {"clip": "1.5"}, "scale": {"scale": "20.0"}}.get(changed, {"ratio": ratio})
     later = {**values, **later}
     refs = tree("one", DEFAULTS.format(**values)), tree("other", DEFAULTS.format(**later))
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
