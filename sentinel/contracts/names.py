@@ -89,7 +89,10 @@ SYNONYMS: Mapping[str, str] = {
 
 #: Names of one parameter that serves several inputs.
 SHARED: Mapping[tuple[str, ...], str] = {
-    ("eps_clip_low", "eps_clip_high"): "eps eps_clip clip_eps clip_range cliprange clip_ratio clip clip_param",
+    (
+        "eps_clip_low",
+        "eps_clip_high",
+    ): "eps eps_clip clip_eps clip_range cliprange clip_ratio clip clip_param clip_coef ppo_clip",
 }
 
 

@@ -57,11 +57,12 @@ def _declared(contract: Contract, name: str) -> list[Any]:
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in a function's code."""
+    """Return the numbers in a function's code and among its defaults."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
-    found: list[float] = []
+    defaults = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "__kwdefaults__", None) or {}).values()]
+    found: list[float] = [each for each in defaults if type(each) in (int, float)]
     stack = [code] if isinstance(code, CodeType) else []
     while stack:
         for constant in stack.pop().co_consts:

@@ -170,6 +170,9 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
             meaning = re.sub(rf"\b{name}\b", parameter, meaning)
         lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
+        if bound.left:
+            values = ", ".join(f"{name}={value!r}" for name, value in bound.left.items())
+            lines.append(f"  Left at the default: {values}")
         other = agreeing(finding)
         if other:
             words = ", ".join(f"{name}={value!r}" for name, value in other.items())
