@@ -74,7 +74,7 @@ class Check:
         for name in self.expected:
             if name not in self.laws:
                 raise TypeError(
-                    f"expected_failed_laws: {name!r} is no law of {self.contract.name}{nearest(name, self.laws)}"
+                    f"expected_failed_laws: {self.contract.name} does not have the law {name!r}{nearest(name, self.laws)}"
                 )
         chosen = {**choices, **(dialects or {})}
         self.choices = {input_named(self.contract, name).name: value for name, value in chosen.items()}

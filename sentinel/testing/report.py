@@ -101,7 +101,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a check was asked: see :class:`sentinel.testing.checking.Check`."""
+    """The options of a check: see :class:`sentinel.testing.checking.Check`."""
 
     contract: Contract
     choices: Mapping[str, Any]
@@ -180,7 +180,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
     lines += _wrapped(f"Definition: {_source(check)}")
     judged = search.outcomes[law].judged
     lines.append(
-        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps this one to try first."
+        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps the scenario and tries it first."
     )
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""A function of one's own: how it is bound, run and judged, and what a failure shows."""
+"""Checks of a user's function: how it is bound, run and judged, and what a failure shows."""
 
 import functools
 import inspect
@@ -155,7 +155,7 @@ def test_a_parameter_that_does_not_match_is_an_error_with_a_suggestion():
         ({"algorithm": "ppo", "names": {"logprobz": "logps"}}, "has no input 'logprobz'"),
         ({"algoritm": "ppo"}, "has no input 'algoritm' — did you mean 'algorithm'"),
         ({}, "Pass algorithm="),
-        ({"algorithm": "ppo", "expected_failed_laws": {"finite": "x"}}, "'finite' is no law of policy_loss"),
+        ({"algorithm": "ppo", "expected_failed_laws": {"finite": "x"}}, "policy_loss does not have the law 'finite'"),
     ],
 )
 def test_a_wrong_option_is_an_error(options, message):
