@@ -780,7 +780,7 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
-    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=notations) for kind, notations in _NOTATIONS.items()),
+    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=known) for kind, known in _NOTATIONS.items()),
 )  # fmt: skip
 
 

@@ -122,7 +122,11 @@ def _family(
         return "policy_loss", words
     if proposal.contract == "group_advantage":
         return "group_advantage", [call or "None", _text(fixed.pop("estimator")), _text(own)]
-    if proposal.contract == "masked_statistics" and set(proposal.options) <= {"says"} and not proposal.signature.owner:
+    if (
+        proposal.contract == "masked_statistics"
+        and set(proposal.options) <= {"values_of"}
+        and not proposal.signature.owner
+    ):
         return "masked_statistic", [_text(fixed.pop("statistic")), *map(_text, own)]
     return "Binding", [_text(proposal.contract), *([f"call={call}"] if call else [])]
 

@@ -114,6 +114,16 @@ def _audit(arguments: argparse.Namespace) -> int:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     hidden = launch.hidden
+    if launch.missing and config is None:
+        name = launch.missing.get("config_name", "").removesuffix(".yaml")
+        places = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
+        config = next((place for place in places if name and "\0" not in name and place.is_file()), None)
+        if config is None:
+            hidden |= {""}
+            words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
+            not_read.append(f"not read, because it is not a file here: the configuration that {words} names")
+        else:
+            data = read_mapping(config)
     if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
         data, bases = composed(config, data, folders)
@@ -493,6 +503,9 @@ def _plain(
     return {
         "copy": name,
         "defaults": defaults,
+        "settings": {name: None if text == NOT_KNOWN else text for name, text in run.configuration.items()}
+        if run
+        else {},
         "bugs": [
             {
                 "bug": item.recipe.bug_id,
