@@ -60,7 +60,7 @@ class Inputs(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"there is no input {name!r}{nearest(name, self, 'there are')}") from None
+            raise AttributeError(f"unknown input {name!r}{nearest(name, self, 'the inputs are')}") from None
 
     def keys(self) -> Any:  # for **x
         self._read.update(self)
@@ -145,7 +145,7 @@ def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
 class Bound:
     """A function that is bound to a contract.
 
-    :ivar binding: with it, a search knows what to draw.
+    :ivar binding: what a search draws, and how the function is called.
     :ivar names: input -> parameter; with ``call``, the inputs that it reads.
     :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
@@ -304,7 +304,7 @@ def _match(
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:
-    """Return True if the parameter's default or annotation says that it may be None."""
+    """Return True if the parameter's default is None or its annotation allows None."""
     each = function.__signature__.parameters.get(parameter)
     return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 

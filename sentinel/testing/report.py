@@ -178,10 +178,8 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
             words = ", ".join(f"{name}={value!r}" for name, value in other.items())
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
     lines += _wrapped(f"Definition: {_source(check)}")
-    judged = search.outcomes[law].judged
-    lines.append(
-        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps the scenario and tries it first."
-    )
+    judged = f"{search.outcomes[law].judged} of {search.tried} scenarios judged"
+    lines.append(f"  Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
     return "\n".join(lines)
 
 
