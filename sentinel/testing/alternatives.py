@@ -12,14 +12,14 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound
 
 #: The most combinations that are tried.
-_MOST = 400
+_MOST = 1500
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield alternatives, one choice changed first, then two.
 
     Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
-    choices; those of a number are the constants in the function's code, if it has any.
+    choices; those of a number are also the constants in the function's code.
     """
     values: dict[str, list[Any]] = {}
     constants = _constants(bound.function.f)
@@ -27,8 +27,8 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
         if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
             continue
         several = [*item.choices, *_declared(contract, item.name)]
-        if item.kind == "number" and constants:
-            several = constants
+        if item.kind == "number":
+            several = [*constants, *several]
         default = bound.binding.fixed.get(item.name, item.default)
         options = [
             value for value in several if not callable(value) and not isinstance(value, dict) and value != default

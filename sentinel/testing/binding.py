@@ -117,7 +117,7 @@ def name_of(f: Any) -> str:
     while not hasattr(inner, "__qualname__") and hasattr(inner, "func"):
         inner = inner.func  # functools.partial
     inner = getattr(inner, "_orig_mod", inner)  # torch.compile of a module
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    name = getattr(inner, "__qualname__", None) or getattr(inner, "name", None) or type(inner).__qualname__
     return str(name).rpartition("<locals>.")[2]
 
 

@@ -165,9 +165,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
     ]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
     if observed is not None:
-        meaning = " ".join(observed.meaning.split())
-        for name, parameter in bound.names.items():
-            meaning = re.sub(rf"\b{name}\b", parameter, meaning)
+        meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
         lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
         if bound.left:

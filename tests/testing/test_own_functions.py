@@ -245,6 +245,20 @@ def test_a_parameter_that_keeps_its_default_is_named_and_its_value_is_tried():
     assert "It agrees with eps_clip_low=0.28, eps_clip_high=0.28" in text
 
 
+def test_names_of_parameters_replace_those_of_inputs_once():
+    class Critic(torch.nn.Module):
+        clip = 0.2
+
+        def forward(self, values, old_values, returns, mask):
+            clipped = old_values + (values - old_values).clamp(-self.clip, self.clip)
+            losses = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+            return 0.5 * torch.where(mask.bool(), losses, 0.0).sum() / mask.sum().clamp(min=1)
+
+    report = check(Critic(), "value_loss", examples=30)
+    assert "per_token_gradient: d loss / d values\n" in report.laws["masked_values_have_no_influence"].text
+    assert "pass dialects={'cliprange_value': 0.2, 'factor': 0.5}" in report.laws["the_oracle_agrees"].text
+
+
 def test_a_call_that_does_not_read_a_required_setting_is_an_error():
     with pytest.raises(TypeError, match=r"Pass kl_estimator='k1', one of 'k1', 'abs', 'k2', 'k3'\."):
         check(lambda a, b: a - b, "kl_estimate", call=lambda f, x: f(x.log_probs, x.ref_log_probs))
