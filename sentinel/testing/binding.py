@@ -334,7 +334,7 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> str:
-    """Return a message with the parameters next to the inputs, and what to write."""
+    """Return a message that lists the function's parameters next to the contract's inputs, and suggests a mapping."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:

@@ -1,6 +1,8 @@
 """``sentinel adapt`` proposes bindings for a framework that has none, and asks where it guesses."""
 
+import ast
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,6 +222,26 @@ def test_the_adapter_is_python_that_loads(tmp_path):
     assert [binding.boundary for binding in target.bindings] == [f"mylab.losses.{name}" for name in names]
     assert target.roots == project.target.roots
     assert "# mylab.losses.teacher_advantages (group_advantage): no input of it is teacher" in text
+
+
+def test_what_a_strangers_code_reports_stays_a_comment(tmp_path):
+    """Its messages and strings end up in the adapter, which is a program."""
+    text = (
+        LOSSES.replace('"k3"', '"k3\\n\\ud800\\x1b[31m"')
+        .replace('"k1"', '"k1"')
+        .replace("kind ==", "kind in (None, 'k2') or kind ==")
+    )
+    found = propose(read("kl_penalty", text), CONTRACTS)
+    assert isinstance(found, Proposal)
+    found = replace(
+        found, questions=(*found.questions, "it cannot be called: \nimport os\r\n\x1b]0;title\x85\u2028raise")
+    )
+    project = open_project(str(project_in(tmp_path / "work", losses=text)))
+    written = adapter_text(project.target, [found], [], CONTRACTS, "mylab_adapter.py")
+    assert {type(node).__name__ for node in ast.parse(written).body} == {"Expr", "ImportFrom", "Assign"}
+    assert "\x1b" not in written
+    assert not [line for line in written.splitlines() if line.lstrip().startswith(("import os", "raise"))]
+    written.encode()  # no lone surrogate
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,8 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """``hits``, ``only if`` or ``does not``."""
+        """Whether the settings trigger the bug: ``hits``, ``only if`` (settings that were not read decide), ``does
+        not``."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
