@@ -73,9 +73,8 @@ class Check:
         self.expected = dict(expected_failed_laws or {})
         for name in self.expected:
             if name not in self.laws:
-                raise TypeError(
-                    f"expected_failed_laws: {name!r} is no law of {self.contract.name}{nearest(name, self.laws)}"
-                )
+                which = nearest(name, self.laws)
+                raise TypeError(f"expected_failed_laws: {self.contract.name} does not have the law {name!r}{which}")
         chosen = {**choices, **(dialects or {})}
         self.choices = {input_named(self.contract, name).name: value for name, value in chosen.items()}
         self.examples, self._seed, self.device = examples, seed, device
