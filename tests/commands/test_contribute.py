@@ -23,11 +23,11 @@ cause: The numerator forgets the mask that the denominator has.
 guilty: [{{file: tiny/losses.py, lines: [3, 3]}}]
 fix: Multiply the losses by the mask before they are summed.
 reach: "Every run whose responses have padding gets there, see #7."
-numbers: {{loss: the loss of two tokens}}
 limits: ["none is known"]
 edits:
   - {{file: tiny/losses.py, blob: {blob}, lines: [3, 3], new: "    return {mended}\\n"}}
   - {{file: tests/test_losses.py, new: "def test_mean():\\n    assert True\\n"}}
+numbers: {{loss: the loss of two tokens}}
 """
 RIGHT = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 
@@ -232,7 +232,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
         assert told in page, page
     assert "issues?q=agg_loss>" in (folder / "SENDER.md").read_text()
     git(clone, "checkout", "-q", tiny.buggy)
-    git(clone, "am", "-q", "-b", str((folder / "fix.patch").absolute()))
+    git(clone, "am", "-q", "--keep-non-patch", str((folder / "fix.patch").absolute()))
     assert git(clone, "diff", "HEAD", branch) == ""
     assert git(clone, "log", "-1", "--format=%B") == git(clone, "log", "-1", "--format=%B", branch)
     again = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--no-check")
