@@ -256,6 +256,8 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
         others = [] if now is None else [value for value in item.choices if value != now][:_VALUES]
+        if isinstance(now, float) and not item.choices:
+            others = [2 * now + 1]
         calls |= {f"{item.name} {place}": {**difference.inputs, item.name: value} for place, value in enumerate(others)}
     try:
         replies = pair.both(subject, calls)
