@@ -386,7 +386,7 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
 def _plain_text(micro: Any, *columns: str) -> bool:
     """Return True if the data set has these columns of text, to which the trainer appends the end token."""
     kinds = micro.facts.get("given", {}).get("columns", {})
-    return all(kinds.get(name) == "str" for name in columns)
+    return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
 
 
 def _right_padding(micro: Any) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+#: Stands for a value that is not plain.
+SET = "set"
 #: Longer strings may be texts; longer lists are no setting.
 _LONGEST = 64
 #: Methods of every trainer that messages name.
@@ -77,14 +79,14 @@ def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers, short strings and short lists of these in a mapping."""
+    """Return the numbers, short strings and short lists of these in a mapping; ``"set"`` for other values."""
     kept = {}
     for name, value in values.items():
         one = getattr(value, "value", value)
-        several = (list(one) if isinstance(one, (list, tuple)) else [one]) if not isinstance(one, dict) else [None]
+        several = list(one) if isinstance(one, (list, tuple)) else [one]
         several = [getattr(item, "value", item) for item in several]
-        if len(several) <= _LONGEST and all(map(_is_plain, several)):
-            kept[name] = several if isinstance(one, (list, tuple)) else one if _is_plain(one) else "set"
+        known = len(several) <= _LONGEST and all(map(_is_plain, several)) and not isinstance(one, dict)
+        kept[name] = (several if isinstance(one, (list, tuple)) else one) if known else SET
     return kept
 
 

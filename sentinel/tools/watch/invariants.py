@@ -17,6 +17,7 @@ import torch
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
+from sentinel.tools.watch.facts import SET
 from sentinel.tools.watch.training import TILTS
 
 _TRAINER = "a trainer of transformers"
@@ -399,6 +400,30 @@ def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, An
     return f"before the first step, its log-probs differ from the policy's by up to {apart:.3g}"
 
 
+def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Log-probs of a reference that are bitwise equal to the policy's, after its weights have moved, are its own."""
+    if kind == "stepped":
+        several = values["parameters"].values()
+        moved = max(
+            (float((after.double() - before.double()).abs().max()) for before, after, *_ in several), default=0.0
+        )
+        size = max((float(before.double().abs().max()) for before, *_ in several), default=0.0)
+        memory["moved"] = max(memory.get("moved", 0.0), moved / max(size, 1e-12))
+        return None
+    if memory.get("moved", 0.0) < _MOVED:
+        return None
+    policy, reference = values["steps"].references(_micro(values))
+    if not policy.any():
+        return None
+    memory["equal"] = memory.get("equal", 0) + 1 if torch.equal(policy, reference) else 0
+    how = f"its log-probs equal the policy's bit by bit, although the policy's weights moved by {memory['moved']:.2g}"
+    return how if memory["equal"] >= _EQUAL else ""
+
+
+#: Relative change of a weight that changes log-probs, and batches after which equal log-probs are no coincidence.
+_MOVED, _EQUAL = 1e-3, 2
+
+
 def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     if (kind == "scored") != ("advantages" in values["batch"]):
         return None
@@ -449,7 +474,7 @@ def _settings_arrive(kind: str, values: Mapping[str, Any], memory: dict[str, Any
         except KeyError:
             continue
         got = made.get(path)
-        if got is not None and expected is not None and not _same(got, expected):
+        if got not in (None, SET) and expected not in (None, SET) and not _same(got, expected):
             name = option if isinstance(option, str) else "the configuration"
             wrong.append(f"trainer.{path} is {got!r}, and {name} says {expected!r}")
     return "; ".join(wrong)
@@ -703,6 +728,15 @@ INVARIANTS = (
             lambda facts, steps: "" if "given" in facts else "the trainer was made before it was watched",
         ),
         "loss", "Check from which path the reference is loaded, and that adapters are off in its forward pass.",
+    ),
+    Invariant(
+        "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
+        f"{_TRAINER} that the adapter documents, with a reference", _is_not_policy,
+        _also(
+            _documented("references"), _own("loss", "advantages"),
+            lambda facts, steps: "sync_ref_model" if facts["options"].get("sync_ref_model") else "",
+        ),
+        "loss", "Check that adapters are off, and weights are not shared, in the reference's forward pass.",
     ),
     Invariant(
         "settings_arrive", ("facts",), "attributes of a new trainer have the configuration's values",

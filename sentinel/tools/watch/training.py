@@ -130,14 +130,15 @@ class Training:
     def _create(self, args: tuple[Any, ...], optimizer: Any) -> None:
         """Note the groups of an optimizer that the framework has just made."""
         trainer, torch = args[0], sys.modules["torch"]
-        if self._created.pop("new", False) and hasattr(optimizer, "param_groups"):
+        usual = getattr(trainer, "optimizer_cls_and_kwargs", None) is None
+        if self._created.pop("new", False) and usual and hasattr(optimizer, "param_groups"):
             name_of = {id(one): name for name, one in trainer.model.named_parameters()}
             groups = [
                 {**plain(group), "names": [name_of.get(id(one), "") for one in group["params"]]}
                 for group in optimizer.param_groups
             ]
             modules = trainer.model.named_modules()
-            linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear]
+            linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear and "norm" not in name]
             self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear}
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
@@ -182,6 +183,8 @@ class Training:
 
     def _listen_to_reward(self, place: int, function: Any) -> None:
         """Record what a reward function returns."""
+        if isinstance(function, sys.modules["torch"].nn.Module):  # their __call__ is every module's
+            return
         direct = isinstance(function, (FunctionType, MethodType))
         kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
         plain_function = getattr(kind, "__func__", kind)
@@ -190,7 +193,7 @@ class Training:
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
             of_another = not direct and args and args[0] is not function
-            if self._producing and not of_another:
+            if self._producing and not of_another and hasattr(result, "__getitem__"):  # an iterator would be used up
                 self._rewards.append((place, [None if one is None else float(one) for one in result]))
 
         self._watcher.replace_function(plain_function, self._around(after=returned))
@@ -364,7 +367,9 @@ class Training:
                 reference[label] = self._first.setdefault(label, now), now, id(weight) in held
         gradients = [one.grad for one in trainer.model.parameters() if one.grad is not None]
         norms = [torch.linalg.vector_norm(one.detach(), dtype=torch.float32) for one in gradients]
-        scheduler = getattr(trainer, "lr_scheduler", None)
+        scheduler, scheduled = getattr(trainer, "lr_scheduler", None), None
+        with contextlib.suppress(Exception):  # a schedule that needs more than a step
+            scheduled = _scheduled(trainer)
         self._send(
             "stepping",
             {
@@ -374,7 +379,7 @@ class Training:
                 "last": [*map(float, getattr(scheduler, "get_last_lr", list)())],
                 "initial": [_initial(one) for one in optimiser.param_groups],
                 "theirs": bool(getattr(trainer, "_created_lr_scheduler", False)),
-                "scheduled": _scheduled(trainer),
+                "scheduled": scheduled,
                 "losses": list(self._micro),
                 "returned": list(self._returned),
                 "wanted": getattr(trainer, "current_gradient_accumulation_steps", None),

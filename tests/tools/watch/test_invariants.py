@@ -46,7 +46,7 @@ def _of_this(micro: Any) -> None:
 _STEPS = Steps(
     "demo.Trainer", {"loss": ("_compute_loss",), "advantages": ("_score",)}, frozenset({"beta"}), {"beta": "beta"},
     loss=lambda micro: (2.0, 1e-4), advantages=_advantages,
-    references=lambda micro: (torch.zeros(2), micro.batch["reference"]),
+    references=lambda micro: (torch.ones(2) * micro.attributes["global_step"], micro.batch["reference"]),
     batch=lambda micro: str(micro.batch.get("wrong", "")), samples=_of_this,
 )  # fmt: skip
 _DOCUMENTED = {
@@ -122,7 +122,10 @@ _KEPT = [
     *[_of_rank(rank, _stepping()) for rank in range(2)],
 ]  # fmt: skip
 _MADE = {"made": {"beta": 0.1}}
-_KEPT_DOCUMENTED = [_scored(), _documented(), _sampled(-0.105), _sampled(-0.8)]
+_KEPT_DOCUMENTED = [
+    _scored(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
+    _documented(attributes={"global_step": 1}, step=1),
+]  # fmt: skip
 _GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
 _CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"]}}
 _BROKEN: dict[str, list[Any]] = {
@@ -151,11 +154,15 @@ _BROKEN: dict[str, list[Any]] = {
     "rewards_differ": [_scored(rewards=[(0, [1.0, 1.0])], batch={"advantages": torch.zeros(2)})] * 3,
     "the_reference_starts_as_the_policy": [
         _documented(batch={"completion_mask": torch.ones(2, 3), "reference": torch.ones(2)})],
+    "the_reference_is_not_the_policy": [
+        _stepped([1.0], [0.9], torch.tensor([1.0])),
+        *[_documented(batch={"completion_mask": torch.ones(2, 3), "reference": torch.ones(2)}, step=1,
+                      attributes={"global_step": 1})] * 2],
     "settings_arrive": [("facts", {**_DOCUMENTED, "made": {"beta": 0.2}})],
     "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
     "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
 }  # fmt: skip
-_OF_THE_ADAPTER = list(_BROKEN)[-7:]
+_OF_THE_ADAPTER = list(_BROKEN)[-8:]
 
 
 def _facts_for(name: str) -> dict[str, Any]:
@@ -362,6 +369,29 @@ def test_rows_that_had_no_room_are_not_looked_for():
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
 
 
+def test_what_reward_functions_return_is_recorded_and_unchanged():
+    """An iterator is not used up, and the call of every module stays what it is."""
+
+    class Reward:
+        def __call__(self, completions: Any) -> Any:
+            return (float(len(one)) for one in completions)
+
+    def counts(completions: Any) -> Any:
+        return [None if one == "b" else len(one) for one in completions]
+
+    watcher, model, made = Watcher(Budget()), torch.nn.Linear(1, 1), Reward()
+    training, code = Training(watcher), torch.nn.Module.__call__.__code__
+    for place, one in enumerate((counts, made, model)):
+        training._listen_to_reward(place, one)
+    assert torch.nn.Module.__call__.__code__ is code
+    counts(["aa"])
+    training._produce((), {})
+    assert counts(["aa", "b"]) == [2, None]
+    assert list(made(["aa"])) == [2.0]
+    assert training._rewards == [(0, [2.0, None])]
+    watcher.restore()
+
+
 def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
     told: list[Any] = []
     reporter = type("Reporter", (), {"__module__": "transformers.integrations.x"})()
@@ -400,8 +430,9 @@ def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch):
     assert not whole.isnan().any()
     assert torch.equal(some[~some.isnan()], whole[~some.isnan()])
     assert (~some.isnan()).nonzero().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
-    logits = torch.nn.functional.linear(hidden[0, 3], head.weight, head.bias) / 0.7
-    assert float(few["entropy"][0, 3]) == pytest.approx(float(torch.distributions.Categorical(logits=logits).entropy()))
+    logits = torch.nn.functional.linear(hidden[0, 3], head.weight, head.bias).detach() / 0.7
+    drawn = torch.distributions.Categorical(logits=logits.detach())
+    assert float(few["entropy"][0, 3]) == pytest.approx(float(drawn.entropy()))
     assert float(few["tilt 1"][0, 3]) == pytest.approx(float(torch.log(logits.softmax(0).square().sum())))
     monkeypatch.setattr(training, "_LOGITS", 15)
     assert training._log_probs(model, hidden, ids, 0.7, some=False)["log_probs"].isnan().any()

@@ -1,5 +1,6 @@
 """A real trainer of transformers, watched: what is broken in it is named within a step, and no parameter changes."""
 
+import importlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def _trained(
     watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory()
     training = Training(watcher)
     with pytest.MonkeyPatch.context() as patch:
+        importlib.import_module("transformers.trainer")
         if watched:
             training.attach()
         trainer = _trainer(folder, bug, patch)
