@@ -136,7 +136,7 @@ def _stepped_early(_: Any) -> None:
 def _rate_constant(_: Any) -> None:
     import torch
 
-    module = importlib.import_module("transformers.trainer")
+    module: Any = importlib.import_module("transformers.trainer")
     module.get_scheduler = lambda *_, optimizer, **__: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
 
