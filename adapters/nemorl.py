@@ -791,9 +791,10 @@ _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environ
 _ALPHANUMERIC = ("42", "7", "100")  # only letters and digits are compared
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
+_DAPO = "nemo_rl.environments.dapo_math_verifier"
 _RULES = (
-    rule_reward("nemo_rl.environments.dapo_math_verifier.compute_score", *_LINES, notations="minerva", call=_verified),
-    rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, notations="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.compute_score", *_LINES, notations="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.is_correct_minerva", *_LINES, notations="minerva", call=_verified),
     *(
         rule_reward(
             f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,

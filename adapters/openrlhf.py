@@ -626,7 +626,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Build a data set of one row of messages with its own constructor."""
+    """Build a data set of one row of messages with the framework's constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
@@ -780,7 +780,7 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
-    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=notations) for kind, notations in _NOTATIONS.items()),
+    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=known) for kind, known in _NOTATIONS.items()),
 )  # fmt: skip
 
 

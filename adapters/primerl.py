@@ -224,7 +224,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make an episode with one trace of one sampled token for each reward."""
+    """Make one episode. It has a trace for each reward, and each trace has one sampled token."""
     agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:

@@ -1,4 +1,4 @@
-"""The examples in the help of each command: all are commands of today, and those that are cheap and offline are run."""
+"""The examples in each command's help and in the docs are commands of today; cheap ones are run, without a network."""
 
 import argparse
 import re
@@ -36,6 +36,15 @@ EXAMPLES = [
     if re.match("  (sentinel|pytest) ", line)
     for text in re.split(r"\s{2,}|$", line.strip())[0].split("; ")
 ]
+#: The lines of console blocks: page, command.
+BLOCKS = [
+    (page.name, text)
+    for page in sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
+    for block in re.findall(r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for line in re.findall(r"^\$ (.*)$", block.replace("\\\n", " "), re.MULTILINE)
+    for text in re.split(r"\s{2,}#|$", line)[0].strip().split("; ")
+    if re.match(r"(sentinel|pytest .*--sentinel)", text)
+]
 CHEAP = [text for path, text in EXAMPLES if path in RUN and not any(own in text for own in OWN)]
 
 
@@ -62,6 +71,11 @@ def test_every_example_is_a_command_of_today(path, text):
     words, _ = cli._cut(parser, words)
     arguments, unknown = parser.parse_known_args(words)
     assert (unknown, arguments.run is not None) == ([], True)
+
+
+@pytest.mark.parametrize(("page", "text"), BLOCKS, ids=[f"{page}: {text}" for page, text in BLOCKS])
+def test_every_console_block_of_the_docs_has_commands_of_today(page, text):
+    test_every_example_is_a_command_of_today(page, text)
 
 
 @pytest.mark.parametrize("text", CHEAP)

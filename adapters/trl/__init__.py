@@ -823,7 +823,7 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
-        raise AbsentError("a prompt has several completions")
+        raise AbsentError("this trainer needs one completion for each prompt")
     options = {
         **_bounds(inputs),
         "num_generations": len(ids),

@@ -381,7 +381,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call IcePop, whose two thresholds are in one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: weights are only truncated, and never set to 0")
+        raise AbsentError("not in this version: it truncates weights, and cannot set them to 0")
     weights, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),

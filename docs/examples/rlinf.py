@@ -1,6 +1,6 @@
 """An adapter for RLinf (RLinf/RLinf), begun by `sentinel adapt` and finished by hand.
 
-`sentinel adapt https://github.com/RLinf/RLinf --check docs/examples/rlinf.py` says what the laws find.
+`sentinel adapt https://github.com/RLinf/RLinf --check docs/examples/rlinf.py` tries the laws on it.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return tuple(part.T for part in answer)
 
 
+def _explained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the two halves of the metric: the sums of a microbatch, then the metric of their total."""
+    stats = boundary.invoke(inputs)
+    metric = boundary.module.compute_critic_explained_variance_from_stats(stats)
+    return {"explained_variance": metric}
+
+
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Call REINFORCE++, which takes one reward per response, ``[1, batch]``, and returns ``[tokens, batch]``."""
     mask = inputs["response_mask"].bool()
@@ -73,10 +80,15 @@ _RATIOS = {
 }
 _CLIP = ("eps_clip_low", "eps_clip_high", "dual_clip")
 _WHITE = (
-    Dialect("whiten", True, "advantages are normalised over the valid tokens", f"{_CODE}/algorithms/advantages.py#L357"),
+    Dialect(
+        "whiten", True, "advantages are normalised over the valid tokens", f"{_CODE}/algorithms/advantages.py#L357"
+    ),
     Dialect("std", "biased", "the variance is a masked mean of squares", f"{_CODE}/algorithms/advantages.py#L360"),
     Dialect(
-        "epsilon_placement", "floor", "the variance is clamped to at least 1e-8", f"{_CODE}/algorithms/advantages.py#L361"
+        "epsilon_placement",
+        "floor",
+        "the variance is clamped to at least 1e-8",
+        f"{_CODE}/algorithms/advantages.py#L361",
     ),
 )
 
@@ -192,6 +204,9 @@ TARGET = Target(
             ),
         ),
         Binding(
+            "rlinf.utils.metric_utils.compute_critic_explained_variance_stats", "explained_variance", call=_explained
+        ),
+        Binding(
             "rlinf.algorithms.utils.kl_penalty",
             "kl_estimate",
             formerly=(f"{_OLD}.kl_penalty",),
@@ -220,7 +235,7 @@ TARGET = Target(
         Binding(
             f"{_UTILS}.masked_mean",
             "masked_statistics",
-            call=partial(kit.call_with, says={"axis": kit.AXIS}, bools=("response_mask",)),
+            call=partial(kit.call_with, values_of={"axis": kit.AXIS}, bools=("response_mask",)),
             arguments={"response_mask": ("mask",)},
             outputs=("result",),
             fixed={"statistic": "mean", "unbiased": True, "shift_mean": True, "epsilon": 1e-8},

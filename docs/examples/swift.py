@@ -1,13 +1,12 @@
 """An adapter for ms-swift (modelscope/ms-swift), begun by `sentinel adapt` and finished by hand.
 
-`sentinel adapt ms-swift --check docs/examples/swift.py` says what the laws find at the latest release. Its trainers are
+`sentinel adapt ms-swift --check docs/examples/swift.py` tries the laws at the latest release. Its trainers are
 subclasses of TRL's, which this environment lacks, so only functions and rewards are bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from sentinel import Binding, Dialect, PackageRoot, StandIn, Target

@@ -153,7 +153,7 @@ def rule_reward(
 ) -> Binding:
     """Bind a rule that scores a response. ``wordings`` are the answer formats that it accepts, all by default.
 
-    :param notations: the notations that it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
+    :param notations: what it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
     """
     choices: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
     choices["notation"] = (*_AS_IS, *NORMALISERS.get(notations, notations).split())

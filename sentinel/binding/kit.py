@@ -241,7 +241,8 @@ def with_options(
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Map options to their fields: ``same`` lists those of the same name."""
+    """Map each option to the field of the configuration that holds it. ``same`` lists options whose field has the same
+    name."""
     return {**{name: name for name in same.split()}, **others}
 
 

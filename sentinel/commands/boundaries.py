@@ -64,8 +64,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             unbound += excluded_members(target)
     else:
         from sentinel.deciding.setup import opener
-        from sentinel.search.bindings import Definitions, sighting
-        from sentinel.search.coverage import CheckoutTrees
+        from sentinel.search.bindings import CheckoutTrees, Definitions, sighting
 
         ref = Ref.parse(arguments.ref)
         with progress() as notify:

@@ -19,8 +19,9 @@ from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.bindings import CheckoutTrees
 from sentinel.search.checks import subjects
-from sentinel.search.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
+from sentinel.search.coverage import Coverage, Lines, coverage, lines
 from sentinel.search.inventory import STATES, Function, Source, State
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore

@@ -129,8 +129,8 @@ def _tell_answer(
     outcomes: Sequence[BoundaryDiff],
     notify: Callable[[str], None],
 ) -> None:
-    """Print the result for the last boundary: on standard output, or as progress if standard output has another
-    format."""
+    """Print the result for the last boundary on standard output. With ``--json`` or ``--markdown``, print it as
+    progress."""
     compared = outcomes[-1]
     if arguments.json or arguments.markdown:
         if compared.state != "same code":

@@ -39,7 +39,7 @@ _TURNED = 16
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
 
-#: The number of drawn scenarios of a boundary that gets a few, besides those of known bugs and of every choice.
+#: The number of drawn scenarios, and of known bugs, of a boundary that gets a few, besides those of every choice.
 _FEW = 5
 
 #: (a trial that shows a difference, its violations, the known bugs whose scenario it is).
@@ -102,7 +102,8 @@ class Asking:
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
         examples = min(examples, _FEW) if few else examples
-        search.try_recipes(self._recipes())
+        recipes = recipes_of(search.subject, self._recipes())
+        search.try_recipes(recipes[:_FEW] if few else recipes)
 
         def over() -> bool:
             return self.budget.over() or enough()
@@ -213,6 +214,12 @@ class Asking:
         for settings in turns:
             if not self.budget.over():
                 yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
+
+
+def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return the known bugs of a boundary."""
+    named = [recipe for recipe in recipes if recipe.contract == subject.contract.name]
+    return [recipe for recipe in named if recipe.boundary in subject.binding.paths]
 
 
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from sentinel.comparing.asking import Asking, Budget, find_idle_inputs, measure_again
+from sentinel.comparing.asking import Asking, Budget, find_idle_inputs, measure_again, recipes_of
 from sentinel.comparing.judging import (
     add_programming_errors,
     bugs_of_one_side,
@@ -183,11 +183,12 @@ class Comparison:
         laws = numbers_stay_for(subject.laws)
         try:
             glimpse = distance < math.inf or not few
-            search = self._asking.search_differences(pair, subject, laws, few, glimpse)
+            search = self._asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
             if few and self._needs_search(subject, search, log, located):
                 few, search = False, self._asking.search_differences(pair, subject, laws)
-            findings = {item.symptom: item for law in laws[::-1] for item in search.outcomes[law].findings}
+            outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
+            findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
             found = found or ([] if few else list(self._asking.search_options(pair, search.subject, changed)))
             again = [measure_again(pair, search.subject, each) for each in found]
@@ -204,7 +205,7 @@ class Comparison:
             asking = self._asking.with_examples(0) if few else self._asking
             broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
-            recipes = self._recipes_of(subject) if differences or any(broken.values()) else []
+            recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
         except OneSided as error:
             if error.whole and error.side == AFTER:
@@ -267,7 +268,7 @@ class Comparison:
 
     def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Compare a function without a contract by the verdicts of its known bugs."""
-        verdicts = self._decide_bugs(subject, self._recipes_of(subject))
+        verdicts = self._decide_bugs(subject, recipes_of(subject, self._recipes))
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
             return replace(
@@ -350,14 +351,6 @@ class Comparison:
         names = ", ".join(each.name for each in stay)
         why = f"its parameters have changed; its callers keep their numbers: {names}"
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
-
-    def _recipes_of(self, subject: Subject) -> list[Recipe]:
-        """Return the known bugs of a boundary."""
-        return [
-            recipe
-            for recipe in self._recipes
-            if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
-        ]
 
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
         """Decide known bugs of a boundary at both sides."""

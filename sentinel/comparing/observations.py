@@ -99,7 +99,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences outside the contract, those closest to the result first.
+    """Return the differences in values that the contract does not name, those in the function's result first.
 
     Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.

@@ -65,7 +65,8 @@ class Code:
         return [each.name for each in signal_functions(self._body(blob), self.module_of(file))]
 
     def doubtful(self, file: str, blob: str) -> set[str]:
-        """Return the other functions of a file that may carry signal: :func:`doubtful_functions`."""
+        """Return the functions of a file that no binding covers but that may carry signal
+        (:func:`doubtful_functions`)."""
         return doubtful_functions(self._body(blob), self.module_of(file))
 
     def _body(self, blob: str) -> list[ast.stmt]:

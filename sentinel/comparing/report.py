@@ -37,7 +37,9 @@ def summarise(compared: BoundaryDiff) -> str:
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
     moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
-    parts = [*brought, *moved, *parts] if brought or parts else []
+    numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
+    if brought or parts:
+        parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     for item in _first_laws(compared.broken.get(BEFORE, ())):
         returns = f"it can be called now; {message(item.detail)}"

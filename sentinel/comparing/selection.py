@@ -18,9 +18,8 @@ from sentinel.deciding.law_session import Subject
 from sentinel.deciding.runner import Runner
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.bindings import ALIKE, Definition, Sighting, sighting
+from sentinel.search.bindings import ALIKE, CheckoutTrees, Definition, Sighting, sighting
 from sentinel.search.checks import matches, subjects
-from sentinel.search.coverage import CheckoutTrees
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 

@@ -1,4 +1,4 @@
-"""Parts add up."""
+"""The law ``parts_add_up``."""
 
 from __future__ import annotations
 

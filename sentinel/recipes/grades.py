@@ -27,6 +27,19 @@ def realism(document: Mapping[str, Any]) -> str:
     return "fault" if reach.get("fault") else "default" if reach.get("shipped") else "configuration"
 
 
+def highest_severity(document: Mapping[str, Any]) -> str:
+    """Return the highest severity that a recipe may have, whatever the framework.
+
+    ``low``: no run triggers it, something else must fail first, or only a metric is wrong. ``medium``: it raises, which
+    is not silent. Otherwise ``high``.
+    """
+    if realism(document) in ("unreachable", "fault") or document.get("signal") == "metric":
+        return "low"
+    expected = document.get("expected_unpatched") or {}
+    raises = any(key.rpartition(".")[2] == "raised" and value for key, value in expected.items())
+    return "medium" if raises else "high"
+
+
 def order(document: Mapping[str, Any]) -> tuple[int, int]:
     """Return a sort key: severity, then realism. A bug with unknown reach comes before faults."""
     severity, real = str(document.get("severity") or ""), realism(document)

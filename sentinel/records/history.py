@@ -181,7 +181,7 @@ def state_of(verdict: str, kind: str) -> str | None:
 
 
 def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[dict[str, Any]]:
-    """Join neighbours with the same verdict, and with the same reason if they are undecided."""
+    """Group consecutive commits with the same verdict. Undecided commits must also have the same reason."""
     runs: list[dict[str, Any]] = []
     for commit in commits:
         entry, last = entries[commit.sha], runs[-1] if runs else None

@@ -95,10 +95,13 @@ class DifferenceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, WorseError):
-            from sentinel.comparing.report import write_difference
+            from sentinel.comparing.report import summarise, write_difference
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
+            if self.row["cause"]:  # one line, so that the function that has changed is on the first screen
+                sentence = summarise(error.result)
+                return visible(f"worse, because it calls {self.row['cause']}, see above: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]
             text = "\n".join([f"changed: {', '.join(places)}", *write_difference(self.comparison, error.result)])
             return visible(f"{text}\nif this is intended: --sentinel-allow-changes={self.boundary}", lines=True)

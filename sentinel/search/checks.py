@@ -13,7 +13,7 @@ from sentinel.deciding.law_session import Subject
 from sentinel.errors import SentinelError, nearest
 from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.bindings import Definitions
+from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.search.scenarios import NotSearchable, narrow
 from sentinel.targets import Binding, Dialect, Registry, Target
 from sentinel.targets.checkout import Checkout
@@ -82,8 +82,6 @@ def _with_own_dialects(target: Target, checkout: Checkout) -> tuple[Binding, ...
     """Return the bindings with the dialects that apply to a checkout. Its code is read as text."""
     if not any(dialect.since or dialect.until for binding in target.bindings for dialect in binding.dialects):
         return target.bindings
-    from sentinel.search.coverage import CheckoutTrees
-
     code = Definitions(CheckoutTrees(checkout), target.roots)
 
     def applies(dialect: Dialect) -> bool:

@@ -213,7 +213,7 @@ def _is_test(module: Sequence[str]) -> bool:
 
 
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
-    """Return the functions that the rule does not count but that may carry signal all the same.
+    """Return functions that may carry signal although the rule does not count them.
 
     These have a strong word in a parameter, their name, class or module; are kernels; or declare a program's options.
     """

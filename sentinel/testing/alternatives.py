@@ -18,18 +18,17 @@ _MOST = 400
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield alternatives, one choice changed first, then two.
 
-    Alternatives of a choice are the values that adapters declare for other functions of the contract, a setting's own
-    choices, and, for numbers, the constants in the function's code.
+    Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
+    choices; those of a number are the constants in the function's code, if it has any.
     """
     values: dict[str, list[Any]] = {}
     constants = _constants(bound.function.f)
     for item in contract.inputs:
         if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
             continue
-        several = list(item.choices) if item.knob or item.choices else []
-        several += _declared(contract, item.name)
-        if item.kind == "number" and (item.dialect or item.knob):
-            several += constants
+        several = [*item.choices, *_declared(contract, item.name)]
+        if item.kind == "number" and constants:
+            several = constants
         default = bound.binding.fixed.get(item.name, item.default)
         options = [
             value for value in several if not callable(value) and not isinstance(value, dict) and value != default
@@ -46,13 +45,14 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
 
 
 def _declared(contract: Contract, name: str) -> list[Any]:
-    """Return the values of an input that the bundled adapters declare as dialects, or fix."""
+    """Return the values of an input that the bundled adapters declare: as a dialect of any contract with this input, or
+    as what a function of this contract has."""
     values = []
     for target in bundled_catalog().targets.values():
         for binding in target.bindings:
+            values += [dialect.value for dialect in binding.dialects if dialect.name == name]
             if binding.contract == contract.name:
-                values += [dialect.value for dialect in binding.dialects if dialect.name == name]
-                values += [binding.fixed[name]] if name in binding.fixed else []
+                values += [binding.fixed[name]] if name in binding.fixed else binding.accepts.get(name, ())
     return values
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
-from sentinel.contracts.contract import REQUIRED, Contract, Input
+from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
 from sentinel.contracts.names import fits, match_names, suggest_names
 from sentinel.errors import nearest
 from sentinel.targets import Binding
@@ -74,18 +74,22 @@ class Outputs(dict[str, Any]):
         return None
 
 
+#: The most exceptions of a function that are kept.
+_ERRORS = 50
+
+
 @dataclass
 class Function:
     """A function with a signature, which copies the arguments of its calls on demand.
 
-    :ivar error: the last exception that it raised.
+    :ivar errors: the exceptions that it raised, by text; the first of each.
     :ivar record: called with the arguments before each call.
     """
 
     f: Callable[..., Any]
     name: str
     __signature__: inspect.Signature
-    error: BaseException | None = None
+    errors: dict[str, BaseException] = field(default_factory=dict)
     record: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
     interrupted: bool = False
 
@@ -98,7 +102,8 @@ class Function:
         try:
             return self.f(*positional, **named)
         except BaseException as error:
-            self.error = error
+            if len(self.errors) < _ERRORS:
+                self.errors.setdefault(f"{type(error).__name__}: {error}", error)
             self.interrupted = isinstance(error, KeyboardInterrupt)
             raise
 
@@ -174,8 +179,7 @@ def bind(
     """
     if not callable(f):
         raise TypeError(f"{f!r} is not callable")
-    choices = {_input_named(contract, name).name: value for name, value in choices.items()}
-    names = {_input_named(contract, name).name: parameter for name, parameter in (names or {}).items()}
+    names = {input_named(contract, name).name: parameter for name, parameter in (names or {}).items()}
     function = Function(f, name_of(f), signature_of(f, [name for name in names.values() if name]))
     derived: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
     if call is None:
@@ -206,7 +210,7 @@ def bind(
         original, first = inputs, None
         for form in tuple(forms):
             if contract.group in original:
-                inputs = {**original, contract.group: _labels(original[contract.group], form)}
+                inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}
             try:
                 returned = call_with(boundary, inputs)
             except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -224,7 +228,7 @@ def bind(
     return bound
 
 
-def _input_named(contract: Contract, name: str) -> Input:
+def input_named(contract: Contract, name: str) -> Input:
     """Return the input of this name, or the only one that has it as a synonym.
 
     :raises TypeError: if there is none.
@@ -317,7 +321,7 @@ def _mismatch(
     ambiguous: Mapping[str, Sequence[str]],
     undecided: Sequence[str],
 ) -> str:
-    """Return a message with the parameters next to the inputs, and what to write."""
+    """Return a message that lists the function's parameters next to the contract's inputs, and suggests a mapping."""
     lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
     of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
     for name in function.__signature__.parameters:
@@ -403,7 +407,7 @@ def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str
     return ["list"] if has_call else ["array", "tensor", "list"]
 
 
-def _labels(labels: Any, form: str) -> Any:
+def _labels(labels: Any, form: str, device: str) -> Any:
     import numpy as np
     import torch
 
@@ -412,7 +416,9 @@ def _labels(labels: Any, form: str) -> Any:
     if form == "strings":
         return [str(label) for label in labels]
     numbers = [list(dict.fromkeys(labels)).index(label) for label in labels]
-    return torch.tensor(numbers) if form == "tensor" else np.array(numbers) if form == "array" else numbers
+    return (
+        torch.tensor(numbers, device=device) if form == "tensor" else np.array(numbers) if form == "array" else numbers
+    )
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -455,9 +461,11 @@ def read_outputs(
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
         if outputs:
             return Outputs({name: value for name, value in zip(outputs, returned) if name})
-        metrics = {item.key for item in contract.observes if item.role == "metric"}
-        main = [name for name in names if name not in metrics]
-        found = dict(zip(main if len(main) == len(returned) else main[:1], returned))
+        observed = {item.key: item for item in contract.observes}
+        main = [name for name in names if name not in observed or observed[name].role != "metric"]
+        found = {
+            name: value for name, value in zip(main, returned) if name == main[0] or _fits(value, observed.get(name))
+        }
         for part in returned[1:]:
             if isinstance(part, Mapping):
                 found |= _named(part, names)
@@ -472,6 +480,11 @@ def read_outputs(
             f"contract's outputs are {', '.join(names)}; pass outputs={{{names[0]!r}: …}}"
         )
     return Outputs(found)
+
+
+def _fits(value: Any, observed: Observed | None) -> bool:
+    """Return True if a further element of a tuple can be this output: it has as many dimensions."""
+    return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
 def _member(returned: Any, key: Any) -> Any:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.testing import LawBroken, check_function
-from sentinel.testing.binding import Bound, bind
+from sentinel.testing.binding import Bound, bind, input_named
+from sentinel.testing.errors import LawBroken
 
 if TYPE_CHECKING:
     from sentinel.deciding.law_session import LawSession, Plan, Subject
@@ -21,34 +22,41 @@ if TYPE_CHECKING:
     from sentinel.testing.report import Report
 
 #: The most calls for shrinking one violation.
-_SHRINKING = 150
-
-
-def make_check(contract: str | Contract, options: Mapping[str, Any]) -> Check:
-    """Return the check with the options of :func:`sentinel.testing.check_function`; other options are choices."""
-    declared = inspect.signature(check_function).parameters.values()
-    own = {each.name: each.default for each in declared if each.kind is each.KEYWORD_ONLY}
-    own |= {name: value for name, value in options.items() if name in own}
-    choices = {name: value for name, value in options.items() if name not in own}
-    return Check(contract, choices, own.pop("expected_failed_laws") or {}, **own)
+_SHRINKING = 250
 
 
 class Check:
     """What to check, for any function.
 
     :ivar laws: the names of the laws, in the contract's order.
+    :param names: the contract's input -> the function's parameter, if the name is not the field's; None if the function
+        does not have the input. One parameter may serve several inputs.
+    :param call: ``call(f, x)`` calls the function, if it takes something else than the contract's tensors; ``x.name``
+        is the input of that name.
+    :param outputs: the contract's names of the returned tuple's elements, or output -> key, attribute or index.
+    :param expected_failed_laws: law -> why the function is not meant to keep it. A law that it keeps is an error.
+    :param dialects: the function's value for a choice on which papers and code legitimately differ.
+    :param device: where the tensors are: ``cpu``, ``cuda``, ``cuda:1``.
+    :param dtypes: the dtypes of float tensors; empty: float16 too.
+    :param examples: the number of scenarios.
+    :param seed: determines the scenarios. The default is pytest's ``--hypothesis-seed``, or 0.
+    :param choices: an input's value. A tuple contains the values to draw from.
     """
 
     def __init__(
         self,
         contract: str | Contract,
-        choices: Mapping[str, Any],
-        expected: Mapping[str, str],
-        dialects: Mapping[str, Any] | None,
-        examples: int,
-        seed: int | None,
-        device: str,
-        **binding: Any,
+        *,
+        names: Mapping[str, str | None] | None = None,
+        call: Callable[[Any, Any], Any] | None = None,
+        outputs: Sequence[str] | Mapping[str, Any] = (),
+        expected_failed_laws: Mapping[str, str] | None = None,
+        dialects: Mapping[str, Any] | None = None,
+        device: str = "cpu",
+        dtypes: Sequence[str] = ("float32", "float64", "bfloat16"),
+        examples: int = 100,
+        seed: int | None = None,
+        **choices: Any,
     ) -> None:
         catalog = bundled_catalog()
         if isinstance(contract, str) and contract not in catalog.contracts:
@@ -62,13 +70,16 @@ class Check:
             if not law.twin and (groups or law.name != "groups_are_isolated")
         ]
         self.laws = [law.name for law in self._laws]
-        for name in expected:
+        self.expected = dict(expected_failed_laws or {})
+        for name in self.expected:
             if name not in self.laws:
                 raise TypeError(
                     f"expected_failed_laws: {name!r} is no law of {self.contract.name}{nearest(name, self.laws)}"
                 )
-        self.choices, self.expected = {**choices, **(dialects or {})}, dict(expected)
-        self.examples, self._seed, self.device, self._binding = examples, seed, device, binding
+        chosen = {**choices, **(dialects or {})}
+        self.choices = {input_named(self.contract, name).name: value for name, value in chosen.items()}
+        self.examples, self._seed, self.device = examples, seed, device
+        self._binding: dict[str, Any] = {"names": names, "call": call, "outputs": outputs, "dtypes": dtypes}
         self._last: tuple[Any, Report | None] = (None, None)
 
     @property
@@ -128,7 +139,7 @@ class Check:
 
     def _search(self, f: Any, laws: Sequence[Law]) -> Report:
         from sentinel.deciding.law_session import Undecidable
-        from sentinel.testing.report import make_report
+        from sentinel.testing.report import Asked, make_report
         from sentinel.testing.session import open_session, settled
 
         with settled():
@@ -141,13 +152,19 @@ class Check:
                 search.replay([plan for law in laws for plan in kept.plans(law)])
                 search.run(self.examples)
             except Undecidable as error:
-                cause = bound.function.error
-                raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from cause
+                raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
             _attribute_non_finite(search, session)
-            report = make_report(self, f, bound, search, session)
+            asked = Asked(self.contract, self.choices, self.expected, self.device)
+            agreeing = partial(self._agreeing_choices, f, bound, session)
+            report = make_report(asked, bound, search, agreeing)
             for law in laws:
                 findings = search.outcomes[law].findings
                 kept.keep(law, findings[0].trial.variants if findings else None)
+        if any(each.judged for each in report.laws.values()):
+            for what, count in report.raised.items():
+                warnings.warn(
+                    f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
+                )
         return report
 
     def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
@@ -194,7 +211,7 @@ class Check:
         )
         return Subject(bound.binding, replace(contract, inputs=inputs), tuple(self._laws), "", bound.function.name)
 
-    def agreeing_choices(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> dict[str, Any]:
+    def _agreeing_choices(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> dict[str, Any]:
         """Return alternative choices with which the function agrees with the oracle in every scenario; empty if there
         are none.
 

@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 import sys
 import unittest
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sentinel.contracts.contract import Contract
 from sentinel.laws.agreement import counted, numbers
-from sentinel.testing import LawBroken
 from sentinel.testing.binding import Bound, Function
+from sentinel.testing.errors import LawBroken
 from sentinel.testing.session import call_once
 
 if TYPE_CHECKING:
-    from sentinel.deciding.law_session import LawSession
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
-    from sentinel.testing.checking import Check
 
 #: The most elements that differ, and the most calls, that a failure shows.
 _ELEMENTS, _CALLS = 6, 2
@@ -95,30 +94,53 @@ class Report:
         for name, each in self.laws.items():
             number = f"{each.judged} scenarios" if each.judged else each.text
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
-        lines += [f"  {count} calls raised {what}" for what, count in self.raised.items()]
-        texts = [self.laws[name].text for name in self.broken]
+        lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
+        texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
 
 
-def make_report(check: Check, f: Any, bound: Bound, search: BoundarySearch, session: LawSession) -> Report:
+@dataclass(frozen=True)
+class Asked:
+    """What a check was asked: see :class:`sentinel.testing.checking.Check`."""
+
+    contract: Contract
+    choices: Mapping[str, Any]
+    expected: Mapping[str, str]
+    device: str
+
+
+#: Returns the alternative choices with which the function agrees with the oracle; empty if there are none.
+Agreeing = Callable[[Any], Mapping[str, Any]]
+
+
+def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing) -> Report:
     """Return the report of a finished search."""
     raised: dict[str, int] = {}
     for outcome in search.outcomes.values():
         for what, count in outcome.refused.items():
-            raised[what] = max(count, raised.get(what, 0))
+            text = _exception(bound, what)[0]
+            raised[text] = max(count, raised.get(text, 0))
     answered = any(outcome.answered for outcome in search.outcomes.values())
     laws = {}
     for law, outcome in search.outcomes.items():
         expected = check.expected.get(law.name, "")
         if outcome.findings:
-            text = _failure(check, f, bound, search, session, outcome.findings[0])
+            text = _failure(check, bound, search, agreeing, outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
         elif not answered and outcome.refused:
-            text = f"every call raised: {outcome.refused.most_common(1)[0][0].removeprefix('the boundary raised ')}"
-            laws[law.name] = Result(law.name, 0, True, text, expected, bound.function.error)
+            text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
+            laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
     return Report(bound.function.name, check.contract.name, laws, raised)
+
+
+def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
+    """Return the exception of the function that a failure describes, in words; or else of what is around it."""
+    for text, error in bound.function.errors.items():
+        if text in what:
+            return text, error
+    return what.removeprefix("the boundary raised ").removeprefix("adapter error: "), None
 
 
 def _why_not_judged(outcome: LawOutcome) -> str:
@@ -126,7 +148,7 @@ def _why_not_judged(outcome: LawOutcome) -> str:
     return "" if outcome.judged else whys.most_common(1)[0][0] if whys else "no scenario could be drawn"
 
 
-def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, session: LawSession, finding: Finding) -> str:
+def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, finding: Finding) -> str:
     case, law = finding.trial.case, finding.law
     assert case is not None
     violation = finding.violations[0]
@@ -148,10 +170,10 @@ def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, session
             meaning = re.sub(rf"\b{name}\b", parameter, meaning)
         lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
-        agreeing = check.agreeing_choices(f, bound, session, finding)
-        if agreeing:
-            words = ", ".join(f"{name}={value!r}" for name, value in agreeing.items())
-            lines.append(f"  It agrees with {words}; if that is intended, pass dialects={agreeing!r}.")
+        other = agreeing(finding)
+        if other:
+            words = ", ".join(f"{name}={value!r}" for name, value in other.items())
+            lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
     lines += _wrapped(f"Definition: {_source(check)}")
     judged = search.outcomes[law].judged
     lines.append(
@@ -160,11 +182,14 @@ def _failure(check: Check, f: Any, bound: Bound, search: BoundarySearch, session
     return "\n".join(lines)
 
 
-def _source(check: Check) -> str:
+def _source(check: Asked) -> str:
     """Return the contract's source, if it lists several papers, of the chosen algorithm."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
-    return "; ".join(part for part in parts if any(word in part.lower() for word in words)) or check.contract.source
+    return (
+        "; ".join(part for part in parts if any(re.search(rf"\b{re.escape(word)}\b", part.lower()) for word in words))
+        or check.contract.source
+    )
 
 
 def _wrapped(text: str) -> list[str]:

@@ -246,7 +246,7 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     reference = contract.oracle
 
     def refuse(path: str) -> Any:
-        raise DriftError(f"the oracle cannot make {path}")
+        raise DriftError(f"the oracle needs {path}, which cannot be built")
 
     def oracle(**values: Any) -> Mapping[str, Any]:
         return reference(values)

@@ -435,6 +435,18 @@ def test_what_a_configuration_names_and_is_not_there_decides_nothing(
     assert (answer.status, "its defaults list were not read: 3; give" in answer.out) == (2, True)
 
 
+def test_a_configuration_that_a_command_names_is_looked_for_in_the_copy(run_sentinel, mirrored, tree_with_options):
+    """If it is in neither place, it may set any option."""
+    command = "python -m tiny.main --config-path=config --config-name={} actor.clip=0.2"
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--")
+    answer = run_sentinel(*audit, *command.format("config").split())
+    assert (answer.status, "because actor.loss_agg_mode=token-mean, actor.clip=0.2\n" in answer.out) == (1, True)
+    answer = run_sentinel(*audit, *command.format("gone").split())
+    assert answer.status == 2
+    words = "--config_path config, --config_name gone"
+    assert f"not read, because it is not a file here: the configuration that {words} names\n" in answer.out
+
+
 def test_a_choice_of_other_files_leaves_the_defaults_unknown(run_sentinel, mirrored, tree_with_options):
     (tree_with_options / "tiny" / "trainer.yaml").write_text("defaults: [engine: dp, actor@a.b: x, _self_]\n")
     audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--set", "engine=mine")

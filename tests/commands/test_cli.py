@@ -152,9 +152,14 @@ def test_contracts_with_their_inputs_and_choices(run_sentinel):
     answer = run_sentinel("list", "contracts", "loss_aggregation")
     assert "loss_agg_mode" in answer.out
     assert "seq-mean-token-sum" in answer.out
+    assert '@parametrize_with_laws(f, "loss_aggregation", loss_agg_mode=' in answer.out
     (contract,) = run_sentinel("list", "contracts", "loss_aggregation", "--json").json()
     assert "token-mean" in {item["input"]: item["choices"] for item in contract["inputs"]}["loss_agg_mode"]
-    assert len(run_sentinel("list", "contracts").out.splitlines()) > 10
+    every = run_sentinel("list", "contracts").out
+    assert (
+        "policy_loss: the policy loss of tokens that another policy generated\n    def f(log_probs, old_log_probs"
+        in every
+    )
     assert "did you mean 'loss_aggregation'" in run_sentinel("list", "contracts", "loss_agregation").err
 
 

@@ -23,6 +23,7 @@ cause: The numerator forgets the mask that the denominator has.
 guilty: [{{file: tiny/losses.py, lines: [3, 3]}}]
 fix: Multiply the losses by the mask before they are summed.
 reach: "Every run whose responses have padding gets there, see #7."
+numbers: {{loss: the loss of two tokens}}
 limits: ["none is known"]
 edits:
   - {{file: tiny/losses.py, blob: {blob}, lines: [3, 3], new: "    return {mended}\\n"}}
@@ -220,16 +221,20 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
     assert git(clone, "diff", "--name-only", tiny.buggy, branch).split() == ["tests/test_losses.py", "tiny/losses.py"]
     assert git(clone, "status", "--porcelain") == ""
     folder = Path("out") / "TINY-MEAN"
-    page, comment = ((folder / name).read_text() for name in ("PULL_REQUEST.md", "COMMENT.md"))
-    assert page.count("\n") <= 150
-    assert comment.count("\n") <= 40
+    page = (folder / "PULL_REQUEST.md").read_text()
     for told in (
-        "| `loss` | `26.0` | `1.0` | `1.0` |",
+        "before: the loss of two tokens = 26.0\nafter:  the loss of two tokens = 1.0\n",
         f"+    return {RIGHT}",
+        "+def test_mean():",
         "trigger the bug without the fix",
         "see #7",
     ):
         assert told in page, page
+    assert "issues?q=agg_loss>" in (folder / "SENDER.md").read_text()
+    git(clone, "checkout", "-q", tiny.buggy)
+    git(clone, "am", "-q", "-b", str((folder / "fix.patch").absolute()))
+    assert git(clone, "diff", "HEAD", branch) == ""
+    assert git(clone, "log", "-1", "--format=%B") == git(clone, "log", "-1", "--format=%B", branch)
     again = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--no-check")
     assert (again.status, f"already has a branch {branch}" in again.err) == (2, True)
 
@@ -262,13 +267,29 @@ def test_a_contribution_whose_fix_is_another_one_by_now_is_not_verified(run_sent
     assert "the applied fix, with the digest" in answer.out
 
 
+def test_a_page_is_written_again_when_only_its_prose_has_changed(run_sentinel, fixed_by):
+    file = fixed_by()
+    assert run_sentinel("contribute", "TINY-MEAN", "--out", "out", "--no-check").status == 0
+    page = Path("out") / "TINY-MEAN" / "PULL_REQUEST.md"
+    file.write_text(file.read_text().replace("none is known", "it is slow"))
+    answer = run_sentinel("contribute", "--rewrite", "out")
+    assert (answer.status, answer.out.strip()) == (0, "1 page written again")
+    assert "* it is slow." in page.read_text()
+    before = page.read_text()
+    fixed_by(f"{RIGHT} + 0")
+    answer = run_sentinel("contribute", "--rewrite", "out")
+    assert (answer.status, page.read_text()) == (1, before)
+    assert "has changed since; run `sentinel contribute` again" in answer.out
+    assert run_sentinel("contribute", "--rewrite", "nowhere").status == 2
+
+
 # -- pages of a bug without a fix of its own ---------------------------------------------------------------------------
 
 
 def test_it_writes_every_file_and_says_what_to_do_next(run_sentinel, mirrored):
     answer, folder = run_sentinel("contribute", "TINY-MEAN", "--no-check", "--out", "out"), Path("out") / "TINY-MEAN"
     names = {path.name for path in folder.iterdir()}
-    assert names >= {"PULL_REQUEST.md", "COMMENT.md", "evidence.json", "run_validation.py"}
+    assert names == {"PULL_REQUEST.md", "evidence.json", "run_validation.py"}
     assert "gh pr create --repo" in answer.out
     assert "gh pr comment 7 --repo" in answer.out
     assert "base reproduced, head fixed" in answer.out
@@ -285,7 +306,7 @@ def test_a_part_that_cannot_be_exported_is_said_on_the_page(run_sentinel, mirror
     assert answer.status == 1
     assert "the bug could not be decided at git:" in answer.out
     assert not (folder / "run_validation.py").exists()
-    assert "No standalone script is attached" in (folder / "PULL_REQUEST.md").read_text()
+    assert "No script is attached" in (folder / "PULL_REQUEST.md").read_text()
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -46,7 +46,7 @@ def test_a_pull_request_that_mends_the_bug_is_found_by_running(run_sentinel, tin
     assert run_sentinel("mirror", "add", "tiny", "--from", clone).status == 0
     answer = run_sentinel("report", "duplicates", "TINY-MEAN", "--run", "--json")
     verdicts = {head["pull"]: (head["verdict"], head["open"]) for head in answer.json()}
-    assert verdicts == {8: ("reproduced", False), 7: ("mends", True)}
+    assert verdicts == {8: ("reproduced", False), 7: ("fixes", True)}
     assert answer.status == 1
     text = run_sentinel("report", "duplicates", "TINY-MEAN", "--run").out
     assert "TINY-MEAN  #7" in text

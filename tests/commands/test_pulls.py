@@ -83,14 +83,14 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     found = {each["number"]: each for each in answer.json()}
     assert {number: each["answer"] for number, each in found.items()} == {
         1: "nothing",
-        2: "brings",
-        3: "mends",
+        2: "introduces",
+        3: "fixes",
         4: "cannot be decided",
         5: "cannot be decided",
-        6: "brings",
+        6: "introduces",
         7: "redefines",
-        8: "brings",
-        9: "brings",
+        8: "introduces",
+        9: "introduces",
     }
     assert found[1]["compared"] == 0
     assert "the head has none of the package roots: tiny" in found[4]["findings"]
@@ -102,17 +102,19 @@ def test_each_head_has_an_answer_and_a_hostile_one_spoils_its_own(run_sentinel, 
     again = run_sentinel("pulls", "tiny", "--json", *FEW)
     assert again.out == answer.out
     shown = run_sentinel("pulls", "tiny", *FEW).out
-    assert "brings: #2 change 2" in shown
-    assert shown.endswith("9 of 9 open pull requests: 4 brings, 1 redefines, 1 mends, 1 nothing, 2 cannot be decided\n")
+    assert "introduces: #2 change 2" in shown
+    assert shown.endswith(
+        "9 of 9 open pull requests: 4 introduces, 1 redefines, 1 fixes, 1 nothing, 2 cannot be decided\n"
+    )
     assert "\x1b" not in shown
     comment = run_sentinel("pulls", "tiny", "--comment", "2", *FEW).out
     assert comment.startswith("## What changes in tiny\n")
     table = run_sentinel("pulls", "tiny", "--markdown", *FEW, "--save", "changes.json").out
-    assert table.startswith("## Open pull requests of tiny\n\n9 of 9 open pull requests: 4 brings, ")
+    assert table.startswith("## Open pull requests of tiny\n\n9 of 9 open pull requests: 4 introduces, ")
     assert table.count("\n| ") == 2 + 8
     told = json.loads(Path("changes.json").read_text())["pulls"]["tiny"]
     assert [row["number"] for row in told["rows"]] == [9, 8, 6, 2, 7, 3, 5, 4]
-    assert (told["answers"]["brings"], told["compared"]) == (4, 6)
+    assert (told["answers"]["introduces"], told["compared"]) == (4, 6)
     only = run_sentinel("pulls", "tiny", "--json", *FEW, "--since", "4").json()
     assert [each["number"] for each in only] == [9, 8, 7, 6, 5, 4]
 
@@ -160,7 +162,7 @@ def test_a_head_that_no_longer_imports_brings_something_and_costs_its_failure_on
     assert said in comment.out
     assert sum(isinstance(answer, Failed) for answer in asked) <= 1
     [found] = run_sentinel("pulls", "tiny", "--json", *FEW).json()
-    assert found["answer"] == "brings"
+    assert found["answer"] == "introduces"
     assert any("it fails as tiny.losses.agg_loss does" in line for line in found["findings"])
 
 
@@ -214,7 +216,7 @@ def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     answer = run_sentinel("pulls", "tiny", "--json", *FEW)
     found = {each["number"]: each for each in answer.json()}
     assert [(found[number]["answer"], found[number]["compared"]) for number in range(1, 601)] == [("nothing", 0)] * 600
-    assert [found[number]["answer"] for number in range(1001, 1007)] == ["brings"] * 4 + ["cannot be decided"] * 2
+    assert [found[number]["answer"] for number in range(1001, 1007)] == ["introduces"] * 4 + ["cannot be decided"] * 2
     assert all(found[number]["findings"] for number in range(1001, 1007))
     assert found[1006]["findings"] == ["tiny.losses.agg_loss: gone"]
     assert answer.status == 1
@@ -315,7 +317,7 @@ def test_heads_of_one_base_share_its_process_and_no_heads_process_stays(
     monkeypatch.setattr(Runner, "open_target", opening)
     monkeypatch.setattr(Runner, "discard", ending)
     found = run_sentinel("pulls", "tiny", "--json", *FEW).json()
-    assert [each["answer"] for each in found] == ["brings"] * 3
+    assert [each["answer"] for each in found] == ["introduces"] * 3
     assert len({each["base"] for each in found}) == 3
     assert len({*opened}) == 4  # three heads, and one for all of their bases
     assert {ref.name for ref in ended} == {each["head"] for each in found}
@@ -330,7 +332,7 @@ def test_a_head_that_hangs_costs_its_own_time_and_no_more(run_sentinel, tiny, gi
     mirror()
     monkeypatch.setattr("sentinel.tools.pulls.pulls._LONGEST", 3.0)
     found = run_sentinel("pulls", "tiny", "--json", "--examples", "50", "--timeout", "1").json()
-    assert [each["answer"] for each in found] == ["brings", "brings"]
+    assert [each["answer"] for each in found] == ["introduces", "introduces"]
     assert found[0]["seconds"] < 50
 
 

@@ -14,7 +14,7 @@ from sentinel.cli import main
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import OnDemand, bundled, bundled_catalog, load_adapter
-from sentinel.recipes.grades import realism, root
+from sentinel.recipes.grades import SEVERITIES, highest_severity, realism, root
 from sentinel.reports.store import recorded
 from sentinel.targets import Binding, PackageRoot, Registry, Target
 
@@ -113,6 +113,15 @@ def test_whoever_says_how_many_bugs_there_are_counts_them_alike(capsys, monkeypa
 def test_every_shipped_recipe_says_how_bad_it_is_and_what_is_wrong():
     said = {recipe.bug_id: recipe.document for recipe in find_recipes(bundled_catalog())}
     assert [bug for bug, document in said.items() if not (document.get("severity") and document.get("signal"))] == []
+
+
+def test_no_shipped_recipe_is_more_severe_than_the_rule_allows():
+    recipes = find_recipes(bundled_catalog())
+    severity = {recipe.bug_id: str(recipe.document["severity"]) for recipe in recipes}
+    limit = {recipe.bug_id: highest_severity(recipe.document) for recipe in recipes}
+    assert [bug for bug in severity if SEVERITIES.index(severity[bug]) < SEVERITIES.index(limit[bug])] == []
+    constant = {severity[bug] for bug in severity if "CONSTANT-GROUP" in bug}
+    assert constant == {"low"}, "the same bug has the same severity in every framework"
 
 
 def test_no_bug_is_called_unreported_that_a_recorded_head_of_a_pull_request_mends():

@@ -3,6 +3,9 @@
 So do the pages that lie prepared under findings/.
 """
 
+import os
+import re
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +21,7 @@ from sentinel.sources import open_checkout
 from sentinel.tools.upstream.checking import Environment
 from sentinel.tools.upstream.contribution import Contribution, contribution, load_contribution
 from sentinel.tools.upstream.exporting import Exporter
-from sentinel.tools.upstream.page import LONGEST, LONGEST_COMMENT, comment, page
+from sentinel.tools.upstream.page import MOST_WORDS, count_words, pages
 from sentinel.tools.upstream.trying import opening
 from sentinel.worker.client import Options
 
@@ -78,14 +81,37 @@ def prepared(file: Path) -> Contribution:
 @pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
 def test_a_prepared_page_says_what_its_evidence_says(file):
     made = prepared(file)
-    for name, text, most in (("PULL_REQUEST.md", page(made), LONGEST), ("COMMENT.md", comment(made), LONGEST_COMMENT)):
-        assert file.with_name(name).read_text() == text
-        assert text.count("\n") <= most
-        assert not {"TODO", "FIXME", "by a person"} & set(text.split())
+    texts = pages(made)
+    assert {name: file.with_name(name).read_text() for name in texts} == texts
+    assert count_words(texts["PULL_REQUEST.md"]) <= MOST_WORDS
+    assert not {"TODO", "FIXME", "by a person"} & set(texts["PULL_REQUEST.md"].split())
     if made.fix and made.fix.edits:  # what speaks against upstream's own is said on the page
         assert made.document["tried"]["problems"] == []
     runner = made.document["runner"]
     assert runner is None or set(runner["sides"].items()) == {("base", "reproduced"), ("head", "fixed")}
+
+
+@pytest.mark.parametrize("file", PREPARED, ids=lambda file: file.parent.name)
+def test_git_am_accepts_a_prepared_patch(file, tmp_path):
+    """In a clone of the mirror at the commit, whose work tree has only the files that the patch changes."""
+    fix = prepared(file).fix
+    assert fix
+    patch = file.with_name("fix.patch")
+    own = list(re.findall(r"(?m)^--- a/(.*)$", patch.read_text()))
+    who = {f"GIT_{role}_{key}": "ada@example.invalid" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, env={**os.environ, **who}, check=True, capture_output=True, text=True).stdout
+
+    git("init", "--quiet")
+    objects = MIRRORS.path(fix.target) / "objects"
+    (tmp_path / ".git" / "objects" / "info" / "alternates").write_text(f"{objects}\n")
+    git("update-ref", "HEAD", fix.commit)
+    git("read-tree", "HEAD")
+    git("checkout-index", "--", *own)
+    git("am", str(patch))
+    assert git("rev-parse", "HEAD^").strip() == fix.commit
 
 
 @pytest.fixture(scope="module")

@@ -1,1 +1,1 @@
-"""Write a first adapter for a framework: what fits a contract, what is missing, and what the laws say."""
+"""Write a first adapter for a framework, with the missing packages and the results of laws."""

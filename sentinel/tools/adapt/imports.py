@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from sentinel.search.bindings import Definitions, absolute
+from sentinel.search.bindings import Definitions, absolute, syntax_of
 from sentinel.tools.adapt.signatures import Signature
 from sentinel.worker import interpreters
 from sentinel.worker.stubs import ONLY_WHERE_NAMED
@@ -49,10 +50,8 @@ class Imports:
         self._definitions = definitions
         self._trees: dict[str, tuple[str, ast.Module]] = {}
         for file, (module, content) in sources.items():
-            try:
-                self._trees[module] = file, ast.parse(content)
-            except (SyntaxError, ValueError, RecursionError):
-                continue
+            with suppress(SyntaxError):
+                self._trees[module] = file, syntax_of(content)
 
     def packages(self, signatures: Iterable[Signature], python: str | None) -> Packages:
         """Return the packages that the modules of these functions import, directly or through modules of their own."""
@@ -99,7 +98,7 @@ class Imports:
     def _foreign_bases(self, module: str, base: str, far: int) -> Iterator[str]:
         if module not in self._trees or far == 0:
             return
-        file, tree = self._trees[module]
+        _, tree = self._trees[module]
         first = base.partition(".")[0]
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name == base:

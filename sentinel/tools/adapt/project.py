@@ -18,7 +18,7 @@ from sentinel.sources.bases import clone_of
 from sentinel.sources.gitbinary import run
 from sentinel.sources.home import small_text
 from sentinel.sources.trees import is_ignored
-from sentinel.sources.urls import is_url, local_path
+from sentinel.sources.urls import is_url, local_path, redact
 from sentinel.targets import PackageRoot, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -85,6 +85,9 @@ def _of_folder(folder: Path, packages: tuple[str, ...], progress: Progress | Non
         return small_text(folder / path) or ""
 
     target = _target(files, read, folder.name, packages, str(folder))
+    if clone is not None:
+        found = run(clone, "config", "--get", "remote.origin.url").out.decode("utf-8", "replace").strip()
+        target = replace(target, repository=redact(found) if is_url(found) else "")
     return Project(target, ref, open_checkout(target, ref, progress=progress), clone, head, _requirements(files, read))
 
 
@@ -165,10 +168,10 @@ def _roots(files: Iterable[str], name: str, packages: tuple[str, ...], where: st
         }
     found: list[PurePosixPath] = []
     for folder in sorted(folders, key=lambda each: (len(each.parts), each)):
-        usable = all(part.isidentifier() for part in folder.parts[-1:]) and folder.name not in _HOLDS
-        if usable and not any(_ASIDE.fullmatch(part) for part in folder.parts):
-            if not any(folder.is_relative_to(other) for other in found):
-                found.append(folder)
+        usable = folder.name.isidentifier() and folder.name not in _HOLDS
+        aside = any(_ASIDE.fullmatch(part) for part in folder.parts)
+        if usable and not aside and not any(folder.is_relative_to(other) for other in found):
+            found.append(folder)
     if packages:
         found = [folder for folder in found if folder.name in packages or str(folder) in packages]
         if missing := [each for each in packages if all(each not in (folder.name, str(folder)) for folder in found)]:

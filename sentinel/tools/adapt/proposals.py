@@ -53,36 +53,28 @@ class Kind:
 
 
 _SIDES = ("chosen", "rejected")
-_ALGORITHMS = [
-    "gspo_token",
-    "gspo",
-    "cispo",
-    "sapo",
-    "gmpo",
-    "icepop",
-    "topr",
-    "kimi",
-    "dro",
-    "clip_cov",
-    "kl_cov",
-    "dppo_kl",
-    "dppo_tv",
-    "gpg",
-]
-_ESTIMATORS = ["rloo", "opo", "gpg", "passk", "maxrl", "gdpo", "remax"]
+_ALGORITHMS = "gspo_token gspo cispo sapo gmpo icepop topr kimi dro clip_cov kl_cov dppo_kl dppo_tv gpg"
+_ESTIMATORS = "rloo opo gpg passk maxrl gdpo remax"
+
+
+def _names(words: str, *others: tuple[str, Any]) -> list[tuple[str, Any]]:
+    return [*((word, word) for word in words.split()), *others]
+
 
 #: The contracts, the most specific first: of two that fit equally well, the first is proposed.
 KINDS = (
     Kind(
-        "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss", ("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"),
-        {"algorithm": [*((name, name) for name in _ALGORITHMS), (r"reinforce|vanilla", "reinforce"), ("", "ppo")]},
+        "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",
+        ("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"),
+        {"algorithm": _names(_ALGORITHMS, ("reinforce|vanilla", "reinforce"), ("", "ppo"))},
         aside="value|critic|advantage|dpo|mask|metric",
     ),
     Kind("value_loss", r"value|critic|vf", ("loss", "clip_fraction")),
     Kind("generalised_advantage", r"gae|adv|return", ("advantages", "returns")),
     Kind(
         "group_advantage", r"adv|grpo|rloo|outcome|baseline", ("advantages", "returns"),
-        {"estimator": [*((name, name) for name in _ESTIMATORS), ("", "grpo")]}, {"token_level_rewards": "response_mask"},
+        {"estimator": _names(_ESTIMATORS, ("", "grpo"))},
+        {"token_level_rewards": "response_mask"},
     ),
     Kind("discounted_return", r"return|discount|reinforce|reinpp", ("returns", "advantages")),
     Kind("advantage_normalisation", r"norm|whiten|adv", ("normalised",), aside="loss"),
@@ -124,14 +116,14 @@ _RETURNED = (
 class Proposal:
     """A binding that may fit.
 
-    :ivar arguments: input -> parameter, where the names differ.
+    :ivar arguments: input -> parameter, if the names differ.
     :ivar takes: the inputs that are passed.
     :ivar fixed: input -> the value that stands for what the function does without a parameter.
     :ivar accepts: input -> choices.
     :ivar reads: output -> place in the result.
     :ivar options: further options of ``kit.call_with``.
     :ivar attributes: for a method, the attributes of its object -> the expression that gives each.
-    :ivar questions: what a person has to decide.
+    :ivar questions: the choices that are left to a person.
     :ivar dtypes: the float dtypes that the function accepts.
     """
 
@@ -173,7 +165,10 @@ def propose(signature: Signature, contracts: Mapping[str, Contract]) -> Proposal
     kinds = (kind for kind in KINDS if re.search(kind.about, name) and not re.search(kind.aside, name))
     found = [each for kind in kinds if (each := _proposal(signature, kind, contracts[kind.contract])) is not None]
     proposals = [each for each in found if isinstance(each, Proposal)]
-    return max(proposals, key=lambda each: each.score) if proposals else next(iter(found), None)
+    misses = [each for each in found if isinstance(each, NearMiss)]
+    if proposals:
+        return max(proposals, key=lambda each: each.score)
+    return min(misses, key=lambda each: each.reason.count(";"), default=None)
 
 
 def _proposal(signature: Signature, kind: Kind, contract: Contract) -> Proposal | NearMiss | None:
@@ -249,6 +244,17 @@ def _output(name: str, kind: Kind) -> str:
     return next((output for words, output in _RETURNED if output in outputs and re.search(words, name.lower())), "")
 
 
+@dataclass
+class _Draft:
+    """The parts of a proposal while they are found."""
+
+    fixed: dict[str, Any] = field(default_factory=dict)
+    accepts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+
+
 def _written(
     signature: Signature,
     kind: Kind,
@@ -259,98 +265,124 @@ def _written(
     reads: Mapping[str, Any],
     guess: Mapping[str, str],
 ) -> Proposal:
-    questions = [f"is {parameter} the contract's {name}?" for name, parameter in guess.items()]
-    options: dict[str, Any] = {}
-    fixed: dict[str, Any] = {}
-    accepts: dict[str, tuple[Any, ...]] = {}
-    constants: dict[str, Any] = {}
-    names = dict(match.names)
+    draft, names = _Draft(), dict(match.names)
+    draft.questions += [f"is {parameter} the contract's {name}?" for name, parameter in guess.items()]
     if "kl_coef" in names and "kl" not in names and contract.input("kl"):
-        fixed["kl_coef"] = 0.0
-        questions.append(f"it computes the KL itself, so {names.pop('kl_coef')} is left at its default.")
-    for several, one in ((input, parameter) for input, parameter in names.items()):
-        others = [other for other, parameter in names.items() if parameter == one and other != several]
-        if others and several == "eps_clip_low":
-            questions.append(f"{one} is both clip bounds, so scenarios with two bounds are not called.")
+        draft.fixed["kl_coef"] = 0.0
+        draft.questions.append(f"it computes the KL itself, so {names.pop('kl_coef')} is left at its default.")
     for item in contract.inputs:
-        if item.dialect or item.name in names:
-            continue
-        if item.name in kind.settings:
-            value = next(value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
-            fixed[item.name] = value
-        elif item.name == "group":
-            fixed["group_layout"] = "equal"
-            options["group"] = size
-        elif item.domain == "mask" and item.default is None:
-            accepts[item.name] = (None,)
-        elif item.domain == "mask":
-            accepts[item.name] = ("full",)
-            if item.name == contract.mask:
-                questions.append("it takes no mask, so all tokens count. Where are the others removed?")
-        elif item.choices and item.name not in fixed:
-            fixed[item.name] = item.choices[0] if item.default is REQUIRED else item.default
-            if item.default is REQUIRED or item.name == "loss_agg_mode":
-                questions.append(f"it has no parameter for {item.name}; {fixed[item.name]!r} is a guess.")
-        elif item.domain and item.default is None:
-            accepts[item.name] = (None,)
+        if not item.dialect and item.name not in names:
+            _without_parameter(draft, item, signature, kind, contract, size)
+    for name, alike in match.ambiguous.items():
+        draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
+    if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
+        draft.questions.append(f"{clips.pop()} is both clip bounds, so scenarios with two bounds are not called.")
+    _words(draft, signature, contract, names)
+    left = _other_parameters(draft, signature, contract, match, parameters, {*names.values(), size}, size)
+    _layout(draft, signature, kind, names)
+    masks = [name for name, several in draft.accepts.items() if several == ("full",)]
+    if masks or (contract.input("group") and "group" not in names):
+        draft.options["takes"] = tuple(names)
+    attributes = _attributes(signature, contract)
+    if unknown := [name for name, value in attributes.items() if value == "None"]:
+        draft.questions.append(f"which values has the object in a real run: {', '.join(unknown)}?")
+    return Proposal(
+        signature,
+        contract.name,
+        3 * (len(match.names) - len(guess)) - len(match.unknown) - len(left) + 2 * (len(reads) > 1),
+        {name: parameter for name, parameter in names.items() if name != parameter},
+        tuple(names),
+        draft.fixed,
+        draft.accepts,
+        reads,
+        draft.options,
+        draft.constants,
+        attributes,
+        tuple(draft.questions),
+        ("float32",) if re.search(r"assert [^\n]*dtype (==|is) torch\.float32", signature.body) else (),
+    )
+
+
+def _without_parameter(
+    draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract, size: str
+) -> None:
+    """Fix an input that no parameter gives."""
+    if item.name in kind.settings:
+        values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
+        draft.fixed[item.name] = next(values)
+    elif item.name == "group":
+        draft.fixed["group_layout"] = "equal"
+        draft.options["group"] = size
+    elif item.domain == "mask" and item.default is not None:
+        draft.accepts[item.name] = ("full",)
+        if item.name == contract.mask:
+            draft.questions.append("it takes no mask, so all tokens count. Where are the others removed?")
+    elif item.choices and item.name not in draft.fixed:
+        draft.fixed[item.name] = item.choices[0] if item.default is REQUIRED else item.default
+        if item.default is REQUIRED or item.name == "loss_agg_mode":
+            draft.questions.append(f"it has no parameter for {item.name}; {draft.fixed[item.name]!r} is a guess.")
+    elif item.domain and item.default is None:
+        draft.accepts[item.name] = (None,)
+
+
+def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
+    """Map the contract's choices to the strings that the body compares a parameter with."""
     if "axis" in names:
-        options["says"] = {"axis": AXIS}
+        draft.options["values_of"] = {"axis": AXIS}
     for name, parameter in names.items():
-        item = contract.input(name)
-        assert item is not None
-        if words := signature.words.get(parameter):
-            said = _vocabulary(item, words)
-            if said and item.choices:
-                accepts[name] = tuple(said)
-                options.setdefault("says", {})[name] = said
-                if left := [word for word in words if word not in said.values()]:
-                    questions.append(f"{parameter} can also be {', '.join(map(repr, left))}, which {name} cannot.")
+        item, words = contract.input(name), signature.words.get(parameter, ())
+        if item is not None and (values := _vocabulary(item, words)):
+            draft.accepts[name] = tuple(values)
+            draft.options.setdefault("values_of", {})[name] = values
+            if left := [word for word in words if word not in values.values()]:
+                draft.questions.append(f"{parameter} can also be {', '.join(map(repr, left))}, which {name} cannot.")
+
+
+def _other_parameters(
+    draft: _Draft,
+    signature: Signature,
+    contract: Contract,
+    match: Matching,
+    parameters: Mapping[str, Parameter],
+    given: set[str],
+    size: str,
+) -> list[str]:
+    """Pass constants for required parameters without an input. Return the parameters that are left at defaults which
+    may matter."""
     for name in match.unknown:
         value = _placeholder(parameters[name])
-        constants[name] = signature.words.get(name, (value,))[0] if value == "" else value
-        questions.append(f"what is {name}? No input of {contract.name} has this name; {constants[name]!r} is a guess.")
-    for name, alike in match.ambiguous.items():
-        questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
-    left = [
-        name for name, parameter in parameters.items()
-        if name not in names.values() and name not in constants and name != size and parameter.default not in ("None", "False", None)
-    ]  # fmt: skip
+        draft.constants[name] = signature.words.get(name, (value,))[0] if value == "" else value
+        guess = f"{draft.constants[name]!r} is a guess."
+        draft.questions.append(f"what is {name}? No input of {contract.name} has this name; {guess}")
+    if size and "group" not in draft.options:
+        draft.constants[size] = 1
+        draft.questions.append(f"{contract.name} has no groups, so {size} is 1. Is another contract nearer?")
+    usual = ("None", "False", None)
+    left = [name for name in parameters if name not in {*given, *draft.constants}]
+    left = [name for name in left if parameters[name].default not in usual]
     if left:
-        questions.append(f"left at their defaults: {', '.join(f'{name}={parameters[name].default}' for name in left)}.")
+        several = ", ".join(f"{name}={parameters[name].default}" for name in left)
+        draft.questions.append(f"left at their defaults: {several}.")
+    return left
+
+
+def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str, str]) -> None:
+    """Set the layout of tensors from the way in which the body uses its arguments."""
     if signature.tokens_first:
-        options["tokens_first"] = True
-        questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
-    if size and "group" not in options:
-        constants[size] = 1
-        questions.append(f"{contract.name} has no groups, so {size} is 1. Is another contract nearer?")
+        draft.options["tokens_first"] = True
+        draft.questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
     bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
     if bools:
-        options["bools"] = bools
-    for name, parameter in names.items():
-        if match_ := re.search(rf"\b{parameter}\[(\w+) \+ 1\]", signature.body):
-            questions.append(f"{parameter} is read at {match_[1]} + 1. Does it have one more step than the rewards?")
+        draft.options["bools"] = bools
+    for parameter in names.values():
+        if step := re.search(rf"\b{parameter}\[(\w+) \+ 1\]", signature.body):
+            question = "Does it have one more step than the rewards?"
+            draft.questions.append(f"{parameter} is read at {step[1]} + 1. {question}")
     sums = {name: mask for name, mask in kind.sums.items() if name in names and _per_row(signature, names[name], kind)}
     if sums:
-        options["sums"] = sums
-        questions.append(f"{', '.join(names[name] for name in sums)} is taken as one number per row. Is that right?")
-    if any(
-        name not in names
-        for name in ("group", *(mask for mask in accepts if accepts[mask] == ("full",)))
-        if contract.input(name)
-    ):
-        options["takes"] = tuple(names)
-    attributes = _attributes(signature, contract)
-    if attributes:
-        unknown = [name for name, value in attributes.items() if value == "None"]
-        if unknown:
-            questions.append(f"what are {', '.join(unknown)} of the object in a real run?")
-    score = 3 * (len(match.names) - len(guess)) - len(match.unknown) - len(left) + 2 * (len(reads) > 1)
-    return Proposal(
-        signature, contract.name, score,
-        {name: parameter for name, parameter in names.items() if name != parameter},
-        tuple(names), fixed, accepts, reads, options, constants, attributes, tuple(questions),
-        ("float32",) if re.search(r"assert [^\n]*dtype (==|is) torch\.float32", signature.body) else (),
-    )  # fmt: skip
+        draft.options["sums"] = sums
+        several = ", ".join(names[name] for name in sums)
+        draft.questions.append(f"{several}: taken as one number per row. Is that right?")
 
 
 def _is_boolean(body: str, parameter: str) -> bool:
@@ -371,11 +403,7 @@ def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
     """Return whether the body treats a parameter as one number per row."""
     if kind.contract == "preference_loss":
         return not re.search(rf"\b{parameter}\b[^\n]*sum\((dim=)?-1", signature.body)
-    return bool(
-        re.search(
-            rf"\b{parameter}\.(view|reshape)\(-1, |\b{parameter}\.unsqueeze\(|\b{parameter}\.squeeze\(", signature.body
-        )
-    )
+    return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
 
 
 def _attributes(signature: Signature, contract: Contract) -> dict[str, str]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+from sentinel.search.bindings import syntax_of
 
 _Def = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -78,14 +81,16 @@ class Signature:
 
 
 def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
-    """Yield the signatures of a module's functions and methods.
+    """Yield the signatures of a module's functions and methods. Those that are nested too deeply are left out.
 
     :param wanted: qualified names within the module.
+    :raises SyntaxError: if the source does not parse.
     """
     names = set(wanted)
-    for name, owner, node in _definitions(ast.parse(source).body):
+    for name, owner, node in _definitions(syntax_of(source).body):
         if name in names:
-            yield _signature(node, owner, f"{module}.{name}", module, file)
+            with suppress(RecursionError):
+                yield _signature(node, owner, f"{module}.{name}", module, file)
 
 
 def _definitions(
@@ -157,7 +162,7 @@ def _returned(value: ast.expr) -> tuple[str, ...]:
     if isinstance(value, ast.Tuple):
         return tuple(_name_in(each) for each in value.elts)
     if isinstance(value, ast.Dict):
-        return tuple(f"[{key.value}]" for key in value.keys if isinstance(key, ast.Constant))
+        return tuple(f"[{key.value!s}]" for key in value.keys if isinstance(key, ast.Constant))
     return (_name_in(value),)
 
 
@@ -188,8 +193,9 @@ def _compared(nodes: Iterable[ast.AST], parameters: set[str]) -> dict[str, tuple
 
 
 def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
-    values = (each.value for each in nodes if isinstance(each, ast.Constant) and type(each.value) in (int, float))
-    return tuple(dict.fromkeys(float(value) for value in values if 0 < value <= _LARGEST and value != 1))
+    values = (each.value for each in nodes if isinstance(each, ast.Constant))
+    numbers = (float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool))
+    return tuple(dict.fromkeys(number for number in numbers if 0 < number <= _LARGEST and number != 1))
 
 
 def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
@@ -211,9 +217,12 @@ def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
 
 
 def _attributes(nodes: Iterable[ast.AST], self: str) -> tuple[str, ...]:
-    """Return the attributes of ``self`` that are read, as deep as they are written."""
-    paths = set()
+    """Return the attributes of ``self`` that are read, as deep as they are written. Its own methods are left out."""
+    paths, nodes = set(), list(nodes)
+    methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
     for node in nodes:
+        if node in methods and isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            continue
         parts: list[str] = []
         inner: ast.AST = node
         while isinstance(inner, ast.Attribute):

@@ -31,6 +31,7 @@ _ORACLE = "the_oracle_agrees"
 class Result:
     """What the laws say about a binding.
 
+    :ivar contract: its contract; empty if no scenario of it can be drawn.
     :ivar held: the laws that held.
     :ivar broken: law -> the first violation.
     :ivar silent: law -> why it judged no scenario.
@@ -40,6 +41,7 @@ class Result:
     :ivar dialects: dialect inputs -> the values with which the oracle agrees, if it does not with the definition's.
     """
 
+    contract: str
     held: list[str] = field(default_factory=list)
     broken: dict[str, str] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
@@ -71,14 +73,15 @@ def try_bindings(
     progress: Callable[[str], None] = lambda line: None,
     only: Collection[str] = (),
 ) -> dict[str, Result]:
-    """Return the result for each binding, by its name: the boundary's path, with the contract if it has several.
+    """Return the result for each binding, and for each function that the project registers, by its name: the
+    boundary's path, with the contract if it has several.
 
     :param alternatives: other choices for a boundary, tried if the oracle does not agree.
     :param only: the boundaries to try; empty for all.
     """
     name = next(iter(catalog.adapters))
-    here, omitted = subjects(catalog, name, list(only))
-    results = {each.boundary: Result(failed=each.reason) for each in omitted if not each.law}
+    here, omitted = subjects(catalog, name, list(only), project.checkout)
+    results = {each.boundary: Result("", failed=each.reason) for each in omitted if not each.law}
     target = runner.open_target(name, project.ref, [subject.binding for subject in here])
     for place, subject in enumerate(here):
         progress(f"{place + 1} of {len(here)}: {subject.boundary}")
@@ -87,7 +90,7 @@ def try_bindings(
 
 
 def _try(target: OpenTarget, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]) -> Result:
-    result = Result()
+    result = Result(subject.contract.name)
     session = target.law_session.fresh()
     try:
         session.find(subject)
@@ -128,8 +131,8 @@ def _search(session: LawSession, subject: Subject, result: Result) -> None:
 
 
 def _agrees(session: LawSession, subject: Subject) -> bool | None:
-    """Return whether the oracle agrees in a few scenarios, except where the result is not finite; None if it was not
-    asked."""
+    """Return True if the oracle agrees in a few scenarios, ignoring results that are not finite; None if no call
+    returned."""
     from sentinel.search.boundary_search import BoundarySearch
 
     law = next((law for law in subject.laws if law.name == _ORACLE), None)
@@ -138,7 +141,10 @@ def _agrees(session: LawSession, subject: Subject) -> bool | None:
     search = BoundarySearch(session, subject, 0, [law], 1, shrink_further=False, glimpse=True)
     search.run(_FEW)
     outcome = search.outcomes[law]
-    return all(each.symptom == "non-finite" for each in outcome.findings) if outcome.judged else None
+    if not outcome.judged and not outcome.answered:
+        return None
+    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # the choice itself prevents calls
+    return not few and all(each.symptom == "non-finite" for each in outcome.findings)
 
 
 def _is_dialect(subject: Subject, name: str) -> bool:

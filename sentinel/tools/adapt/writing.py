@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sentinel.contracts.contract import Contract
+from sentinel.reports.escaping import visible
 from sentinel.targets import PackageRoot, Target
 from sentinel.tools.adapt.proposals import Code, NearMiss, Proposal
 
@@ -100,7 +101,8 @@ def _binding(proposal: Proposal, contract: Contract) -> str:
     if len(line) > _WIDTH:
         line = f"{name}(\n{textwrap.indent(chr(10).join(f'{part},' for part in parts), '    ')}\n),"
     comments = (
-        textwrap.wrap(each, _WIDTH - 2, initial_indent="# - ", subsequent_indent="#   ") for each in proposal.questions
+        textwrap.wrap(visible(each), _WIDTH - 2, initial_indent="# - ", subsequent_indent="#   ")
+        for each in proposal.questions
     )
     return "\n".join([*(line for lines in comments for line in lines), line])
 
@@ -122,7 +124,11 @@ def _family(
         return "policy_loss", words
     if proposal.contract == "group_advantage":
         return "group_advantage", [call or "None", _text(fixed.pop("estimator")), _text(own)]
-    if proposal.contract == "masked_statistics" and set(proposal.options) <= {"says"} and not proposal.signature.owner:
+    if (
+        proposal.contract == "masked_statistics"
+        and set(proposal.options) <= {"values_of"}
+        and not proposal.signature.owner
+    ):
         return "masked_statistic", [_text(fixed.pop("statistic")), *map(_text, own)]
     return "Binding", [_text(proposal.contract), *([f"call={call}"] if call else [])]
 
@@ -159,7 +165,7 @@ def _text(value: Any) -> str:
     if isinstance(value, Code):
         return str(value)
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value) if value.isascii() else repr(value)
     if isinstance(value, tuple):
         return f"({', '.join(map(_text, value))}{',' * (len(value) == 1)})"
     if isinstance(value, Mapping):

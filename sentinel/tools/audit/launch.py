@@ -24,6 +24,7 @@ class Launch:
     :ivar settings: setting -> value, in order.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
     :ivar config: the configuration file that the command names.
+    :ivar missing: the arguments that name a configuration file that is not here.
     :ivar files: other options whose value is a file of settings, with the file.
     :ivar assigned: the options that the program's own code may set later, with the place.
     :ivar hidden: sections, with a final dot, any member of which code that was not read may set; the empty name stands
@@ -37,6 +38,7 @@ class Launch:
     settings: tuple[tuple[str, Any], ...] = ()
     made_by: str = ""
     config: Path | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     assigned: Mapping[str, str] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
@@ -88,9 +90,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
     if left:
         unread.append(f"not read, arguments without a name: {', '.join(left)}")
     files = {name: file for name, value in settings if (file := _settings_file(script, str(value))) is not None}
-    if named and config is None:
-        words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
-        unread.append(f"not read, because it is not a file here: the configuration that {words_of} names")
+    unfound = [word for word in left if word.lower().endswith(_ENDS)]
     if not settings and config is None:
         gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
         raise NothingExamined(
@@ -102,9 +102,10 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         tuple(settings),
         made.made_by,
         config=config,
+        missing={} if config else named,
         files=files,
         assigned=made.assigned,
-        hidden=frozenset([""] if line.further else []),
+        hidden=frozenset([""] if line.further or unfound else []),
         added=added,
         references=made.references,
         read=read,
@@ -123,7 +124,9 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         if parsed:
-            names = f"it reads {parsed[0]} from its command line, which -- gives"
+            raise NothingExamined(
+                f"{file}: it fills {parsed[0]} from its command line; give the whole command after --, or its --config"
+            )
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
     assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}
     if not calls:

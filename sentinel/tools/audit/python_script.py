@@ -129,9 +129,10 @@ class _Script:
         self.nodes = nodes
         self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
         self.functions = {node.name: node for node in nodes if isinstance(node, _FUNCTIONS)}
-        self.uses: dict[str, list[ast.Name]] = {}
-        for use in (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
-            self.uses.setdefault(use.id, []).append(use)
+        self.uses: dict[str, list[ast.expr]] = {}
+        for use in nodes:
+            if isinstance(use, (ast.Name, ast.Attribute)) and isinstance(use.ctx, ast.Load):
+                self.uses.setdefault(_key(use), []).append(use)
         for name, value in list(self.once.items()):
             made = isinstance(value, ast.Call) and called(value) == "dict"
             if (made or isinstance(value, (ast.Dict, ast.List))) and not self._is_only_read(name):
@@ -143,6 +144,7 @@ class _Script:
             for alias in node.names
             if alias.asname
         }
+        self.aliases |= {name: name_of(value) for name, value in self.once.items() if name_of(value) in self.classes}
         self.derived: dict[str, Call] = {}
         for own in sorted((node for node in nodes if isinstance(node, ast.ClassDef)), key=lambda node: node.lineno):
             bases = [name_of(base) for base in own.bases]
@@ -215,8 +217,7 @@ class _Script:
         if len(followed) > _MOST:
             raise ValueError(f"it makes {len(followed)} configurations")
         for node, call in followed:
-            for name in self._targets(node)[:1]:
-                self._assigned_later(name, node, call)
+            self._assigned_later(node, call)
         return [call for _, call in made]
 
     def _calls(self) -> Iterator[tuple[ast.Call, Call]]:
@@ -275,68 +276,67 @@ class _Script:
         else:
             call.unread.append(f"{prefix}**{ast.unparse(node)[:40]}")
 
-    def _names_of(self, name: str) -> set[str]:
-        """Return the names of a configuration: its own, others that it is assigned to, the parameters of the script's
-        functions that get it, and the names of their results."""
-        names: set[str] = set()
-        left = [name]
-        while left and len(names) < _MOST:
-            name = left.pop()
-            if name in names:
-                continue
-            names.add(name)
-            for use in self.uses.get(name, ()):
-                above = self.parents[use]
-                outer = self.parents[above] if isinstance(above, (ast.keyword, ast.Tuple)) else above
-                if isinstance(outer, ast.Return):
-                    maker = getattr(self._function_of(use), "name", "")
-                    left += [part for call in self.uses.get(maker, ()) for part in self._targets(self.parents[call])]
-                left += self._targets(use)
-                if isinstance(outer, ast.Call) and called(outer) in self.functions:
-                    place = outer.args.index(use) if use in outer.args else None
-                    arguments = self.functions[called(outer)].args.args
-                    left += [above.arg or ""] if isinstance(above, ast.keyword) else []
-                    left += [arguments[place].arg] if place is not None and place < len(arguments) else []
-        return names
+    def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
+        """Return the names under which a script has a configuration, and the code that gets it and may change it.
 
-    def _targets(self, value: ast.AST) -> list[str]:
-        """Return the names that an assignment gives to a value."""
-        above = self.parents[value]
-        targets = above.targets if isinstance(above, ast.Assign) and above.value is value else []
-        return [
-            part.id for target in targets for part in getattr(target, "elts", [target]) if isinstance(part, ast.Name)
-        ]
-
-    def _escapes(self, names: Collection[str]) -> Iterator[ast.AST]:
-        """Yield the code that gets a configuration and may change it: a call of a function that the script does not
-        define, or a method of the configuration.
-
-        Classes, functions that only read, and functions whose changes :func:`_assigned` finds are left out. So is a
-        statement that binds the name again.
+        Such code is a call of a function that the script does not define, a method of the configuration, a container,
+        and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`
+        finds are left out.
         """
-        for node in self.nodes:
-            if isinstance(node, ast.Assign) and any(getattr(target, "id", "") in names for target in node.targets):
-                value = node.value
-                same = getattr(value, "id", "") in names or isinstance(value, ast.Constant) or _replaced(node)
-                if not (same or self._made(value) or (isinstance(value, ast.Call) and called(value) in self.functions)):
-                    yield node
-        for node in (use for name in names for use in self.uses.get(name, ())):
-            inner: ast.AST = node
-            above = self.parents[node]
+        names: set[str] = set()
+        found: list[ast.AST] = []
+        left: list[ast.expr] = [made]
+        while left:
+            use = left.pop()
+            inner: ast.AST = use
+            above = self.parents[use]
+            more: list[str] = []
             while isinstance(above, _CARRIERS) or _fields_of(above, inner.__eq__):
+                more += [above.target.id] if isinstance(above, ast.NamedExpr) else []
                 inner, above = above, self.parents[above]
-            if isinstance(above, ast.Attribute):
-                call = self.parents[above]
-                fields = inner is not node and above.attr in _CHANGES
-                known = _READS.fullmatch(above.attr) or above.attr in _WRITES or fields
-                if isinstance(call, ast.Call) and call.func is above and not known:
-                    yield call
+            if isinstance(above, (ast.Assign, ast.AnnAssign)):
+                targets = above.targets if isinstance(above, ast.Assign) else [above.target]
+                more += [_key(part) for target in targets for part in getattr(target, "elts", [target])]
+                found += [above] if isinstance(inner, (ast.List, ast.Dict, ast.Set)) or "" in more else []
+            elif isinstance(above, ast.Return):
+                maker = getattr(self._function_of(use), "name", "")
+                calls = [self.parents[name] for name in self.uses.get(maker, ())]
+                left += [call for call in calls if isinstance(call, ast.Call) and call is not use]
             elif isinstance(above, ast.Call) and above.func is not inner:
                 name = called(above)
                 logs = isinstance(above.func, ast.Attribute) and _LOGS.fullmatch(name)
-                read = name in self.functions or name in (*_WRITES, "update") or _HARMLESS.fullmatch(name) or logs
-                if not read and not name[:1].isupper():
-                    yield above
+                if name in self.functions:
+                    more += self._parameters(above, inner)
+                elif not (name in (*_WRITES, "update") or _HARMLESS.fullmatch(name) or logs or name[:1].isupper()):
+                    found.append(above)
+            elif isinstance(above, ast.Attribute):
+                call = self.parents[above]
+                fields = inner is not use and above.attr in _CHANGES
+                known = _READS.fullmatch(above.attr) or above.attr in _WRITES or fields
+                found += [call] if isinstance(call, ast.Call) and call.func is above and not known else []
+            elif isinstance(above, (ast.For, ast.comprehension, ast.Yield, ast.Lambda)):
+                found.append(above)
+            for name in more:
+                if name and name not in names:
+                    names.add(name)
+                    left += self.uses.get(name, ())
+        for node in self.nodes:
+            if isinstance(node, ast.Assign) and any(_key(target) in names for target in node.targets):
+                value = node.value
+                same = _key(value) in names or isinstance(value, (ast.Constant, ast.IfExp)) or _replaced(node)
+                if not (same or self._made(value) or (isinstance(value, ast.Call) and called(value) in self.functions)):
+                    found.append(node)
+        return names, found
+
+    def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
+        """Return the parameters of the script's own function that get an argument."""
+        arguments = self.functions[called(call)].args
+        named = [*arguments.posonlyargs, *arguments.args]
+        if isinstance(given, ast.keyword):
+            return [given.arg or ""]
+        first = 1 if named and named[0].arg in ("self", "cls") else 0
+        place = first + next((place for place, item in enumerate(call.args) if item is given), len(named))
+        return [named[place].arg] if place < len(named) else []
 
     def _function_of(self, node: ast.AST) -> ast.AST | None:
         """Return the function that a node is in; None if it is in none."""
@@ -345,15 +345,15 @@ class _Script:
             above = self.parents.get(above)
         return above
 
-    def _assigned_later(self, name: str, node: ast.Call, call: Call) -> None:
+    def _assigned_later(self, node: ast.Call, call: Call) -> None:
         """Apply ``config.beta = 0.1`` and similar statements. A value that is set under a condition, or twice, is not
         known. If code that is not read may set any option, no value is known."""
         found: dict[str, list[ast.expr | None]] = {}
-        names = self._names_of(name)
+        names, others = self._follow(node)
         for statement, certain in _statements(self.tree, self._function_of(node)):
-            for option, value in _assigned(statement, lambda owner: getattr(owner, "id", "") in names):
+            for option, value in _assigned(statement, lambda owner: _key(owner) in names):
                 found.setdefault(option, []).append(value if certain else None)
-        for code in self._escapes(names):
+        for code in others:
             found[_any(code)] = [None]
         call.later = set(found)
         for option, values in found.items():
@@ -411,7 +411,7 @@ _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p
 #: Calls that :func:`_assigned` reads.
 _WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
-_CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.NamedExpr)
+_CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
 _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_process_first")
 
 
@@ -500,6 +500,11 @@ def _fields_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
     if isinstance(node, ast.Attribute) and node.attr == "__dict__":
         return is_it(node.value)
     return isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1 and is_it(node.args[0])
+
+
+def _key(node: ast.AST) -> str:
+    """Return a name, or ``.attribute`` for an attribute of any object; empty for anything else."""
+    return f".{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _is_self(node: ast.expr) -> bool:

@@ -39,7 +39,7 @@ from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-Answer = Literal["brings", "redefines", "mends", "changes", "nothing", "cannot be decided"]
+Answer = Literal["introduces", "redefines", "fixes", "changes", "nothing", "cannot be decided"]
 ANSWERS: tuple[Answer, ...] = get_args(Answer)
 
 #: Time limit for one head in seconds. Boundaries without a result by then are not compared.
@@ -65,8 +65,8 @@ class Pull:
     """The result for one pull request.
 
     :ivar base: the commit at which its head left the branch; empty if unknown.
-    :ivar answer: the gravest result: ``brings`` a broken law or a known bug, or the base can be called and the head
-        cannot; ``redefines`` a contract's definition and breaks no other law; ``mends`` a law or bug; ``changes``
+    :ivar answer: the gravest result: ``introduces`` a broken law or a known bug, or the base can be called and the head
+        cannot; ``redefines`` a contract's definition and breaks no other law; ``fixes`` a law or bug; ``changes``
         numbers; ``nothing`` if everything that was examined is equal.
     :ivar findings: a sentence for each boundary that differs, and the code that was not examined; or the reason for no
         result.
@@ -296,9 +296,9 @@ def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
     or if the base can be called and the head cannot."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
-        return "redefines" if all(item.redefines for item in worse) else "brings"
+        return "redefines" if all(item.redefines for item in worse) else "introduces"
     if any(item.broken.get(BEFORE) or item.bugs.get(BEFORE) for item in results):
-        return "mends"
+        return "fixes"
     if any(item.state == "differs" for item in results):
         return "changes"
     head_alone = any(item.state == "gone" or item.failed == AFTER for item in results)

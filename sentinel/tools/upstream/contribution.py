@@ -175,7 +175,7 @@ def related(ledger: Ledger, recipe: Recipe, fix: Fix) -> list[dict[str, Any]]:
 
     A pull request fixes the bug if the recipe is ``fixed`` at its head and ``reproduced`` at its base.
     """
-    verdicts = {"mends": "fixed", "absent": ABSENT}
+    verdicts = {"fixes": "fixed", "absent": ABSENT}
     return [
         {"pull": head.pull, "commit": head.commit, "verdict": verdicts.get(head.verdict, head.verdict)}
         for head in heads(ledger, [recipe], MOST_HEADS)

@@ -1,15 +1,17 @@
-"""Write ``BUG_FINDINGS.md``: the first bugs to look at in each framework, then a table of every root cause."""
+"""Write ``BUG_FINDINGS.md``: what exists at main today, the most serious first, then a table of every root cause."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sentinel.recipes import Recipe
 from sentinel.recipes.grades import count_bugs, order, realism, root
 from sentinel.reports.escaping import message
 from sentinel.reports.markdown import escaped
 from sentinel.tools.upstream.life import Finding
+from sentinel.tools.upstream.page import prose
 
 #: The tables of a framework, each with the heading of its fifth column.
 _COLUMNS = {"at main": "affects", "not decided at main": "state", "fixed": "state", "hardening": "why unreachable"}
@@ -25,6 +27,8 @@ set something, and *fault* if something else must fail first. *Hardening* is not
 triggers it.
 
 """
+#: The file next to the page with the bugs that could change published results: ``bugs`` and ``who`` is affected.
+RESULTS = "published-results.yaml"
 _TABLE = "| bug | what | severity | realism | {} | first seen |\n| --- | --- | --- | --- | --- | --- |\n"
 
 
@@ -33,11 +37,13 @@ class Entry:
     """A bug on the page.
 
     :ivar repository: the address of the framework's repository.
+    :ivar page: whether a pull request is prepared next to the findings.
     """
 
     finding: Finding
     recipe: Recipe
     repository: str
+    page: bool = False
 
     @property
     def root(self) -> str:
@@ -66,13 +72,18 @@ class Entry:
         return order(self.recipe.document), self.finding.state == "reported", self.recipe.bug_id
 
 
-def page(entries: Sequence[Entry]) -> str:
-    """Write the whole page; the same entries give the same text."""
+def page(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Write the whole page; the same entries give the same text.
+
+    :param results: the content of :data:`RESULTS`. A bug that is not at main any more is left out.
+    """
     entries = sorted(entries, key=lambda entry: entry.order)
     targets = sorted({entry.recipe.target for entry in entries})
-    text = f"{_HEAD}{_counted(entries)}.\n\n## What to look at first\n\n"
+    today = [entry for entry in entries if entry.where == "at main"]
+    text = f"{_HEAD}At main today: {_counted(today)}. Ever: {_counted(entries)}.\n\n"
+    text += _results(today, results) + "## What to look at first\n\n"
     for target in targets:
-        open_ = _roots([e for e in entries if e.recipe.target == target and e.where == "at main"])
+        open_ = _roots([entry for entry in today if entry.recipe.target == target])
         text += f"* [{target}](#{target}): {_counted([e for group in open_ for e in group])} at main"
         text += "".join(f"\n  * {_name(group)}, {_grade(group[0])}: {_text(group[0])}" for group in open_[:_FIRST])
         text += "\n"
@@ -82,6 +93,18 @@ def page(entries: Sequence[Entry]) -> str:
         for where in _COLUMNS:
             text += _table(where, _roots([entry for entry in own if entry.where == where]))
     return text
+
+
+def _results(today: Sequence[Entry], results: Sequence[Mapping[str, Any]]) -> str:
+    by_bug = {entry.recipe.bug_id: entry for entry in today}
+    text = ""
+    for result in results:
+        found = [by_bug[bug] for bug in result["bugs"] if bug in by_bug]
+        for entry in found:
+            page = f", [page]({entry.recipe.target}/{entry.recipe.bug_id}/PULL_REQUEST.md)" if entry.page else ""
+            text += f"* {_name([entry])}, {_grade(entry)}{page}: {_text(entry)}\n"
+        text += f"\n  {prose(' '.join(str(result['who']).split()))}\n\n" if found else ""
+    return f"## What could change published results\n\n{text}" if text else ""
 
 
 def _counted(entries: Sequence[Entry]) -> str:

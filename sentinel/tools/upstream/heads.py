@@ -22,7 +22,7 @@ class Head:
     """A recipe at the head of a pull request that changes its function, or another function of the same search.
 
     :ivar verdict: the recipe's verdict at the head. If it is not ``reproduced``, the commit from which the pull request
-        began is decided too: ``mends`` if the recipe is ``fixed`` at the head and ``reproduced`` there, ``absent`` if
+        began is decided too: ``fixes`` if the recipe is ``fixed`` at the head and ``reproduced`` there, ``absent`` if
         the bug or the function was absent there.
     :ivar open: whether the mirror has the merge commit that GitHub creates for open pull requests.
     :ivar reason: why it could not be decided.
@@ -38,7 +38,7 @@ class Head:
 
     @property
     def undecided(self) -> bool:
-        return self.verdict not in ("reproduced", "mends", "absent")
+        return self.verdict not in ("reproduced", "fixes", "absent")
 
 
 def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
@@ -49,7 +49,7 @@ def pulls(mirror: Path, target: Target, recipe: Recipe) -> list[int]:
 
 
 def heads(ledger: Ledger, recipes: Sequence[Recipe], most: int | None = None) -> Iterator[Head]:
-    """Run recipes of one target at the head of each pull request that changes a function of one of them."""
+    """For each pull request that changes a function of a target's recipes, run these recipes at its head."""
     numbers = {number for recipe in recipes for number in pulls(ledger.mirror, ledger.target, recipe)}
     with ledger.decider(recipes, lambda: ledger.local(1)) as decide:
         for number in sorted(numbers, reverse=True)[:most]:
@@ -78,7 +78,7 @@ def verdict_at(entry: ClosureVerdict, before: ClosureVerdict | None) -> tuple[st
     if before is None or entry.verdict == "reproduced":
         return entry.verdict, entry.reason
     if before.verdict == "reproduced":
-        return ("mends", "") if entry.verdict == "fixed" else (entry.verdict, message(entry.reason))
+        return ("fixes", "") if entry.verdict == "fixed" else (entry.verdict, message(entry.reason))
     absent = before.kind == "not-in-this-version" or (before.kind == "drift" and not before.boundary)
     if before.verdict == "fixed" or absent:
         return "absent", ""

@@ -136,7 +136,7 @@ def _reproduction(made: Contribution) -> Iterable[str]:
 def _checked(made: Contribution) -> Iterable[str]:
     yield "## What was checked\n"
     yield from (f"* {line}" for line in _summary(made))
-    lines = [f"* {line}" for line in checks(made)]
+    lines = [f"* {line}" for line in (*checks(made), *_environment(made))]
     inputs = "" if made.fix else fenced("\n".join(scenario_lines(made.recipe.document)), "text")
     yield "\n" + details("everything that was run", "\n".join([*lines, *([f"\n{inputs}"] if inputs else []), ""]))
 
@@ -206,7 +206,6 @@ def checks(made: Contribution) -> Iterator[str]:
         yield f"{several if len(related) > 1 else one}: {none}{'; '.join(at)}."
     elif made.fix:
         yield "No pull request in the mirror changes lines of this function."
-    yield from _environment(made)
 
 
 def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:

@@ -222,7 +222,7 @@ def _own(subject: Subject, recipes: Sequence[Recipe], tried: FixTrial) -> dict[s
 
 
 def _raised(document: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in document["expected_unpatched"].items():
+    for key, value in (document.get("expected_unpatched") or {}).items():
         if key.rpartition(".")[2] == "raised" and isinstance(value, Mapping):
             yield str(dict(value.get("value", value))["message"])
 

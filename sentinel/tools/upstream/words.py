@@ -14,9 +14,6 @@ from sentinel.recipes import Recipe
 from sentinel.recipes.fixes import Fix
 from sentinel.sources import git_objects, gitbinary
 
-#: Names that prose quotes and that tell nothing: values of options.
-_VALUES = {"true", "false", "none", "null", "default", "batch", "mean", "loss", "reward", "mask", "torch", "self"}
-
 #: A name that more pull requests change distinguishes none of them.
 _MOST_PULLS = 400
 
@@ -54,7 +51,7 @@ def terms(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
     quoted = (word for text in texts for part in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", part))
     subject = re.findall(r"\b(?=\w*[A-Z]\w*[A-Z])\w{3,}", " ".join([*texts[:1], *([fix.subject] if fix else [])]))
     found = dict.fromkeys([*subject, *quoted])
-    return [word for word in found if len(word) > 2 and not word[0].isdigit() and word.lower() not in _VALUES]
+    return [word for word in found if len(word) > 2 and ("_" in word.strip("_") or not word.islower())]
 
 
 def similar(git_dir: Path, branch: str, words: Sequence[str], files: Sequence[str], most: int) -> list[Similar]:
@@ -161,4 +158,4 @@ def _numbers(out: bytes) -> Iterable[int]:
 
 def searches(recipes: Sequence[Recipe], fix: Fix | None) -> list[str]:
     """Return queries of GitHub's search, which finds issues and pull requests of any state."""
-    return [word for word in terms(recipes, fix) if "_" in word or not word.islower()][:_MOST_SEARCHES]
+    return terms(recipes, fix)[:_MOST_SEARCHES]

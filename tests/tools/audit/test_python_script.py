@@ -186,8 +186,32 @@ def test_every_way_to_write_an_option_makes_it_not_known(tmp_path, write):
     ],
 )
 def test_code_that_may_write_any_option_leaves_none_known(tmp_path, write):
+    for made in ("args = ", "args: C = ", "args = other = ", "args = flag and ", "args = None if flag else "):
+        _leaves_none_known(tmp_path, f"{made}C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "args = tweak(C(beta=0))",
+        "args = {'a': C(beta=0)}",
+        "for args in [C(beta=0)]:\n    tweak(args)",
+        "self.args = C(beta=0)\ntweak(self.args)",
+        "def build():\n    return C(beta=0)\nargs = build()\ntweak(args)",
+        "def build():\n    return C(beta=0), 1\nargs, x = build()\ntweak(args)",
+        "D = C\nargs = D(beta=0)\ntweak(args)",
+        "def run(self, config):\n    tweak(config)\nx.run(C(beta=0))",
+        "tweak(args := C(beta=0))",
+        "print(args := C(beta=0))\ntweak(args)",
+    ],
+)
+def test_a_configuration_is_followed_however_it_is_bound(tmp_path, text):
+    _leaves_none_known(tmp_path, f"{text}\n")
+
+
+def _leaves_none_known(tmp_path, text):
     file = tmp_path / "train.py"
-    file.write_text(f"args = C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\n")
+    file.write_text(text)
     launch = launch_of(file, (), ("C",))
     assert {value for _, value in launch.settings} == {"${?}"}
     assert launch.hidden == {""}
@@ -281,10 +305,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     assert (launch.config, launch.settings) == (Path("examples/demo/rlvr.yaml"), (("seed", 3), ("new.key", 1)))
     assert launch.added == {"new.key"}
     launch = launch_of(None, command.replace("rlvr", "gone").split(), ())
-    assert launch.config is None
-    assert launch.unread == (
-        "not read, because it is not a file here: the configuration that --config_path demo, --config_name gone names",
-    )
+    assert (launch.config, launch.missing) == (None, {"config_path": "demo", "config_name": "gone"})
     with pytest.raises(NothingExamined, match=r"no settings after the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
 
@@ -297,8 +318,11 @@ def test_files_that_options_name_are_found_beside_the_script(tmp_path):
     )
     launch = launch_of(tmp_path / "run.sh", (), ())
     assert launch.files == {"custom_config_path": tmp_path / "custom.yaml"}
-    assert launch.config == tmp_path / "a.toml"
+    assert (launch.config, launch.hidden) == (tmp_path / "a.toml", frozenset())
     assert launch.unread == ("not read, arguments without a name: rest",)
+    (tmp_path / "run.sh").write_text("uv run rl @ a.toml @ gone.toml --lr 1\n")
+    launch = launch_of(tmp_path / "run.sh", (), ())
+    assert (launch.unread, launch.hidden) == (("not read, arguments without a name: gone.toml",), {""})
 
 
 @pytest.mark.parametrize(

@@ -253,14 +253,16 @@ def test_dialects_stand_with_reason_and_link(site, catalog):
 def test_what_changes_between_revisions_and_in_pull_requests_is_a_page(site, reports):
     assert "Nothing is recorded here." in Page(site() / "changes.html").text
     rows = [{"boundary": "f (f.py:1)", "is": "worse", "changes": "<b>", "numbers": "loss: 1 before", "commit": ""}]
-    pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "brings", "findings": ["f: brings X"]}
+    pull = {"number": 7, "head": "abc", "subject": "<i>", "answer": "introduces", "findings": ["f: introduces X"]}
     changes = {
         "revisions": {"verl": {"v1..v2": {"headline": "verl from v1 to v2", "rows": rows}}},
-        "pulls": {"verl": {"headline": "1 of 1 open pull request: 1 brings", "branch": "0123456789", "rows": [pull]}},
+        "pulls": {
+            "verl": {"headline": "1 of 1 open pull request: 1 introduces", "branch": "0123456789", "rows": [pull]}
+        },
     }
     (reports / "changes.json").write_text(json.dumps(changes))
     text = Page(site() / "changes.html").text
-    for said in ("verl from v1 to v2", "loss: 1 before", "#7 <i>", "f: brings X", "Compared with 012345678."):
+    for said in ("verl from v1 to v2", "loss: 1 before", "#7 <i>", "f: introduces X", "Compared with 012345678."):
         assert said in text
 
 

@@ -179,7 +179,7 @@ RAISED = ClosureVerdict("", "", "inconclusive", "raised", "the boundary raised K
     ("head", "began", "verdict", "reason"),
     [
         (REPRODUCED, RAISED, "reproduced", ""),
-        (FIXED, REPRODUCED, "mends", ""),
+        (FIXED, REPRODUCED, "fixes", ""),
         (FIXED, FIXED, "absent", ""),
         (RAISED, FIXED, "absent", ""),
         (ABSENT, ABSENT, "absent", ""),

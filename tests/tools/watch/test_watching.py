@@ -447,7 +447,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
         ({**_EVENT, "variants": {}}, "it does not have a variant"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
-        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the inputs are token_level_rewards"),
+        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the contract has the inputs token_level_rewards"),
         (
             {**_EVENT, "variants": {"": {"t": {"dtype": "float32", "shape": [9], "tensor": [1]}}}},
             "cannot reshape array of size 1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,14 +22,14 @@ from sentinel.commands.console import (
     echo_table,
     json_option,
     nothing_examined,
+    print_error,
     progress,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.law_session import Subject
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.bindings import Definitions
-from sentinel.search.coverage import CheckoutTrees
+from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.search.inventory import read
 from sentinel.settings import Settings
 from sentinel.sources import Progress, open_checkout
@@ -81,7 +82,7 @@ def _adapt(arguments: argparse.Namespace) -> int:
         stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
         project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
         if not arguments.json:
-            _say_packages(project, packages)
+            _echo_packages(project, packages)
         with tempfile.TemporaryDirectory(prefix="sentinel-adapt-") as folder:
             results: dict[str, Result] = {}
             again: dict[str, Proposal] = {each.path: each for each in proposals}
@@ -113,8 +114,7 @@ def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, 
     project = open_project(arguments.source, [root.path for root in target.roots], notify)
     project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=notify))
     results = _try(arguments.check, project, catalog, settings, (), notify)
-    contracts = {binding.boundary: binding.contract for binding in reversed(target.bindings)}
-    rows = [_row(name, contracts.get(name, ""), result, 0) for name, result in results.items()]
+    rows = [_row(name, result.contract, result, 0) for name, result in results.items()]
     return _finish(arguments, rows, results, (), None, None)
 
 
@@ -129,6 +129,8 @@ def _proposals(
     found: list[Proposal | NearMiss | None] = []
     signal = 0
     for file, source in read(sources).items():
+        if source.unread:
+            print_error(f"not read: {file}: {source.unread}")
         module, content = sources[file]
         names = [function.name for function in source.functions]
         signal += len(names)
@@ -187,9 +189,8 @@ def _with_result(proposal: Proposal, result: Result) -> Proposal:
         dialects = ", ".join(f'Dialect("{name}", {value!r}, reason, link)' for name, value in result.dialects.items())
         questions.append(f"the oracle agrees with {several}. Is that intended? Then add dialects=({dialects},).")
     elif "the_oracle_agrees" in result.broken:
-        questions.append(
-            f"the oracle disagrees with every choice tried ({result.broken['the_oracle_agrees']}). Is that a bug, or another definition?"
-        )
+        difference = result.broken["the_oracle_agrees"]
+        questions.append(f"the oracle disagrees ({difference}). Is that a bug, or another definition?")
     if result.failed:
         questions.append(f"it cannot be called: {result.failed}")
     return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
@@ -201,20 +202,19 @@ def _least_version(requirement: str) -> str:
     return match.group() if match else "0.0.0"
 
 
-def _say_packages(project: Project, packages: Packages) -> None:
-    wanted = {name: project.requires.get(name, name) for name in packages.install}
+def _echo_packages(project: Project, packages: Packages) -> None:
     for name, users in packages.install.items():
         more = f" and {len(users) - 1} more" if len(users) > 1 else ""
-        unknown = "" if name in project.requires else "; no requirement of the project has this name"
-        echo(f"to install: {wanted[name]} (used by {users[0]}{more}){unknown}")
-    if packages.install:
-        echo(f"  pip install {' '.join(repr(each) for each in wanted.values())}")
-    if packages.stub:
-        echo(f"only imported, so stub modules are enough: {', '.join(packages.stub)}")
-    if packages.preload:
-        echo(f"installed here and used: {', '.join(packages.preload)} (preload)")
-    if packages.install or packages.stub or packages.preload:
-        echo("")
+        unknown = "" if name in project.requires else "; the project does not require it under this name"
+        echo(f"to install: {name} (used by {users[0]}{more}){unknown}")
+    known = [project.requires[name] for name in packages.install if name in project.requires]
+    for line in (
+        f"  pip install {shlex.join(known)}" if known else "",
+        f"only imported, so stub modules are enough: {', '.join(packages.stub)}" if packages.stub else "",
+        f"installed here and imported: {', '.join(packages.preload)} (preload)" if packages.preload else "",
+    ):
+        if line:
+            echo(line)
 
 
 def _row(name: str, contract: str, result: Result, questions: int) -> dict[str, Any]:
@@ -240,23 +240,19 @@ def _finish(
 ) -> int:
     if arguments.json:
         near = [{"function": each.signature.path, "contract": each.contract, "reason": each.reason} for each in missed]
-        lists = (
-            {}
-            if packages is None
-            else {"install": list(packages.install), "stub": list(packages.stub), "preload": list(packages.preload)}
-        )
+        lists = {name: list(getattr(packages, name, ())) for name in ("install", "stub", "preload")}
         echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
         echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
-        if missed:
-            echo(f"\n{counted(len(missed), 'function')} nearly fit a contract; the end of {file} lists what is missing")
         if file is not None:
-            echo(
-                f"\nwrote {file}: {counted(len(rows), 'binding')}, {sum(row['questions'] for row in rows)} questions. A proposal is no verdict: "
-            )
-            echo(f"answer the questions, then run `sentinel adapt {arguments.source} --check {file}`")
+            questions = sum(row["questions"] for row in rows)
+            echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
+            if missed:
+                echo(f"{counted(len(missed), 'function')} nearly fit a contract; its end lists what is missing")
+            again = shlex.join(["sentinel", "adapt", arguments.source, "--check", str(file)])
+            echo(f"answer the questions, then run `{again}`")
     if all(result.failed for result in results.values()):
-        return nothing_examined("no binding can be called; the table says why")
+        return nothing_examined("no binding can be called; the table lists the reasons")
     return 0
 
 
@@ -267,6 +263,6 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         laws = f"{len(row['held'])} hold"
         laws += f", {len(row['broken'])} broken: {', '.join(row['broken'])}" if row["broken"] else ""
         laws += f", {len(row['not_judged'])} not judged" if row["not_judged"] else ""
-    if row["oracle_agrees_with"]:
-        laws += f"; the oracle agrees with {', '.join(f'{name}={value!r}' for name, value in row['oracle_agrees_with'].items())}"
+    if choices := ", ".join(f"{name}={value!r}" for name, value in row["oracle_agrees_with"].items()):
+        laws += f"; the oracle agrees with {choices}"
     return row["function"], row["contract"], laws, str(row["questions"] or "")

@@ -114,6 +114,16 @@ def _audit(arguments: argparse.Namespace) -> int:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
     hidden = launch.hidden
+    if launch.missing and config is None:
+        name = launch.missing.get("config_name", "").removesuffix(".yaml")
+        places = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
+        config = next((place for place in places if name and "\0" not in name and place.is_file()), None)
+        if config is None:
+            hidden |= {""}
+            words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
+            not_read.append(f"not read, because it is not a file here: the configuration that {words} names")
+        else:
+            data = read_mapping(config)
     if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
         data, bases = composed(config, data, folders)
@@ -301,7 +311,8 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """``hits``, ``only if`` or ``does not``."""
+        """Whether the settings trigger the bug: ``hits``, ``only if`` (settings that were not read decide), ``does
+        not``."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
@@ -493,6 +504,9 @@ def _plain(
     return {
         "copy": name,
         "defaults": defaults,
+        "settings": {name: None if text == NOT_KNOWN else text for name, text in run.configuration.items()}
+        if run
+        else {},
         "bugs": [
             {
                 "bug": item.recipe.bug_id,

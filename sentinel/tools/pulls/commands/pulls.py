@@ -36,11 +36,11 @@ _EXAMPLE = """\
   sentinel pulls verl --since 7400 --json    pull requests from this number on
   sentinel pulls verl --comment 7022         the result for one of them as Markdown
 
-Each head is compared with the commit at which it left the branch: it brings a known bug or a broken law (or can no
-longer be called), redefines a definition, mends a bug, changes numbers, or changes nothing. Code that was not examined
+Each head is compared with the commit at which it left the branch: it introduces a known bug or a broken law (or can no
+longer be called), redefines a definition, fixes a bug, changes numbers, or changes nothing. Code that was not examined
 is listed. Results are stored for each head, so the next run examines only new heads, which `sentinel mirror update`
 fetches.
-exit status: 0 none brings a bug, 1 one does, 2 nothing was examined, 130 interrupted
+exit status: 0 none introduces a bug, 1 one does, 2 nothing was examined, 130 interrupted
 """
 
 
@@ -98,7 +98,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
         _show(pulls, len(heads))
     if stopped:
         return 130
-    if any(pull.answer == "brings" for pull in pulls):
+    if any(pull.answer == "introduces" for pull in pulls):
         return 1
     if all(pull.answer == "cannot be decided" for pull in pulls):
         return nothing_examined(

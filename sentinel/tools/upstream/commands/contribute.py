@@ -121,7 +121,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
 def _rewrite(arguments: argparse.Namespace) -> int:
     """Write the pages in a folder again from their evidence, after the prose of a fix has changed."""
     catalog, _ = catalog_and_settings(arguments)
-    store, wanted = MirrorStore(), arguments.bug or ["*"]
+    store, wanted, stale = MirrorStore(), arguments.bug or ["*"], []
     files = [
         file
         for file in sorted(arguments.rewrite.rglob("evidence.json"))
@@ -133,10 +133,17 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         document = load_contribution(file)
         if document is None:
             raise SentinelError(f"{file}: not a contribution; `sentinel contribute` writes one")
-        for name, text in pages(contribution(document, catalog, store)).items():
+        try:
+            texts = pages(contribution(document, catalog, store))
+        except SentinelError as error:  # the fix itself has changed
+            stale.append(f"{file.parent}: {error}")
+            continue
+        for name, text in texts.items():
             write_below(file.parent, name, text, "name another folder with --rewrite DIR")
-    echo(f"{counted(len(files), 'page')} written again")
-    return 0
+    for each in stale:
+        echo(each)
+    echo(f"{counted(len(files) - len(stale), 'page')} written again")
+    return 1 if stale else 0
 
 
 class _Maker:

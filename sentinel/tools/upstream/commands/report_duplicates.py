@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
             "TARGET` fetches what is new"
         )
-    fixing = [head for head in results if head.verdict == "mends"]
+    fixing = [head for head in results if head.verdict == "fixes"]
     undecided = [head for head in results if head.undecided]
     if len(undecided) == len(results):
         reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))

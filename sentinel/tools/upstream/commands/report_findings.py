@@ -12,19 +12,21 @@ from typing import Any
 from sentinel.commands.console import Commands, command, counted, echo, echo_json, echo_table, json_option
 from sentinel.commands.evidence import evidence_of
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
-from sentinel.errors import NothingExamined
+from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes import find_recipes
 from sentinel.records.history import load_all
 from sentinel.reports.rows import is_decided
 from sentinel.reports.store import write_below
 from sentinel.tools.upstream import life
-from sentinel.tools.upstream.findings_page import Entry, page
+from sentinel.tools.upstream.findings_page import RESULTS, Entry, page
+from sentinel.values.documents import DocumentError, read
 
 _EXAMPLE = """\
   sentinel report findings                            the bugs whose state has changed since the last run
   sentinel report findings --from nightly             use the evidence of the nightly run
 
-Writes one line for each bug into <target>.jsonl in --to, and BUG_FINDINGS.md next to these files.
+Writes one line for each bug into <target>.jsonl in --to, and BUG_FINDINGS.md next to these files. The page starts with
+the bugs that published-results.yaml in --to names, as long as they are at main.
 """
 
 
@@ -73,12 +75,14 @@ def _findings(arguments: argparse.Namespace) -> int:
             finding = life.advanced(before.steps if before else (), recipe, state, because, day, since, main)
             findings[recipe.bug_id] = finding
             kept.append(finding)
-            entries.append(Entry(finding, recipe, target.repository.removesuffix(".git")))
+            prepared = (arguments.to / name / recipe.bug_id / "PULL_REQUEST.md").is_file()
+            entries.append(Entry(finding, recipe, target.repository.removesuffix(".git"), prepared))
             if before is None or before.state != finding.state:
                 because = finding.steps[-1].because
                 moved.append((recipe.bug_id, before.state if before else "", finding.state, because))
         life.save(arguments.to, name, findings.values())
-    write_below(arguments.to, "BUG_FINDINGS.md", page(entries), "name another folder with --to")
+    results = _results(arguments.to / RESULTS, {entry.recipe.bug_id for entry in entries})
+    write_below(arguments.to, "BUG_FINDINGS.md", page(entries, results), "name another folder with --to")
     if arguments.json:
         echo_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
     else:
@@ -89,6 +93,23 @@ def _findings(arguments: argparse.Namespace) -> int:
             f"{arguments.to / 'BUG_FINDINGS.md'}"
         )
     return 0
+
+
+def _results(file: Path, known: set[str]) -> list[Mapping[str, Any]]:
+    """Return the bugs that could change published results; empty if the file does not exist."""
+    if not file.is_file():
+        return []
+    try:
+        results = read(file).data
+    except DocumentError as error:
+        raise SentinelError(f"{file}: {error}") from None
+    if not isinstance(results, list) or not all(
+        isinstance(each, dict) and {"bugs", "who"} == {*each} for each in results
+    ):
+        raise SentinelError(f"{file}: it is a list, whose entries have `bugs` and `who`")
+    if unknown := {bug for each in results for bug in each["bugs"]} - known:
+        raise SentinelError(f"{file}: no recipe has the bug id {', '.join(sorted(unknown))}")
+    return results
 
 
 def _histories(target: str, branch: str, folders: Iterable[Path]) -> dict[str, Mapping[str, Any]]:
