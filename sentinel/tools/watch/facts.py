@@ -11,7 +11,7 @@ from typing import Any
 
 #: Stands for a value that is not plain.
 SET = "set"
-#: Longer strings may be texts; longer lists are no setting.
+#: Longer strings may be texts; longer lists are not settings.
 _LONGEST = 64
 #: Generation options that a trainer sets itself, or that do not change the policy.
 _HARMLESS = (

@@ -51,7 +51,7 @@ class Training:
 
     :param watcher: the functions, budget and queue to use.
     :param packages: the framework's packages. Other code is the user's.
-    :param steps: what the adapter says about the framework's trainers.
+    :param steps: the adapter's declarations for the framework's trainers.
     """
 
     def __init__(self, watcher: Watcher, packages: Sequence[str] = (), steps: Sequence[Steps] = ()) -> None:
