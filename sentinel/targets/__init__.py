@@ -181,7 +181,7 @@ class Steps:
 
     :ivar trainer: dotted path of the trainer's class.
     :ivar methods: ``loss``, ``advantages`` or ``samples`` -> the methods that compute them, the main one first. If the
-        user overrides one, nothing is said about it.
+        user overrides one, the value is not checked.
     :ivar knows: the options that are taken into account. Another option that is not at its default is unknown.
     :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.
     :ivar loss: returns the documented loss of a micro-batch, and the sum of its terms' absolute values.

@@ -11,8 +11,13 @@ from typing import Any
 
 #: Stands for a value that is not plain.
 SET = "set"
-#: Longer strings may be texts; longer lists are no setting.
+#: Longer strings may be texts; longer lists are not settings.
 _LONGEST = 64
+#: Generation options that a trainer sets itself, or that do not change the policy.
+_HARMLESS = (
+    *("_token_id", "max_", "version", "_from_model_config", "cache", "output_", "return_", "compile"),
+    *("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+)
 #: Methods of every trainer that messages name.
 _METHODS = ("compute_loss", "training_step", "create_optimizer", "create_scheduler", "_clip_grad_norm", "__init__")
 #: Methods of a callback that are called within a step, and of those the one before the optimizer's.
@@ -155,9 +160,8 @@ def _random(trainer: Any) -> Iterator[str]:
 def _generation(model: Any) -> list[str]:
     """Return the generation options of a model's own configuration that may change the policy."""
     config: Any = getattr(model, "generation_config", None)
-    known = ("_token_id", "max_", "transformers_version", "_from_model_config", "use_cache", "cache_", "do_sample")
     difference = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
-    return sorted(name for name in difference if not any(part in name for part in known))
+    return sorted(name for name, value in difference.items() if value and not any(part in name for part in _HARMLESS))
 
 
 def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:

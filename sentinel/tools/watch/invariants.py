@@ -32,7 +32,7 @@ class Invariant:
     """One invariant.
 
     :ivar of: the kinds of events that it checks.
-    :ivar needs: what a run must have for it to apply.
+    :ivar needs: the things that a run must have for it to apply.
     :ivar broken: the check. It may store data for the next check.
     :ivar where: the method that computes it: a name, or a key of :attr:`Steps.methods`.
     :ivar advice: one thing to try.
@@ -70,7 +70,7 @@ class Memory:
 
     @property
     def steps(self) -> Steps | None:
-        """What the adapter says about this trainer."""
+        """The adapter's declaration for this trainer."""
         return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
@@ -138,7 +138,7 @@ def _also(*conditions: Unless) -> Unless:
 
 
 def _documented(what: str) -> Unless:
-    """Return a condition that the adapter knows this of the trainer, and all options that are set."""
+    """Return a condition: the adapter declares this value for the trainer, and knows all options that are set."""
 
     def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
         if not facts or steps is None or not getattr(steps, what):
@@ -323,7 +323,7 @@ def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, 
     return f"all {memory['rows']} rows train on all their tokens, the prompt's too"
 
 
-#: Rows after which an unmasked prompt is no exception.
+#: Number of rows after which unmasked prompts are reported.
 _ROWS = 8
 
 
@@ -420,7 +420,7 @@ def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any])
     return how if memory["equal"] >= _EQUAL else ""
 
 
-#: Relative change of a weight that changes log-probs, and batches after which equal log-probs are no coincidence.
+#: Relative change of a weight that changes log-probs, and the number of equal batches that is reported.
 _MOVED, _EQUAL = 1e-3, 2
 
 
@@ -476,7 +476,7 @@ def _settings_arrive(kind: str, values: Mapping[str, Any], memory: dict[str, Any
         got = made.get(path)
         if got not in (None, SET) and expected not in (None, SET) and not _same(got, expected):
             name = option if isinstance(option, str) else "the configuration"
-            wrong.append(f"trainer.{path} is {got!r}, and {name} says {expected!r}")
+            wrong.append(f"trainer.{path} is {got!r}, but {name} is {expected!r}")
     return "; ".join(wrong)
 
 
@@ -500,11 +500,11 @@ def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     for group in created["groups"]:
         for name, value in expected.items():
             if group["names"] and not _same(group.get(name), value):
-                return f"{name} is {group.get(name)}, and the configuration says {value}"
+                return f"{name} is {group.get(name)}, but {value} is configured"
         decayed = [name for name in group["names"] if name in created["linear"]]
         if decayed and not _same(group["weight_decay"], options["weight_decay"]):
             right = options["weight_decay"]
-            return f"weight_decay of {decayed[0]} is {group['weight_decay']}, and the configuration says {right}"
+            return f"weight_decay of {decayed[0]} is {group['weight_decay']}, but {right} is configured"
     return ""
 
 
@@ -554,7 +554,9 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = memory.setdefault("batches", [])
         again = values["facts"]["options"].get("num_iterations", 1) > 1  # a batch may be used again within a step
-        many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(batch)  # not what a collapsed policy says
+        many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(
+            batch
+        )  # a collapsed policy repeats itself
         if many and batch in before and not again:
             return "two micro-batches of one step have the same rows"
         before.append(batch)
@@ -598,7 +600,7 @@ def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: M
         gradient = gradient if decoupled else gradient + decay * old
         (first, second), count = group["betas"], float(state.get("step", 0)) + 1
         mean, square = (
-            (torch.zeros_like(old) + state.get(name, 0.0)).double()  # there is no state before the first step
+            (torch.zeros_like(old) + state.get(name, 0.0)).double()  # the state is empty before the first step
             for name in ("exp_avg", "exp_avg_sq")
         )
         mean = first * mean + (1 - first) * gradient
@@ -713,7 +715,7 @@ INVARIANTS = (
         "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
         f"{_TRAINER} that the adapter documents, and reward functions of Python", _advantages,
         _also(_documented("advantages"), _own("advantages")), "advantages",
-        "Print what the reward functions return beside the advantages.",
+        "Print what the reward functions return, and the advantages.",
     ),
     Invariant(
         "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions",
@@ -847,7 +849,7 @@ INVARIANTS = (
         "parameters_follow_gradients", ("stepped",), "an update follows the optimizer's rule",
         f"an optimizer of torch, and {_TRAINER}", _follow_gradients,
         lambda facts, steps: "parameters are sharded" if facts.get("distributed") in ("FSDP", "DEEPSPEED") else "",
-        "", "Look for code that changes parameters or gradients beside the optimizer.",
+        "", "Look for code that changes parameters or gradients in addition to the optimizer.",
     ),
     Invariant(
         "updates_are_not_lost", ("stepped",), "an update below half the spacing of numbers is rounded to nothing",

@@ -218,7 +218,7 @@ class Watching:
 
 
 def _steps(target: str) -> Sequence[Steps]:
-    """Return what the target's adapter says about its trainers."""
+    """Return the declarations of the target's adapter for its trainers."""
     from sentinel.recipes.catalog import bundled_catalog
 
     targets = bundled_catalog().targets

@@ -51,7 +51,7 @@ class Training:
 
     :param watcher: the functions, budget and queue to use.
     :param packages: the framework's packages. Other code is the user's.
-    :param steps: what the adapter says about the framework's trainers.
+    :param steps: the adapter's declarations for the framework's trainers.
     """
 
     def __init__(self, watcher: Watcher, packages: Sequence[str] = (), steps: Sequence[Steps] = ()) -> None:
@@ -75,6 +75,7 @@ class Training:
         self._raw: Any = None
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
+        self._rewarding = 0
         self._sums: dict[str, Any] = {}
         self._summed: list[Any] = []
 
@@ -191,12 +192,16 @@ class Training:
         if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
             return
 
+        def called(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+            self._rewarding += 1
+
         def returned(args: tuple[Any, ...], result: Any) -> None:
-            of_another = not direct and args and args[0] is not function
-            if self._producing and not of_another and hasattr(result, "__getitem__"):  # an iterator would be used up
+            self._rewarding -= 1
+            other = self._rewarding or (not direct and args and args[0] is not function)  # another one may call it
+            if self._producing and not other and hasattr(result, "__getitem__"):  # an iterator would be used up
                 self._rewards.append((place, [None if one is None else float(one) for one in result]))
 
-        self._watcher.replace_function(plain_function, self._around(after=returned))
+        self._watcher.replace_function(plain_function, self._around(called, returned))
 
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -285,7 +290,7 @@ class Training:
     # -- rows ----------------------------------------------------------------------------------------------------------
 
     def _produce(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        self._producing, self._rewards = True, []
+        self._producing, self._rewarding, self._rewards = True, 0, []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Copy the rows of an observed step, and remember the rows of other steps, which may be observed later."""

@@ -379,16 +379,20 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     def counts(completions: Any) -> Any:
         return [None if one == "b" else len(one) for one in completions]
 
+    def twice(completions: Any) -> Any:
+        return [2 * one for one in counts(completions)]
+
     watcher, model, made = Watcher(Budget()), torch.nn.Linear(1, 1), Reward()
     training, code = Training(watcher), torch.nn.Module.__call__.__code__
-    for place, one in enumerate((counts, made, model)):
+    for place, one in enumerate((counts, made, model, twice)):
         training._listen_to_reward(place, one)
     assert torch.nn.Module.__call__.__code__ is code
     counts(["aa"])
     training._produce((), {})
     assert counts(["aa", "b"]) == [2, None]
     assert list(made(["aa"])) == [2.0]
-    assert training._rewards == [(0, [2.0, None])]
+    assert twice(["aa"]) == [4]
+    assert training._rewards == [(0, [2.0, None]), (3, [4.0])]
     watcher.restore()
 
 
