@@ -613,10 +613,10 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
-        says = turns[place := next(turn)][0]
-        ids = torch.cat([data["input_ids"], torch.full((1, min(says, room)), 5)], 1)
+        length = turns[place := next(turn)][0]
+        ids = torch.cat([data["input_ids"], torch.full((1, min(length, room)), 5)], 1)
         environment.heard, environment.ended = turns[place][1], place + 1 == len(turns)
-        counts = {"generation_lengths": torch.tensor([min(says, room)]), "truncated": torch.tensor([says > room])}
+        counts = {"generation_lengths": torch.tensor([min(length, room)]), "truncated": torch.tensor([length > room])}
         lengths = torch.tensor([ids.shape[1]])
         return {"output_ids": ids, "unpadded_sequence_lengths": lengths, "logprobs": torch.zeros(ids.shape), **counts}
 
@@ -791,9 +791,10 @@ _CODE, _MATH = "nemo_rl.environments.code_jaccard_environment", "nemo_rl.environ
 _ALPHANUMERIC = ("42", "7", "100")  # only letters and digits are compared
 _LETTERS = {"ground_truth": ("A", "C"), "wrong_answer": ("B", "D")}
 _LINES = ("Answer: {answer}", "So it is.\nAnswer: {answer}")
+_DAPO = "nemo_rl.environments.dapo_math_verifier"
 _RULES = (
-    rule_reward("nemo_rl.environments.dapo_math_verifier.compute_score", *_LINES, knows="minerva", call=_verified),
-    rule_reward("nemo_rl.environments.dapo_math_verifier.is_correct_minerva", *_LINES, knows="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.compute_score", *_LINES, notations="minerva", call=_verified),
+    rule_reward(f"{_DAPO}.is_correct_minerva", *_LINES, notations="minerva", call=_verified),
     *(
         rule_reward(
             f"nemo_rl.environments.rewards.{rule}", "I see. <answer> {answer} </answer>", call=_verified,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -161,7 +162,7 @@ _LOSSES = (
         arguments={"loss_mat": ("loss",), "loss_agg_mode": ("token_level_loss",)}, outputs=("loss",),
         call=partial(
             kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", *_COUNTS),
-            says={"loss_agg_mode": _MODES},
+            values_of={"loss_agg_mode": _MODES},
         ),
         fixed={"weights": None, "loss_scale_factor": None}, accepts=_AGGREGATES,
     ),
@@ -221,6 +222,9 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
+    trains = (
+        threading.local()
+    )  # a rank builds its trainer for a GPU, and trains while another one waits in a collective
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
@@ -245,13 +249,13 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         part = slice(number * share, (number + 1) * share)
         columns = {name: None if column is None else column[part] for name, column in whole.items()}
         trainer.replay_buffer.append(boundary.imported[_EXPERIENCE].Experience(**columns, info={}))
-        with kit.swap(torch.cuda, "current_device", lambda: boundary.device):
-            return boundary.function(trainer, inputs["kl_coef"])
+        trains.now = True
+        return boundary.function(trainer, inputs["kl_coef"])
 
     quiet = {"torch_dist_barrier_and_cuda_sync": lambda: None, "tqdm": lambda items, **_: _Bar(items)}
     with (
         kit.keep_random_state(),
-        kit.swap(torch.cuda, "current_device", lambda: 0),
+        kit.swap(torch.cuda, "current_device", lambda: boundary.device if hasattr(trains, "now") else 0),
         kit.swap_all(boundary.module, **quiet),
     ):
         metrics = kit.on_ranks(count, rank)[0]
@@ -622,7 +626,7 @@ def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any) -> Any:
-    """Build a data set of one row of messages with its own constructor."""
+    """Build a data set of one row of messages with the framework's constructor."""
     read = {"input_key": "messages", "chosen_key": "chosen", "rejected_key": "rejected", "apply_chat_template": True}
     args = kit.nest_options({**read, **{f"data.{name}": value for name, value in read.items()}})
     parameters = inspect.signature(boundary.owner.__init__).parameters
@@ -738,9 +742,9 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
         """Generate the scenario's number of tokens in each turn, up to the limit."""
-        says = next(turns)
-        ids = [1] * min(says, params.max_tokens)
-        reason = "length" if says > params.max_tokens else "stop"
+        length = next(turns)
+        ids = [1] * min(length, params.max_tokens)
+        reason = "length" if length > params.max_tokens else "stop"
         return kit.stand_in(
             outputs=[kit.stand_in(token_ids=ids, text="x" * len(ids), finish_reason=reason, logprobs=None)]
         )
@@ -768,7 +772,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _AGENT = "openrlhf.utils.agent"
-_RULES, _KNOWS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
+_RULES, _NOTATIONS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
 _ENGINE = (
     StandIn("llm_engine", "returns as many tokens as the scenario requires"),
     StandIn("hf_tokenizer", "each letter is a token"),
@@ -776,7 +780,7 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
-    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", knows=knows) for kind, knows in _KNOWS.items()),
+    *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=known) for kind, known in _NOTATIONS.items()),
 )  # fmt: skip
 
 

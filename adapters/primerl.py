@@ -44,6 +44,7 @@ _UNBOUNDED: Mapping[str, Any] = {
     **dict.fromkeys(("ipo_mask_low", "ipo_mask_high", "dppo_mask_low", "dppo_mask_high"), 2.0),
     **dict.fromkeys(("sequence_clip_high", "importance_ratio_max"), float("inf")),
     "type": "default",
+    "kl_mask_type": "all",
     "ratio_type": "token",
     "norm_type": "token",
     "ratio_length_norm": False,
@@ -223,7 +224,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make an episode with one trace of one sampled token for each reward."""
+    """Make one episode. It has a trace for each reward, and each trace has one sampled token."""
     agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:

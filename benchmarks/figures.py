@@ -23,24 +23,30 @@ def figures() -> dict[str, tuple[object, ...]]:
     recipes = find_recipes(catalog)
     rows = [row(recipe.target, recipe.document) for recipe in recipes]
     every = [(recipe, pin) for recipe in recipes for pin in recipe.pins]
-    verl = [(recipe.bug_id, pin) for recipe, pin in every if recipe.target == "verl"]
-    unknown = [
-        (name, pin.ref) for name, pin in verl if pin.ref.kind == "git"
-    ]  # before the first command there is no mirror
-    releases = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
-    there = {pin.ref for _, pin in verl if pin.ref.kind == "pypi" and pin.expect == "reproduced"}
-    seen, right, gone = (releases[name] for name in ("reproduced", "fixed", "unavailable"))
+    verl = [(recipe, pin) for recipe, pin in every if recipe.target == "verl"]
+    commits = [pin.ref for _, pin in verl if pin.ref.kind == "git"]  # before the first command there is no mirror
+    counts = Counter(pin.expect for _, pin in verl if pin.ref.kind == "pypi")
+    newest = {
+        verdict: [recipe for recipe, pin in verl if str(pin.ref) == "pypi:0.9.1" and pin.expect == verdict]
+        for verdict in ("reproduced", "fixed", "unavailable")
+    }
+    counts_of = {
+        verdict: count_bugs(row(recipe.target, recipe.document) for recipe in here) for verdict, here in newest.items()
+    }
     return {
         r"ships (\d+ bugs? .*?), with (\d+) revisions": (count_bugs(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
-        r"(\d+) recipes +pypi:0\.9\.1  fixed ": (right,),
-        r"(\d+) recipes +(\d+) refs +reproduced ": (seen, len(there)),
-        r"(\d+) recipes +(\d+) refs +unavailable ": (
-            len({name for name, _ in unknown}),
-            len({ref for _, ref in unknown}),
+        r"pypi:0\.9\.1: present: (.*); fixed: (.*); not in this version: (.*)$": (
+            counts_of["reproduced"],
+            counts_of["fixed"],
+            counts_of["unavailable"],
         ),
-        r"(\d+) reproduced, (\d+) unavailable, (\d+) fixed": (seen, len(unknown) + gone, right),
-        r"(\d+) passed, (\d+) skipped, (\d+) xfailed in": (right + gone, len(unknown), seen),
+        r"(\d+) more revisions can be decided": (len(set(commits)),),
+        r"(\d+) passed, (\d+) deselected, (\d+) xfailed in": (
+            counts["fixed"] + counts["unavailable"],
+            len(commits),
+            counts["reproduced"],
+        ),
     }
 
 

@@ -24,9 +24,10 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 #: Steps within which a bug must be found; steps of a training without a bug; steps that are compared bit for bit.
@@ -89,14 +90,17 @@ def _reference_is_policy(trainer: Any) -> None:
 
 
 def _at_each_step(action: Callable[[Any], None]) -> Callable[[Any], None]:
-    def inject(trainer: Any) -> None:
-        from transformers import TrainerCallback
+    """Return an injection into the framework's own loop, because a callback of the user would not be judged."""
 
-        class Acts(TrainerCallback):  # type: ignore[misc, unused-ignore]
-            def on_step_end(self, *_: Any, **__: Any) -> None:
-                action(trainer)
+    def inject(_: Any) -> None:
+        transformers = importlib.import_module("transformers")
+        usual = transformers.Trainer._maybe_log_save_evaluate
 
-        trainer.add_callback(Acts())
+        def after(self: Any, *args: Any, **kwargs: Any) -> Any:
+            action(self)
+            return usual(self, *args, **kwargs)
+
+        transformers.Trainer._maybe_log_save_evaluate = after
 
     return inject
 
@@ -116,23 +120,24 @@ def _layer_left_out(trainer: Any) -> None:
         group["params"] = [one for one in group["params"] if one is not head]
 
 
-def _stepped_early(trainer: Any) -> None:
-    usual = trainer.training_step
+def _stepped_early(_: Any) -> None:
+    transformers = importlib.import_module("transformers")
+    usual = transformers.Trainer.training_step
 
-    def step(*args: Any, **kwargs: Any) -> Any:
-        loss = usual(*args, **kwargs)
-        trainer.optimizer.step()
-        trainer.optimizer.zero_grad()
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        loss = usual(self, *args, **kwargs)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         return loss
 
-    trainer.training_step = step
+    transformers.Trainer.training_step = step
 
 
-def _rate_constant(trainer: Any) -> None:
+def _rate_constant(_: Any) -> None:
     import torch
 
-    trainer.create_optimizer()
-    trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(trainer.optimizer, 1.0)
+    module: Any = importlib.import_module("transformers.trainer")
+    module.get_scheduler = lambda *_, optimizer, **__: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 
 
 _LOSS = "_compute_loss"
@@ -231,7 +236,7 @@ def _reward(completions: list[str], **_: Any) -> list[float]:
 def trainer_of(
     kind: str,
     steps: int,
-    folder: str,
+    folder: str = "",
     referred: bool = False,
     hidden: int = 32,
     layers: int = 2,
@@ -320,12 +325,15 @@ class Prepared:
         steps: int,
         attach: Callable[[Any, Any], None] = lambda trainer, watching: None,
         size: Mapping[str, Any] = {},
+        made: tuple[Callable[[], None], Callable[[str], Any]] | None = None,
         **budget: float,
     ) -> dict[str, Any]:
         """Train with a bug (or, given a trainer's name, without) and return the findings and the logs.
 
         :param attach: called with the trainer and the watcher.
         :param size: sizes for :func:`trainer_of`.
+        :param made: another injection and another trainer: a function to call before the trainer is made, and one that
+            makes it in a folder.
         :param budget: of the watcher; ``every=0`` switches it off.
         """
         read, write = os.pipe()
@@ -334,7 +342,7 @@ class Prepared:
             status = 1
             try:
                 with open(write, "w", encoding="utf-8") as answer:
-                    json.dump(_trained(name, steps, self.checker, attach, size, {**_EACH, **budget}), answer)
+                    json.dump(_trained(name, steps, self.checker, attach, size, made, {**_EACH, **budget}), answer)
                 status = 0
             except BaseException as error:
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -383,27 +391,33 @@ def _trained(
     checker: Any,
     attach: Callable[[Any, Any], None],
     size: Mapping[str, Any],
+    made: tuple[Callable[[], None], Callable[[str], Any]] | None,
     budget: Mapping[str, Any],
 ) -> dict[str, Any]:
     from sentinel.tools.watch.wrapping import Budget
 
-    kind = forked(checker, BEFORE.get(name, lambda: None))
+    usual: Any = partial(trainer_of, name.partition("-")[0], steps, referred="-reference-" in name, **size)
+    before, make = made or (BEFORE.get(name, lambda: None), usual)
+    kind = forked(checker, before)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
         watching = kind("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
         if watching:
             watching.ready(60.0)
             watching.watcher.budget.began = perf_counter()
-        trainer = trainer_of(name.partition("-")[0], steps, folder, "-reference-" in name, **size)
+        trainer = make(folder)
         if name in AFTER:
             AFTER[name](trainer)
         attach(trainer, watching)
         trainer.train()
         if watching:
             watching.stop()
+            until = perf_counter() + 120.0
+            while not (events.exists() and '"event": "end"' in events.read_text()) and perf_counter() < until:
+                sleep(0.1)  # the checker may need longer on a busy machine
         lines = events.read_text(encoding="utf-8").splitlines() if watching else []
         found = [json.loads(line) for line in lines]
-        parameters = b"".join(one.detach().numpy().tobytes() for one in trainer.model.parameters())
+        parameters = b"".join(one.detach().float().numpy().tobytes() for one in trainer.model.parameters())
         named = [{key: one[key] for key in ("law", "step", "detail")} for one in found if one["event"] == "violation"]
         return {
             "name": name, "named": named, "counts": watching.counts if watching else {},

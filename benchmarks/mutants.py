@@ -387,6 +387,49 @@ SECOND: dict[str, Operator] = {
 
 HALVES = {"first": FIRST, "second": SECOND}
 
+
+def _bounds_swapped(node: ast.expr, defaults: Defaults) -> Edits:
+    """Swap the bounds of a clip: 1 - low and 1 + high become 1 - high and 1 + low."""
+    if not isinstance(node, ast.Call) or _called(node) not in ("clamp", "clip", "clamp_"):
+        return
+    function = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") in ("torch", "np", "numpy")
+    places = [*enumerate(node.args)][1 if function else 0 :]
+    sides = [item for _, item in places] + [item.value for item in node.keywords if item.arg in ("min", "max")]
+    if len(sides) == 2 and all(isinstance(side, ast.BinOp) for side in sides):
+        swapped = [_with(side, right=other.right) for side, other in zip(sides, sides[::-1])]  # type: ignore[attr-defined]
+        values = iter(swapped)
+        arguments = [*node.args[: len(node.args) - len(places)], *(next(values) for _ in places)]
+        keywords = [_with(item, value=next(values)) if item.arg in ("min", "max") else item for item in node.keywords]
+        yield _with(node, args=arguments, keywords=keywords)
+
+
+def _shifted_more(node: ast.expr, defaults: Defaults) -> Edits:
+    """Shift by one more: ``labels[..., 1:]`` becomes ``labels[..., 2:]``."""
+    if isinstance(node, ast.Subscript):
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for place, part in enumerate(parts):
+            for bound in ("lower", "upper") if isinstance(part, ast.Slice) else ():
+                step = _number(getattr(part, bound))
+                if step in (1, -1):
+                    several = [*parts[:place], _with(part, **{bound: ast.Constant(2 * step)}), *parts[place + 1 :]]
+                    yield _with(node, slice=_with(node.slice, elts=several) if len(parts) > 1 else several[0])
+    if isinstance(node, ast.Call) and _called(node) == "roll":
+        for place, argument in enumerate(node.args):
+            step = _number(argument)
+            if step in (1, -1):
+                more = ast.Constant(2 * step)
+                yield _with(node, args=[*node.args[:place], more, *node.args[place + 1 :]])
+                return
+
+
+#: All operators, with the bugs of a maintainer's trial that no operator above makes.
+EVERY: dict[str, Operator] = {
+    **FIRST,
+    **SECOND,
+    "swapped bounds": _bounds_swapped,
+    "shifted by one more": _shifted_more,
+}
+
 # -- mutants -----------------------------------------------------------------------------------------------------------
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -428,8 +471,10 @@ class Mutant:
         return f"{self.file} {self.function} {self.line} {self.operator} {self.before} {self.after}"
 
 
-def mutants(source: str, file: str, function: str, operators: Mapping[str, Operator]) -> Iterator[Mutant]:
-    """Yield every mutant of one function of a file."""
+def mutants(
+    source: str, file: str, function: str, operators: Mapping[str, Operator], line: int | None = None
+) -> Iterator[Mutant]:
+    """Yield every mutant of one function of a file, or of one line of it."""
     tree = ast.parse(source)
     node = _function(tree, function.split("."))
     if node is None:
@@ -441,6 +486,8 @@ def mutants(source: str, file: str, function: str, operators: Mapping[str, Opera
     starts = [0, *accumulate(map(len, whole.splitlines(keepends=True)))]
     seen = {ast.dump(tree)}
     for expression in _expressions(node.body):
+        if line not in (None, expression.lineno):
+            continue
         start = starts[expression.lineno - 1] + expression.col_offset
         end = starts[(expression.end_lineno or 0) - 1] + (expression.end_col_offset or 0)
         edits = [

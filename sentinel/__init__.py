@@ -20,7 +20,7 @@ PUBLIC = {
     "sentinel.laws.agreement": "Match same",
     "sentinel.laws.law": "Case Law Violation",
     "sentinel.laws.layout": "first_two like pick_rows row_count valid_tokens",
-    "sentinel.targets": "Alias Binding Dialect PackageRoot Registry StandIn Target",
+    "sentinel.targets": "Alias Binding Dialect PackageRoot Registry StandIn Steps Target",
     "sentinel.values.literals": "Tensor from_array tensor",
     "sentinel.binding.drift": "AbsentError DriftError StandInNamespace UnknownInputError",
 }
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the same for type checkers
     from sentinel.laws.layout import first_two as first_two, like as like, pick_rows as pick_rows
     from sentinel.laws.layout import row_count as row_count, valid_tokens as valid_tokens
     from sentinel.targets import Alias as Alias, Binding as Binding, Dialect as Dialect, PackageRoot as PackageRoot
-    from sentinel.targets import Registry as Registry, StandIn as StandIn, Target as Target
+    from sentinel.targets import Registry as Registry, StandIn as StandIn, Steps as Steps, Target as Target
     from sentinel.values.literals import Tensor as Tensor, from_array as from_array, tensor as tensor
     from sentinel.binding.drift import AbsentError as AbsentError, DriftError as DriftError
     from sentinel.binding.drift import StandInNamespace as StandInNamespace, UnknownInputError as UnknownInputError

@@ -17,8 +17,8 @@ from itertools import groupby
 from types import FrameType
 
 import sentinel
-from sentinel.commands.console import complain, nothing_examined
-from sentinel.commands.discovery import find_commands
+from sentinel.commands.console import nothing_examined, print_error
+from sentinel.commands.discovery import ENTRIES, find_command, find_commands
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
 
 #: First words that need no command.
@@ -27,13 +27,16 @@ _NO_COMMAND = {"-h", "--help", "--version"}
 #: The kind that a command of several kinds shows if none is named.
 FIRST = {"list": "targets", "report": "run"}
 
-_DESCRIPTION = "Does this code corrupt the training signal? pytest checks; these do the rest."
+_DESCRIPTION = "Does this code corrupt the training signal?"
 _EPILOG = """\
-`sentinel COMMAND --help` shows options and examples. First steps:
-  sentinel mirror add verl; pytest --sentinel-target=verl   verl's known bugs
-  sentinel audit verl --config run.yaml                     bugs in my run
+`sentinel COMMAND --help` shows options and examples.
 exit status: 0 done or yes, 1 no, 2 failed, 130 interrupted
 """
+#: What an entry starts with, besides its commands.
+_FIRST_OF = {
+    "my branch": "pytest --sentinel-target=verl --sentinel-repo=.    is it worse?",
+    "my own loss": "sentinel.testing in your own tests: docs/own.md",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,17 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             _refuse(arguments.parser or parser, unknown)
         if arguments.run is None:
             parser.print_help()
-            return 2
+            return 0
         with _interruptible():
             status = int(arguments.run(arguments))
         sys.stdout.flush()  # so that a closed pipe is handled below
     except (NothingExamined, Unavailable) as error:
         return nothing_examined(error.reason)
     except SentinelError as error:
-        complain(str(error))
+        print_error(str(error))
         return 2
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         return 130
     except BrokenPipeError:
         with suppress(OSError, ValueError):  # the interpreter flushes once more while it exits
@@ -69,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a disk or folder error that no command handles
         where = f": {error.filename}" if error.filename else ""
         advice = "; free some space there" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
-        complain(f"{error.strerror or error}{where}{advice}")
+        print_error(f"{error.strerror or error}{where}{advice}")
         return 2
     return status
 
@@ -132,13 +135,14 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     :param first: the first word of the command line. If it is not a command, all commands are declared, so that
         argparse can list them.
     """
-    found = find_commands()
-    groups = groupby(found.values(), key=lambda command: command.group)
-    lines = [
-        f"{heading if not place else '':<8}{command.name:<11}{command.summary}"
-        for heading, group in groups
-        for place, command in enumerate(group)
-    ]
+    typed = find_command(first[0]) if first else None
+    found = find_commands(print_error) if typed is None else {typed.name: typed}
+    lines: list[str] = []
+    for heading, group in groupby(found.values(), key=lambda command: command.group):
+        rows = [_FIRST_OF[heading]] if heading in _FIRST_OF else []
+        rows += [f"{command.name:<11}{command.summary}" for command in group]
+        lines += [f"{heading if not place else '':<12}{row}" for place, row in enumerate(rows)]
+        lines += [""] if heading == ENTRIES[-1] else []
     parser = argparse.ArgumentParser(
         prog="sentinel",
         usage="sentinel [--help] [--version] COMMAND ...",
@@ -153,8 +157,7 @@ def _parser(first: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version, help=argparse.SUPPRESS)
     parser.set_defaults(run=None, parser=None)
     commands = parser.add_subparsers(prog="sentinel", metavar="COMMAND", help=argparse.SUPPRESS)
-    typed = [found[name] for name in first if name in found]
-    for entry in typed or (() if set(first) & _NO_COMMAND else found.values()):
+    for entry in () if set(first) & _NO_COMMAND else found.values():
         entry.load().declare(commands)
     return parser
 

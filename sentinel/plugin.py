@@ -141,9 +141,10 @@ class _Hooks:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        from sentinel.run.items import uncollected_items
+        from sentinel.run.items import deselect_without_mirror, uncollected_items
 
         items += uncollected_items(self._run, session, tuple(items))
+        deselect_without_mirror(self._run, items)
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         from sentinel.run.items import Item
@@ -178,7 +179,7 @@ class _Hooks:
         if hasattr(report, "sentinel_examined"):
             self._run.results.count(report.nodeid, report.sentinel_examined)
         if hasattr(report, "sentinel_row"):
-            self._run.results.compared(report.nodeid, report.sentinel_row)
+            self._run.compared(report.nodeid, report.sentinel_row)
         evidence = getattr(report, "sentinel_evidence", None)
         if evidence is not None:
             self._run.collect(report, Path(evidence))

@@ -37,6 +37,18 @@ from sentinel.worker.client import Options, Preloader, TargetProcess
 
 pytest_plugins = ["pytester"]
 
+#: What `pytest -m smoke` runs: the logic, and one framework from recipe to verdict.
+SMOKE = ("contracts", "laws", "recipes", "settings", "test_demo.py", "values")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        place = os.path.relpath(item.path, Path(__file__).parent).partition(os.sep)[0]
+        if place in SMOKE and not item.get_closest_marker("nightly"):
+            item.add_marker("smoke")
+
+
 settings.register_profile("sentinel", deadline=None)  # a busy machine is no failure
 settings.load_profile("sentinel")
 

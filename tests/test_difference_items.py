@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from demo_kit import Repository, copy_demo, git
 
+from sentinel.comparing.asking import Asking
 from sentinel.comparing.comparison import Comparison
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
@@ -27,9 +28,10 @@ def refs(demo_repository: Repository) -> dict[str, str]:
 
 
 def test_what_is_for_the_better_passes(pytester, refs):
-    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "agg_loss")
+    result = run(pytester, refs["broken"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "diff and agg_loss")
     pair = f"{refs['broken'][:11]}..{refs['fixed'][:11]}"
     result.stdout.fnmatch_lines([f"*diff/demo/demo_rl.losses.agg_loss?{pair}? PASSED*"])
+    result.stdout.re_match_lines([r"collecting ... collected (\d+) items / \d+ deselected / 1 selected"])
     assert result.ret == 0
 
 
@@ -104,6 +106,49 @@ def test_a_commit_that_only_the_clone_has_is_a_base_too(pytester, clone):
     result.stdout.fnmatch_lines([f"diff/demo/demo_rl.losses.agg_loss?git:{mine[:7]}..path:*"])
 
 
+def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, clone):
+    """The base of upstream's main has the code at its top, and the clone's own commits have it in the folder."""
+    inner = clone / "vendored"
+    inner.mkdir()
+    git(clone, "mv", "demo_rl", "vendored")
+    git(clone, "commit", "-q", "-m", "vendored")
+    for against in ([], ["--sentinel-against=git:topic"]):
+        same = gate(pytester, f"--sentinel-repo={inner}", *against)
+        same.assert_outcomes(passed=1)
+        same.stdout.fnmatch_lines(["no signal line changed"])
+    copy_demo(inner)
+    for against in ([], ["--sentinel-against=git:topic"]):
+        worse = gate(pytester, f"--sentinel-repo={inner}", "-k", "agg_loss", *against)
+        worse.assert_outcomes(failed=1)
+
+
+def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_another_one(pytester, clone, monkeypatch):
+    """The changed helper is no boundary, so the first of its callers is searched in full, and the second is not."""
+    helper = "\n\ndef plain(x):\n    return x\n"
+    package = clone / "demo_rl"
+    (package / "shared.py").write_text(helper)
+    for name in ("losses", "rejection"):
+        code = (package / f"{name}.py").read_text()
+        [line] = [each for each in code.splitlines() if each.startswith("    return ")][:1]
+        called = line.replace("return ", "return plain((", 1) + "))"
+        (package / f"{name}.py").write_text(f"from demo_rl.shared import plain\n{code.replace(line, called)}")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "a helper")
+    (package / "shared.py").write_text(helper.replace("return x", "return 1 * x"))
+    asked, search = [], Asking.search_differences
+
+    def note(self, pair, subject, laws, few=False, glimpse=True):
+        asked.append((subject.boundary.rpartition(".")[2], few))
+        return search(self, pair, subject, laws, few, glimpse)
+
+    monkeypatch.setattr(Asking, "search_differences", note)
+    result = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "-k", "agg_loss or sequences")
+    result.stdout.fnmatch_lines(["2 signal lines changed; 2 ran *"])
+    (first, *_), (last, _) = asked[0], asked[-1]
+    assert asked == [(first, True), (first, False), (last, True)], asked
+    assert first != last
+
+
 def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):
     result = gate(pytester, f"--sentinel-repo={broken_tree}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -120,6 +165,17 @@ def test_that_no_code_changed_is_read_from_the_text_and_passes(pytester, refs):
     result = run(pytester, refs["fixed"], f"--sentinel-ref={refs['fixed']}", "-v", "-k", "text")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*diff/demo/text?*? PASSED*"])
+
+
+def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, clone):
+    (clone / "train.py").write_text("from demo_rl import losses\n\nlosses.train()\n")
+    (clone / "README.md").write_text("train less\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "train")
+    result = gate(pytester, f"--sentinel-repo={clone}", "-rs")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*not examined: changes that no boundary reads: train.py"])
+    result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: train.py"])
 
 
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):

@@ -273,10 +273,21 @@ def test_what_cannot_be_had_is_skipped_and_deciding_nothing_is_no_success(pytest
 def test_without_a_mirror_it_says_how_to_get_one(pytester, recipes, tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(tmp_path / "empty"))
     result = run(pytester, "--sentinel-recipes=mine", "-rs")
-    result.assert_outcomes(skipped=4)
-    line = "demo    2 recipes  2 refs  unavailable  skipped  no mirror of demo; run `sentinel mirror add demo`"
+    result.assert_outcomes(deselected=4)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    line = "nothing was decided: demo: 2 more revisions can be decided after `sentinel mirror add demo`"
     result.stdout.fnmatch_lines([line])
-    assert "2 recipes" not in run(pytester, "--sentinel-recipes=mine", "-v").stdout.str()
+    named = run(pytester, "mine/demo/DEMO-MASKED-TOKENS.yaml")
+    named.assert_outcomes(skipped=2)
+    named.stdout.fnmatch_lines(["*no mirror of demo; run `sentinel mirror add demo`"])
+
+
+def test_known_bugs_of_a_revision_are_counted_and_the_worst_listed(pytester, recipes, pins):
+    lines = run(pytester, "--sentinel-recipes=mine").stdout.str()
+    present = next(pin["ref"] for pin in pins if pin["expect"] == "reproduced")
+    gone = next(pin["ref"] for pin in pins if pin["expect"] == "fixed")
+    assert f"demo {present[:11]}: present: 2 bugs (2 recipes)\n  present:\n    DEMO-" in lines
+    assert f"demo {gone[:11]}: fixed: 2 bugs (2 recipes)\n" in lines
 
 
 def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):

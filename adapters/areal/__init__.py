@@ -487,7 +487,7 @@ TARGET = Target(
             call=partial(
                 kit.call_with,
                 takes=("log_probs", "ref_log_probs", "kl_estimator", "clamp"),
-                says={"clamp": {None: False, 10: True}},
+                values_of={"clamp": {None: False, 10: True}},
             ),
             accepts={"response_mask": (None,), "kl_estimator": ("k1", "k2", "k3"), "clamp": (None, 10)},
         ),

@@ -667,7 +667,7 @@ TARGET = Target(
             "kl_estimate",
             arguments={"ref_log_probs": ("log_probs_base",), "kl_estimator": ("kl_penalty",)},
             outputs=("kl",),
-            call=partial(kit.call_with, says={"kl_estimator": _ESTIMATORS}),
+            call=partial(kit.call_with, values_of={"kl_estimator": _ESTIMATORS}),
             dialects=(
                 Dialect(
                     "clamp",
@@ -778,7 +778,7 @@ TARGET = Target(
                 kit.call_with,
                 leading=("rewards",),
                 takes=("std_level",),
-                says={"std_level": {None: False, "batch": True}},
+                values_of={"std_level": {None: False, "batch": True}},
             ),
             "std_level",
             arguments={"std_level": ("div_std",)},

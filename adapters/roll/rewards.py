@@ -142,7 +142,7 @@ _REWARDS = (
         stand_ins=(_CONFIG,), accepts=_ENDS,
     ),
     *(
-        rule_reward(f"{_RULES}.{name}", *_CHOICES, knows="choices", call=_chosen, accepts=_LETTERS)
+        rule_reward(f"{_RULES}.{name}", *_CHOICES, notations="choices", call=_chosen, accepts=_LETTERS)
         for name in (
             "multiple_choice_boxed_rule_reward_worker.multiple_choice_boxed_reward_fn",
             "general_val_rule_reward_worker.single_choice_reward",
@@ -151,7 +151,7 @@ _REWARDS = (
     ),
     rule_reward(
         f"{_RULES}.video_r1_reward_worker.accuracy_reward", "<answer>{answer}</answer>",
-        "<think>6 times 7</think> <answer> {answer} </answer>", knows=f"negative decimal spaces {_AS_NUMBERS}",
+        "<think>6 times 7</think> <answer> {answer} </answer>", notations=f"negative decimal spaces {_AS_NUMBERS}",
         call=_seen, accepts={"rule": ("numerical", "OCR", "regression")},
         dialects=(
             Dialect(

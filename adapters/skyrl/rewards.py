@@ -58,15 +58,15 @@ _REWARDS = (
         fixed={"score_as": None},
         accepts={"response_mask": ("full", "right")},
     ),
-    rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, knows="numbers"),
-    rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, knows="minerva"),
+    rule_reward(f"{_ENVIRONMENTS}.gsm8k.utils.compute_score", *_HASHES, notations="numbers"),
+    rule_reward(f"{_ENVIRONMENTS}.aime.utils.compute_score", *_LINES, notations="minerva"),
     rule_reward(
-        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, knows="questions", call=kit.apply_rule_to_answers
+        f"{_ENVIRONMENTS}.search.utils.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers
     ),
     rule_reward(
         f"{_ENVIRONMENTS}.search.utils.compute_score_subem",
         *_TAGS,
-        knows="questions",
+        notations="questions",
         call=kit.apply_rule_to_answers,
         # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},

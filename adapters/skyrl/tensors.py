@@ -345,7 +345,7 @@ _FORMER = (
         arguments={"loss_agg_mode": ("loss_reduction",), "loss_scale_factor": ("max_seq_len",)}, outputs=("loss",),
         call=partial(
             kit.call_with, takes=("loss_mat", "response_mask", "loss_agg_mode", "loss_scale_factor"),
-            says={"loss_agg_mode": REDUCTIONS},
+            values_of={"loss_agg_mode": REDUCTIONS},
         ),
         requires=(f"{FORMER_PPO}.reduce_loss",),
         fixed=dict.fromkeys(("batch_num_tokens", "global_batch_size", "dp_size", "weights")),

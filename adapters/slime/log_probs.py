@@ -53,7 +53,8 @@ def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
 
 
 def _after(logits: Any) -> Any:
-    """Make logits after the last token: the first token's logits, reversed, so that using them changes the result."""
+    """Make logits for the position after the last token. They differ from all others, so that using them changes the
+    result."""
     return -logits[:, 0].detach()
 
 

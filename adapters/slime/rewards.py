@@ -35,28 +35,28 @@ _REWARDS = (
     rule_reward(
         f"{_HUB}.async_rm",
         "boxed",
-        knows="expressions",
+        notations="expressions",
         call=_rule,
         imports=(TYPES,),
         stand_ins=(ARGS,),
         # Rules of one dataset require the wording of that dataset.
         accepts={"rule": ("math", "boxed_math")},
     ),
-    rule_reward(f"{_HUB}.math_utils.grade_answer_verl", knows="expressions"),
+    rule_reward(f"{_HUB}.math_utils.grade_answer_verl", notations="expressions"),
     rule_reward(
-        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}", knows="integers"
+        f"{_HUB}.math_dapo_utils.compute_score", "Answer: {answer}", "So it is.\nAnswer: {answer}", notations="integers"
     ),
     rule_reward(
         f"{_HUB}.deepscaler.get_deepscaler_rule_based_reward",
         "Let me see.</think>\\boxed{{{answer}}}",
-        knows="expressions",
+        notations="expressions",
     ),
-    rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}", knows="questions"),
+    rule_reward(f"{_HUB}.f1.f1_score", "bare", "it is {answer}", notations="questions"),
     rule_reward(
         f"{_HUB}.gpqa.compute_gpqa_reward",
         "Answer: {answer}",
         "bare",
-        knows="choices",
+        notations="choices",
         call=_chosen,
         accepts={"ground_truth": ("B", "A", "D"), "wrong_answer": ("C", "E"), "rule": ("letters", "texts")},
     ),

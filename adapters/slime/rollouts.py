@@ -72,7 +72,7 @@ def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"request": request["sampling_params"], "configured": {}}
 
 
-_BESIDE = {
+_EXTRA = {
     "sglang_server_concurrency": 1,
     "sglang_dp_size": 1,
     "sglang_router_ip": "",
@@ -150,7 +150,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     sizes = dict.fromkeys(("num_layers", "moe_router_topk", "rollout_num_gpus", "rollout_num_gpus_per_engine"), 1)
     arguments = boundary.imported[_ARGUMENTS]
     with _without_engines_options(arguments):
-        args = kit.parser_options(arguments.get_slime_extra_args_provider(), **_BESIDE)(
+        args = kit.parser_options(arguments.get_slime_extra_args_provider(), **_EXTRA)(
             **options, **sizes, ci_test=False, sglang_speculative_algorithm=None
         )
 
@@ -270,7 +270,7 @@ _REQUEST = sampling_request(
     StandIn("post", "stands in for SGLang; stores the request, which is what is observed"),
     imports=(TYPES, _ROLLOUTS),
     parsed=True,
-    beside=_BESIDE,
+    extra=_EXTRA,
     formerly=(f"{_GENERATOR}.generate_one_sample_vanilla",),
 )
 

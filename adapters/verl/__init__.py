@@ -381,7 +381,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call IcePop, whose two thresholds are in one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: weights are only truncated, and never set to 0")
+        raise AbsentError("not in this version: it truncates weights, and cannot set them to 0")
     weights, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -480,19 +480,19 @@ _CORRECTIONS = (
 # -- other boundaries --------------------------------------------------------------------------------------------------
 
 
-def _kl(function: str, **more: Any) -> Binding:
+def _kl(function: str, *estimators: str, **more: Any) -> Binding:
     return Binding(
         f"{_CORE}.{function}",
         "kl_estimate",
         outputs=("kl",),
-        accepts={"response_mask": (None,), "kl_estimator": ("k1", "abs", "k2", "k3", "low_var_kl")},
+        accepts={"response_mask": (None,), "kl_estimator": ("k1", "abs", "k2", "k3", "low_var_kl", *estimators)},
         dialects=(
             Dialect(
                 "clamp",
                 10,
                 "k3 is clamped to [-10, 10]",
                 _core_line(2244),
-                where={"kl_estimator": ("k3", "low_var_kl")},
+                where={"kl_estimator": ("k3", "low_var_kl", "k3+")},
             ),
         ),
         **more,
@@ -580,7 +580,7 @@ TARGET = Target(
             accepts={"cliprange_value": (0.2, 0.6), "dp_size": (1, 2)},
             dialects=(Dialect("factor", 0.5, "the loss is half the squared error", _core_line(2174)),),
         ),
-        _kl("kl_penalty", twins=(f"{_CORE}.kl_penalty_forward",)),
+        _kl("kl_penalty", "k1+", "k3+", twins=(f"{_CORE}.kl_penalty_forward",)),
         _kl("kl_penalty_forward", twins=(f"{_CORE}.kl_penalty",)),
         *_CORRECTIONS,
         # Only at the head of #6362.

@@ -364,7 +364,7 @@ _REQUESTS = (
         _OPTIONS,
         *(_WORKER, _RUN, _ENGINE),
         imports=(_PROTOCOL, _SERVER),
-        beside={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
+        extra={"name": "sglang", "prompt_length": 1, "max_model_len": 10000},
         # Worker classes have a method of this name.
         requires=(f"{_WORKERS}.AgentLoopWorker.generate_sequences", "verl.workers.config.rollout"),
     ),

@@ -277,7 +277,8 @@ _KERNELS = (
     Binding(
         f"{_TORCH}.pad_sequence_to_length", "column_padding", arguments={"side": ("left_pad",)}, outputs=("padded",),
         call=partial(
-            kit.call_with, leading=("values", "length", "pad_value"), says={"side": {"left": True, "right": False}},
+            kit.call_with, leading=("values", "length", "pad_value"),
+            values_of={"side": {"left": True, "right": False}},
         ),
     ),
     # Without this function, older versions call the tokenizer in the same step.

@@ -66,16 +66,16 @@ def _prints(line: int, **where: tuple[Any, ...]) -> Dialect:
 
 _QA = f"{_RULES}.search_r1_like_qa_em"
 _RULED = (
-    rule_reward(f"{_RULES}.gsm8k.compute_score", *_HASHES, knows="numbers"),
+    rule_reward(f"{_RULES}.gsm8k.compute_score", *_HASHES, notations="numbers"),
     rule_reward(
-        f"{_RULES}.math_reward.compute_score", *BOXES, knows="math", formerly=(f"{_RULES}.math.compute_score",)
+        f"{_RULES}.math_reward.compute_score", *BOXES, notations="math", formerly=(f"{_RULES}.math.compute_score",)
     ),
     rule_reward(
         f"{_RULES}.math_dapo.compute_score",
         "Answer: {answer}",
         "So it is.\nAnswer: {answer}\n",
         "boxed",
-        knows="minerva",
+        notations="minerva",
         call=_said_or_boxed,
         dialects=(
             Dialect(
@@ -86,15 +86,17 @@ _RULED = (
             ),
         ),
     ),
-    rule_reward(f"{_RULES}.prime_math.compute_score", *BOXES, knows="values", imports=(f"{_RULES}.prime_math.grader",)),
-    rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, knows="math", call=_batched),
     rule_reward(
-        f"{_QA}.compute_score", *_TAGS, knows="questions", call=kit.apply_rule_to_answers, dialects=(_prints(108),)
+        f"{_RULES}.prime_math.compute_score", *BOXES, notations="values", imports=(f"{_RULES}.prime_math.grader",)
+    ),
+    rule_reward(f"{_RULES}.math_batch.compute_score_batched", *BOXES, notations="math", call=_batched),
+    rule_reward(
+        f"{_QA}.compute_score", *_TAGS, notations="questions", call=kit.apply_rule_to_answers, dialects=(_prints(108),)
     ),
     rule_reward(
         f"{_QA}.compute_score_subem",
         "<answer>It is {answer}.</answer>",
-        knows="questions",
+        notations="questions",
         call=kit.apply_rule_to_answers,
         # The rule searches for the answer anywhere, without its punctuation: 3 is in 43.
         accepts={"ground_truth": ("42", "7", "100")},

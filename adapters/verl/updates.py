@@ -424,7 +424,61 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
     return (table.grad[1].roll(1) != 0).long()  # type: ignore[index]
 
 
+def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute log-probs with a model that returns the scenario's logits. One prompt token precedes the response.
+
+    The first half of the rows is packed, as without padding; the others are padded.
+    """
+    engine = kit.make_unbuilt(
+        boundary.owner,
+        use_ulysses_sp=False,
+        pad_to_length=False,
+        engine_config=kit.stand_in(entropy_checkpointing=False, entropy_from_logits_with_chunking=False),
+        compute_entropy_from_logits=boundary.module.verl_F.entropy_from_logits,
+    )
+    ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
+    logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
+    rows, tokens = ids.shape
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # distillation came later
+    processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
+    half, parts = (rows + 1) // 2, []
+    for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
+        count = len(ids[part])
+        if count:
+            batch = {
+                "input_ids": _jagged([*ids[part]]),
+                "position_ids": _jagged([torch.arange(tokens)] * count),
+                "loss_mask": _jagged([torch.ones(tokens)] * count),
+            }
+            plain = {
+                "temperature": inputs["temperature"],
+                "use_remove_padding": packed,
+                "calculate_entropy": inputs["with_entropy"],
+            }
+            micro_batch = _tensordict(boundary, batch, **plain)
+            _, output_args = boundary.invoke({}, engine, micro_batch)
+            shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
+            output = kit.Named(logits=logits[part].reshape(shape).clone())  # some versions divide in place
+            parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
+
+    def of_responses(name: str) -> Any:
+        return torch.stack([row[:-1] for part in parts for row in part[name].unbind()])
+
+    return {
+        "log_probs": of_responses("log_probs"),
+        "entropy": of_responses("entropy") if inputs["with_entropy"] else None,
+    }
+
+
 _ENGINES = (
+    Binding(
+        f"{_ENGINE}.FSDPEngineWithLMHead.prepare_model_inputs",
+        "token_log_probs",
+        call=_engine_log_probs,
+        imports=(_TENSORDICT,),
+        stand_ins=(ENGINE, MODEL),
+        dtypes=("float32", "float64"),
+    ),
     Binding(
         f"{_LOSSES}.sft_loss",
         "supervised_update",

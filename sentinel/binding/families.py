@@ -84,7 +84,7 @@ def group_advantage(
 ) -> Binding:
     """Bind an estimator that compares responses to one prompt. Optional inputs that are not in ``knobs`` are fixed."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
-    outputs = ("advantages", "returns")
+    outputs = more.pop("outputs", ("advantages", "returns"))
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
@@ -101,7 +101,7 @@ def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Bin
     Optional inputs that are not in ``knobs`` are fixed.
     """
     fixed = {"statistic": statistic, **MASKED_STATISTICS.lacking(*knobs), **more.pop("fixed", {})}
-    call = partial(call_with, says={"axis": AXIS})
+    call = partial(call_with, values_of={"axis": AXIS})
     return Binding(path, "masked_statistics", outputs=("result",), call=call, fixed=fixed, **more)
 
 
@@ -146,17 +146,17 @@ _AS_IS = ("as_is",) * 8
 def rule_reward(
     path: str,
     *wordings: str,
-    knows: str = "",
+    notations: str = "",
     call: BoundaryCall = apply_rule,
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
     """Bind a rule that scores a response. ``wordings`` are the answer formats that it accepts, all by default.
 
-    :param knows: the notations that it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
+    :param notations: what it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
     """
     choices: dict[str, tuple[Any, ...]] = {"wording": wordings} if wordings else {}
-    choices["notation"] = (*_AS_IS, *NORMALISERS.get(knows, knows).split())
+    choices["notation"] = (*_AS_IS, *NORMALISERS.get(notations, notations).split())
     return Binding(path, "rule_reward", call=call, accepts={**choices, **(accepts or {})}, **more)
 
 
@@ -167,7 +167,7 @@ def sampling_request(
     fields: Mapping[str, Any],
     *stand_ins: StandIn,
     imports: Sequence[str] = (),
-    beside: Mapping[str, Any] | None = None,
+    extra: Mapping[str, Any] | None = None,
     parsed: bool = False,
     **more: Any,
 ) -> Binding:
@@ -176,11 +176,11 @@ def sampling_request(
     :param made_by: the dotted path of the configuration's class.
     :param ask: ``ask(boundary, configuration) -> request``, in the engine's names.
     :param fields: option -> its field, as for :func:`~sentinel.binding.kit.with_options`.
-    :param beside: further fields of the configuration.
+    :param extra: further fields of the configuration.
     :param parsed: if True, ``made_by`` returns a function that adds arguments to a parser.
     """
     module, _, name = made_by.rpartition(".")
-    call = partial(request_sampling, ask, module, name, fields, beside or {}, parsed)
+    call = partial(request_sampling, ask, module, name, fields, extra or {}, parsed)
     lacks = SAMPLING_REQUEST.lacking(*fields)
     modules = (module, *imports)
     return Binding(path, "sampling_request", call=call, imports=modules, stand_ins=stand_ins, fixed=lacks, **more)

@@ -143,34 +143,56 @@ def call_with(
     *,
     leading: Sequence[str] = (),
     takes: Sequence[str] | None = None,
-    says: Mapping[str, Mapping[Any, Any]] | None = None,
+    values_of: Mapping[str, Mapping[Any, Any]] | None = None,
     since: Mapping[str, Any] | None = None,
     reads: Mapping[str, Any] | None = None,
+    tokens_first: bool = False,
+    sums: Mapping[str, str] | None = None,
+    bools: Sequence[str] = (),
+    group: str = "",
     **upstream: Any,
 ) -> Any:
-    """Call a function whose arguments and results differ from the contract only in names, values or order.
+    """Call a function whose arguments and results differ from the contract only in names, values, order or layout.
 
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all others.
-    :param says: input -> the contract's value -> the function's value.
+    :param values_of: input -> the contract's value -> the function's value.
     :param since: input that a later version added -> the earlier behaviour.
     :param reads: output -> its place in the result: an index, a key, or a tuple of them for nested results; by default
         the binding's ``outputs``.
+    :param tokens_first: whether the function's tensors are ``[tokens, batch]``.
+    :param sums: input of ``[batch, tokens]`` -> its mask: the function takes the sum over each row's valid tokens.
+    :param bools: the inputs that the function takes as booleans.
+    :param group: the parameter that takes the number of rows in each group.
     :param upstream: further arguments under their upstream names.
     :raises AbsentError: if the function has no equivalent of a value in the scenario.
     """
     arguments = dict(inputs)
-    for name, words in (says or {}).items():
+    for name, words in (values_of or {}).items():
         if arguments[name] not in words:
             raise AbsentError(f"not in this version: {boundary.path} has no {name} {arguments[name]}")
         arguments[name] = words[arguments[name]]
     for name, usual in (since or {}).items():
         if not takes_input(boundary, name) and arguments.pop(name) != usual:
             raise AbsentError(f"not in this version: {boundary.path} has no {name}")
+    for name, mask in (sums or {}).items():
+        arguments[name] = torch.where(arguments[mask] != 0, arguments[name], 0.0).sum(-1)
+    for name in bools:
+        arguments[name] = arguments[name].bool()
+    if tokens_first:
+        arguments = {name: _transposed(value) for name, value in arguments.items()}
+    if group:
+        upstream[group] = group_size(inputs)
     before = [arguments.pop(name) for name in leading]
     arguments = arguments if takes is None else {name: arguments[name] for name in takes if name in arguments}
     answer = boundary.invoke(arguments, *before, **upstream)
+    if tokens_first:
+        answer = tuple(map(_transposed, answer)) if isinstance(answer, tuple) else _transposed(answer)
     return answer if reads is None else {name: part_of(answer, place) for name, place in reads.items()}
+
+
+def _transposed(value: Any) -> Any:
+    return value.T if isinstance(value, torch.Tensor) and value.ndim == 2 else value
 
 
 def takes_input(boundary: Any, name: str) -> bool:
@@ -190,36 +212,37 @@ def call_estimator(
 
 
 def with_options(
-    make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **beside: Any
+    make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **extra: Any
 ) -> tuple[Any, dict[str, Any]]:
     """Make a framework's own configuration with the scenario's options and defaults for the others.
 
     :param make: its class, or a function that makes it, with a parameter for each field.
     :param fields: option -> its field, or the field and a mapping of the option's values.
-    :param beside: further fields, which are ignored if this version lacks them.
+    :param extra: further fields, which are ignored if this version lacks them.
     :return: the configuration, and its value of each option that it has.
     :raises AbsentError: if the scenario has an option that the configuration lacks.
     """
     parameters = inspect.signature(make).parameters
-    values, words = {name: value for name, value in beside.items() if name in parameters}, {}
+    values, words = {name: value for name, value in extra.items() if name in parameters}, {}
     for option, field in fields.items():
-        name, says = (field, None) if isinstance(field, str) else field
+        name, values_of = (field, None) if isinstance(field, str) else field
         if name in parameters:
-            words[option] = (name, says)
+            words[option] = (name, values_of)
         if inputs[option] is not None:
             if name not in parameters:
                 raise AbsentError(f"not in this version: the option {name}")
-            values[name] = says[inputs[option]] if says else inputs[option]
+            values[name] = values_of[inputs[option]] if values_of else inputs[option]
     configuration = make(**values)
     readings = {}
-    for option, (name, says) in words.items():
+    for option, (name, values_of) in words.items():
         value = getattr(configuration, name)
-        readings[option] = next(word for word in says if says[word] == value) if says else value
+        readings[option] = next(word for word in values_of if values_of[word] == value) if values_of else value
     return configuration, readings
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Map options to their fields: ``same`` lists those of the same name."""
+    """Map each option to the field of the configuration that holds it. ``same`` lists options whose field has the same
+    name."""
     return {**{name: name for name in same.split()}, **others}
 
 
@@ -274,18 +297,18 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
     raise DriftError("no request reached the engine")
 
 
-def parser_options(adds: Callable[[Any], Any], **beside: Any) -> Callable[..., Any]:
+def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
     """Return a function that makes the namespace of a framework's command line from defaults and given values.
 
     :param adds: adds the framework's arguments to a parser.
-    :param beside: arguments of another package, which is not installed.
+    :param extra: arguments of another package, which is not installed.
     """
     parser = argparse.ArgumentParser()
     with suppress(Exception):
         adds(parser)
     for action in parser._actions:
         action.required = False
-    plain = {**beside, **vars(parser.parse_args([]))}
+    plain = {**extra, **vars(parser.parse_args([]))}
 
     def make(**values: Any) -> Any:
         return stand_in(**{**copy.deepcopy(plain), **values})
@@ -300,7 +323,7 @@ def request_sampling(
     module: str,
     name: str,
     fields: Mapping[str, Any],
-    beside: Mapping[str, Any],
+    extra: Mapping[str, Any],
     parsed: bool,
     boundary: Any,
     inputs: Mapping[str, Any],
@@ -309,8 +332,8 @@ def request_sampling(
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
-    make = parser_options(make(), **beside) if parsed else make
-    configuration, configured = with_options(make, fields, inputs, **beside)
+    make = parser_options(make(), **extra) if parsed else make
+    configuration, configured = with_options(make, fields, inputs, **extra)
     return {"request": ask(boundary, configuration), "configured": configured}
 
 
@@ -328,8 +351,8 @@ AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call an entropy function, and the log-probs function of the same module so that a gradient exists."""
     logits = inputs["logits"]
-    beside = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
-    return {"log_probs": beside, "entropy": boundary.function(logits)}
+    values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
+    return {"log_probs": values, "entropy": boundary.function(logits)}
 
 
 def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -560,7 +583,8 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 class _Collectives:
     """The collectives of simulated ranks.
 
-    All ranks of a group must call the same one, because a real training would hang otherwise.
+    All ranks of a group must call the same one, because a real training would hang otherwise. One rank runs at a time,
+    the lowest one that does not wait for others, so that equal calls have equal results in equal order.
 
     :ivar failure: the error of the first rank that failed, or the disagreement of the ranks; None if there is none.
     """
@@ -569,11 +593,31 @@ class _Collectives:
         self._count, self._changed = count, threading.Condition()
         self._calls: dict[Sequence[int], dict[int, tuple[str, str, Any]]] = {}
         self._returned: set[int] = set()
+        self._ready = set(range(count))
+        self._running: int | None = 0
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
         """Return the ranks of a group. A tuple lists its ranks; any other value means all ranks."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
+
+    def begin(self, rank: int) -> None:
+        """Wait until it is a rank's turn.
+
+        :raises RanksDisagreeError: if another rank has failed.
+        """
+        with self._changed:
+            self._wait(lambda: self._running == rank)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        self._changed.wait_for(lambda: self.failure is not None or condition())
+        if self.failure is not None:
+            raise RanksDisagreeError("another rank has failed")
+
+    def _pause(self, rank: int) -> None:
+        """Let the next rank run."""
+        self._ready.discard(rank)
+        self._running = min(self._ready, default=None)
 
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
         """Wait until every rank of the group has called this collective; return the values of all ranks.
@@ -587,15 +631,17 @@ class _Collectives:
             calls[rank] = name, place, value
             if len(calls) == len(ranks):
                 del self._calls[ranks]
+                self._ready.update(ranks)
+            else:
+                self._pause(rank)
             self._compare(calls)
-            self._changed.wait_for(lambda: len(calls) == len(ranks) or self.failure is not None)
-            if self.failure is not None:
-                raise RanksDisagreeError("another rank has failed")
+            self._wait(lambda: len(calls) == len(ranks) and self._running == rank)
         return [calls[each][2] for each in ranks]
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
         """Record that a rank has returned or raised; ranks that wait for it stop waiting."""
         with self._changed:
+            self._pause(rank)
             if error is not None:
                 self._fail(error)
             else:
@@ -667,6 +713,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
         sys.setprofile(profile)
         sys.settrace(trace)
         try:
+            collectives.begin(rank)
             answers[rank] = work(rank)
         except BaseException as error:
             collectives.end(rank, error)
@@ -733,8 +780,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
         def forward(self, input_ids: Any, *_: Any, **__: Any) -> Any:
             following = torch.nn.functional.pad(input_ids[:, 1:], (0, 1), value=_PADDING)
-            beside = (input_ids - _FIRST + 1).clamp(min=0)
-            entries = self.table.flatten(0, 1)[torch.where(following < _FIRST, beside, following - _FIRST)]
+            own = (input_ids - _FIRST + 1).clamp(min=0)
+            entries = self.table.flatten(0, 1)[torch.where(following < _FIRST, own, following - _FIRST)]
             if scores:
                 return entries
             if self.table.ndim == 3:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sentinel.commands.console import (
     Commands,
     command,
+    echo,
+    echo_json,
+    echo_table,
     json_option,
     nothing_examined,
     progress,
-    say,
-    say_json,
-    say_table,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import Unavailable
@@ -64,15 +64,14 @@ def _boundaries(arguments: argparse.Namespace) -> int:
             unbound += excluded_members(target)
     else:
         from sentinel.deciding.setup import opener
-        from sentinel.search.bindings import Definitions, sighting
-        from sentinel.search.coverage import CheckoutTrees
+        from sentinel.search.bindings import CheckoutTrees, Definitions, sighting
 
         ref = Ref.parse(arguments.ref)
-        with progress() as tell:
+        with progress() as notify:
             for target in targets:
-                tell(f"reading {target.name} at {ref.short}")
+                notify(f"reading {target.name} at {ref.short}")
                 try:
-                    checkout = opener(settings, tell)(target, ref, None)
+                    checkout = opener(settings, notify)(target, ref, None)
                 except Unavailable as error:
                     unavailable.append(error.reason)
                     continue
@@ -80,7 +79,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
                 rows += _rows(catalog, target, [sighting(definitions, "", binding) for binding in target.bindings])
                 unbound += left_unbound(target, definitions)
     if arguments.json:
-        say_json(
+        echo_json(
             {
                 "boundaries": rows,
                 "not_bound": [{"target": t, "function": path, "reason": reason} for t, path, reason in unbound],
@@ -152,9 +151,9 @@ def _show(rows: list[dict[str, Any]], unbound: list[tuple[str, str, str]], unava
     if rows:
         columns = ("target", "boundary", "contract", "formerly", "there", "laws", "note")
         shown = [{**row, "formerly": ", ".join(row["formerly"]), "laws": str(len(row["laws"]) or "")} for row in rows]
-        say_table(columns, [[row[column] for column in columns] for row in shown])
+        echo_table(columns, [[row[column] for column in columns] for row in shown])
     if unbound:
-        say("\nnot bound")
-        say_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
+        echo("\nnot bound")
+        echo_table(("target", "function", "why"), [(t, path, reason or "-") for t, path, reason in unbound])
     for line in unavailable if rows else ():
-        say(f"unavailable: {line}")
+        echo(f"unavailable: {line}")

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from datetime import datetime, timezone
 
-from sentinel.commands.console import Commands, command, counted, group, json_option, say, say_json, say_table, size
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, echo_table, group, json_option, size
 from sentinel.sources import Home, MirrorStore
 from sentinel.sources.pruning import entries, prune
 
@@ -53,7 +53,7 @@ def _list(arguments: argparse.Namespace) -> int:
     contents = entries(home)
     if arguments.json:
         moments = [datetime.fromtimestamp(entry.last_used, timezone.utc) for entry in contents]
-        say_json(
+        echo_json(
             [
                 {**asdict(entry), "path": str(entry.path), "last_used": moment.isoformat(timespec="seconds")}
                 for entry, moment in zip(contents, moments)
@@ -61,13 +61,13 @@ def _list(arguments: argparse.Namespace) -> int:
         )
         return 0
     if not contents:
-        say(f"the cache in {home.path} is empty")
+        echo(f"the cache in {home.path} is empty")
         return 0
     rows = [
         (e.kind, e.owner, e.name[:40], size(e.size), _ago(e.last_used), "in use" if e.in_use else "") for e in contents
     ]
-    say_table(("kind", "of", "name", "size", "last used", ""), rows)
-    say(f"{counted(len(contents), 'item')}, {size(sum(entry.size for entry in contents))} in {home.path}")
+    echo_table(("kind", "of", "name", "size", "last used", ""), rows)
+    echo(f"{counted(len(contents), 'item')}, {size(sum(entry.size for entry in contents))} in {home.path}")
     return 0
 
 
@@ -78,8 +78,8 @@ def _prune(arguments: argparse.Namespace) -> int:
     MirrorStore().sweep()
     sweep_leftovers(Home.default().path / "history" / "copies")
     for entry in gone:
-        say(f"removed {entry.kind} {entry.owner} {entry.name}")
-    say(f"{counted(len(gone), 'item')} removed, {size(sum(entry.size for entry in gone))} freed")
+        echo(f"removed {entry.kind} {entry.owner} {entry.name}")
+    echo(f"{counted(len(gone), 'item')} removed, {size(sum(entry.size for entry in gone))} freed")
     return 0
 
 

@@ -48,7 +48,7 @@ def json_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print a message on standard error, after the program's name."""
     from sentinel.reports.escaping import visible
 
@@ -66,24 +66,24 @@ def nothing_examined(reason: str) -> int:
     return 2
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Print one or more lines of a result, with control characters as visible escapes."""
     from sentinel.reports.escaping import visible
 
     print(visible(text, lines=True))
 
 
-def say_json(value: Any) -> None:
+def echo_json(value: Any) -> None:
     # A hosted runner executes ``##[command]`` in any output; in JSON it can only occur in a string.
     print(json.dumps(value, indent=2, sort_keys=True).replace("##[", "#\\u0023["))
 
 
-def say_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def echo_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows as columns; empty columns are left out."""
     from sentinel.reports.escaping import visible
     from sentinel.reports.summary import aligned
 
-    say(aligned([tuple(headings), *(tuple(visible(cell) for cell in row) for row in rows)]))
+    echo(aligned([tuple(headings), *(tuple(visible(cell) for cell in row) for row in rows)]))
 
 
 def size(count: int) -> str:
@@ -112,7 +112,7 @@ def progress() -> Iterator[Callable[[str], None]]:
     lock = threading.Lock()
     shown = False
 
-    def tell(message: str) -> None:
+    def notify(message: str) -> None:
         nonlocal shown
         from sentinel.reports.escaping import visible
 
@@ -127,7 +127,7 @@ def progress() -> Iterator[Callable[[str], None]]:
             sys.stderr.flush()
 
     try:
-        yield tell
+        yield notify
     finally:
         if shown:
             sys.stderr.write("\r\x1b[K")

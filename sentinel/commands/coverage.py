@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json, say_table
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, echo_table, json_option, progress
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
 from sentinel.deciding.runner import runner_of
@@ -19,8 +19,10 @@ from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.escaping import visible
+from sentinel.search.bindings import CheckoutTrees
 from sentinel.search.checks import subjects
-from sentinel.search.coverage import CheckoutTrees, Coverage, Lines, coverage, lines
+from sentinel.search.coverage import Coverage, Lines, coverage, lines
 from sentinel.search.inventory import STATES, Function, Source, State
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
@@ -86,13 +88,13 @@ def _coverage(arguments: argparse.Namespace) -> int:
     except Unavailable as error:
         if not arguments.json:
             raise
-        say_json({"target": target.name, "unavailable": error.reason})
+        echo_json({"target": target.name, "unavailable": error.reason})
         return 2
 
 
 def _at(catalog: Catalog, target: Target, written: str, settings: Settings, arguments: argparse.Namespace) -> int:
-    with progress() as tell:
-        checkout = opener(settings, tell)(target, Ref.parse(written), None)
+    with progress() as notify:
+        checkout = opener(settings, notify)(target, Ref.parse(written), None)
     trees = CheckoutTrees(checkout)
     result = coverage(target, trees)
     if not result.functions:
@@ -110,18 +112,19 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     if arguments.json:
         code = {"target": target.name, "ref": str(checkout.ref), "commit": checkout.commit}
         counts = {name: getattr(result, name) for name in ("totals", "modules", "outside", "unread")}
-        say_json({**code, **counts, "functions": [_plain(each) for each in result.functions]})
+        echo_json({**code, **counts, "functions": [_plain(each) for each in result.functions]})
         return 1 if result.unread else 0
+    echo(f"{target.name} at {visible(checkout.ref.short)}: {_summary(result.totals)}\n")
     if arguments.verbose:
         named = [
             (each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.contracts))
             for each in result.functions
             if each.state != "no signal"
         ]
-        say_table(("function", "place", "state", "contracts"), named)
-        say("")
+        echo_table(("function", "place", "state", "contracts"), named)
+        echo("")
     rows = [(module, *_numbers(totals)) for module, totals in result.modules.items()]
-    say_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(result.totals))])
+    echo_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(result.totals))])
     _say_rest(result)
     return 1 if result.unread else 0
 
@@ -138,20 +141,21 @@ def _history(target: Target, arguments: argparse.Namespace) -> int:
         raise Unavailable(f"{target.name}: the mirror has no release tags")
     results = {}
     parsed: dict[tuple[str, str], Source] = {}
-    with progress() as tell, closing(GitTrees(mirror)) as trees:
+    with progress() as notify, closing(GitTrees(mirror)) as trees:
         for tag in tags:
             results[tag] = coverage(target, trees, tag.commit.tree, parsed)
-            tell(f"{target.name}: {len(results)} of {len(tags)} releases")
+            notify(f"{target.name}: {len(results)} of {len(tags)} releases")
     lines = [
         {"release": tag.name, "date": tag.commit.date[:10], "commit": tag.commit.sha, "totals": one.totals}
         for tag, one in results.items()
     ]
     _save(arguments, target, "releases", releases=lines)
     if arguments.json:
-        say_json({"target": target.name, "releases": lines})
+        echo_json({"target": target.name, "releases": lines})
     else:
+        echo(f"{target.name} at {tags[-1].name}: {_summary(results[tags[-1]].totals)}\n")
         rows = [(tag.name, tag.commit.date[:10], *_numbers(one.totals)) for tag, one in results.items()]
-        say_table(("release", "date", "functions", *STATES), rows)
+        echo_table(("release", "date", "functions", *STATES), rows)
     return 1 if any(one.unread for one in results.values()) else 0
 
 
@@ -162,7 +166,7 @@ def _plain(function: Function) -> dict[str, Any]:
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
     """Call ``ask`` with a worker's session and the bound functions, and return its result."""
     patient = replace(settings, timeout=min(settings.timeout, _PATIENCE))
-    with progress() as tell, closing(runner_of(catalog, patient, tell)) as runner:
+    with progress() as notify, closing(runner_of(catalog, patient, notify)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
         session = runner.open_target(target.name, ref, [item.binding for item in bound]).law_session
         return ask(session, bound)
@@ -172,9 +176,11 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
     """Print the lines that ran by module and, with ``-v``, the lines of each function that did not run."""
     if arguments.json:
         marks = ("ran", "idle", "branches", "taken")
-        say_json([{"path": each.function.path, "file": each.function.file,
+        echo_json([{"path": each.function.path, "file": each.function.file,
                    **{name: getattr(each, name) for name in marks}} for each in runs])  # fmt: skip
         return 0
+    ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
+    echo(f"{_summary(result.totals)}; {ran} of the bound functions ran under laws\n")
     if arguments.verbose:
         rows = [
             (
@@ -185,13 +191,11 @@ def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace)
             for each in runs
             if each.idle or not each.ran
         ]
-        say_table(("function", "place", "lines that never ran"), rows)
-        say("")
+        echo_table(("function", "place", "lines that never ran"), rows)
+        echo("")
     table = [(module, *_shares(counts)) for module, counts in _by_module(runs).items()]
     headings = ("module", "functions", "never ran", "lines", "ran", "branches", "taken")
-    say_table(headings, [*table, ("total", *_shares(_counts(runs)))])
-    ran = sum(bool(each.ran) for each in runs if each.function.state == "bound")
-    say(f"\n{_summary(result.totals)}; {ran} of the bound functions ran under laws")
+    echo_table(headings, [*table, ("total", *_shares(_counts(runs)))])
     return 0
 
 
@@ -239,12 +243,11 @@ def _numbers(totals: Mapping[Any, int]) -> tuple[str, ...]:
 def _summary(totals: Mapping[State, int]) -> str:
     total = sum(totals.values())
     states = ", ".join(f"{number} {state} ({number / total:.0%})" for state, number in totals.items())
-    return f"{counted(total, 'function')} by the rule: {states}"
+    return f"laws can check {totals['bound']} of {total} functions that carry signal by the rule: {states}"
 
 
 def _say_rest(result: Coverage) -> None:
-    say(f"\n{_summary(result.totals)}")
     if result.outside:
-        say(f"bound, but not counted because they carry no signal by the rule: {', '.join(result.outside)}")
+        echo(f"\nbound, but not counted because they carry no signal by the rule: {', '.join(result.outside)}")
     for file, why in sorted(result.unread.items()):
-        say(f"not read: {file}: {why}")
+        echo(f"not read: {file}: {why}")

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.console import Commands, command, echo, echo_json, json_option, nothing_examined, progress
 from sentinel.commands.options import boundary_option, catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
 from sentinel.comparing.comparison import Comparison
@@ -26,7 +26,7 @@ from sentinel.sources.gittrees import GitTrees
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-GROUP = "search"
+GROUP = "my branch"
 SUMMARY = "show what changes in the numbers between two revisions"
 
 _EXAMPLE = """\
@@ -75,8 +75,8 @@ def _diff(arguments: argparse.Namespace) -> int:
         raise SentinelError(f"--examples {arguments.examples}: must be at least 1")
     store, recipes = MirrorStore(), cache(lambda: find_recipes(catalog, (target.name,), ()))
     documents, statuses = [], []
-    with progress() as tell, ExitStack() as stack:
-        runner = stack.enter_context(closing(runner_of(catalog, settings, tell, store)))
+    with progress() as notify, ExitStack() as stack:
+        runner = stack.enter_context(closing(runner_of(catalog, settings, notify, store)))
         shared = _shared(target, store, refs, stack) if len(refs) > 2 else None
         for pair in pairwise(refs):
             comparison = Comparison(
@@ -88,7 +88,7 @@ def _diff(arguments: argparse.Namespace) -> int:
                 arguments.examples,
                 arguments.seed,
                 arguments.boundary,
-                tell,
+                notify,
                 shared=shared and shared[0],
                 trees=(shared[1][pair[0]], shared[1][pair[1]]) if shared else ("", ""),
             )
@@ -99,7 +99,7 @@ def _diff(arguments: argparse.Namespace) -> int:
             try:
                 for compared in comparison.run():
                     outcomes.append(compared)
-                    _tell_answer(arguments, comparison, outcomes, tell)
+                    _tell_answer(arguments, comparison, outcomes, notify)
             except KeyboardInterrupt:
                 interrupted = True
             outcomes = comparison.settle(outcomes)
@@ -108,7 +108,7 @@ def _diff(arguments: argparse.Namespace) -> int:
             if interrupted:
                 break
     if arguments.json:
-        say_json(documents[0] if len(refs) == 2 else documents)
+        echo_json(documents[0] if len(refs) == 2 else documents)
     return next((status for status in (130, 1, 2) if status in statuses), 0)
 
 
@@ -127,18 +127,18 @@ def _tell_answer(
     arguments: argparse.Namespace,
     comparison: Comparison,
     outcomes: Sequence[BoundaryDiff],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> None:
-    """Print the result for the last boundary: on standard output, or as progress if standard output has another
-    format."""
+    """Print the result for the last boundary on standard output. With ``--json`` or ``--markdown``, print it as
+    progress."""
     compared = outcomes[-1]
     if arguments.json or arguments.markdown:
         if compared.state != "same code":
-            tell(f"{compared.name}: {compared.judgement or compared.state}")
+            notify(f"{compared.name}: {compared.judgement or compared.state}")
         return
     text = "\n".join(report.write_result(comparison, compared, sum(each.state == "differs" for each in outcomes)))
     if text:
-        say(text)
+        echo(text)
         sys.stdout.flush()
 
 
@@ -155,7 +155,7 @@ def _print(
     if arguments.markdown:
         sys.stdout.write(report.to_markdown(comparison, outcomes, interrupted))
     else:
-        say("\n".join(report.write_ending(comparison, outcomes, interrupted)))
+        echo("\n".join(report.write_ending(comparison, outcomes, interrupted)))
     return None
 
 

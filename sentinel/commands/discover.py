@@ -12,7 +12,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.console import (
+    Commands,
+    command,
+    counted,
+    echo,
+    echo_json,
+    json_option,
+    nothing_examined,
+    progress,
+)
 from sentinel.commands.options import boundary_option, catalog_and_settings, settings_options, target_named
 from sentinel.deciding.open_target import OpenTarget
 from sentinel.deciding.runner import runner_of
@@ -25,7 +34,7 @@ from sentinel.search.boundary_search import Finding
 from sentinel.search.checks import Omission, matches, matches_any, subjects
 from sentinel.search.discovery import Discovery, Memory, grouped, match_known_bugs
 from sentinel.search.saving import CannotDistinguish, decisive_document, recipe_document, save
-from sentinel.search.survey import checkout_with_registries
+from sentinel.search.survey import checkout_to_read
 from sentinel.sources import Home
 from sentinel.targets.refs import Ref
 from sentinel.values.literals import typed
@@ -93,10 +102,10 @@ def _discover(arguments: argparse.Namespace) -> int:
     recipes, everywhere = find_recipes(catalog, (target.name,), ()), subjects(catalog, target.name)[0]
     saved: dict[int, Path | str] = {}
     failed: SentinelError | None = None
-    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+    with progress() as notify, closing(runner_of(catalog, settings, notify)) as runner:
         runner.start([target.name])
-        tell(f"preparing {target.name} at {ref.short}")
-        checkout = checkout_with_registries(runner, catalog, target.name, ref)
+        notify(f"preparing {target.name} at {ref.short}")
+        checkout = checkout_to_read(runner, catalog, target.name, ref)
         chosen, omitted = subjects(catalog, target.name, arguments.boundary, checkout)
         for glob in arguments.boundary:
             if not any(matches(item.binding, [glob]) for item in chosen):
@@ -113,11 +122,11 @@ def _discover(arguments: argparse.Namespace) -> int:
             lambda law: matches_any(law.name, arguments.law),
             seed,
             Memory(Home.default().path / "found") if arguments.seed is None else None,
-            on_finding=lambda finding: tell(
+            on_finding=lambda finding: notify(
                 f"found{' by an earlier run' if finding.replayed else ''}: {finding.subject.boundary} breaks "
                 f"{finding.law.name}"
             ),
-            report_progress=tell,
+            report_progress=notify,
             interval=0.2 if sys.stderr.isatty() else 15.0,
         )
         if not search.searches:
@@ -131,7 +140,7 @@ def _discover(arguments: argparse.Namespace) -> int:
         search.not_searched = left_out + search.not_searched
         findings = list(search.findings)
         try:
-            tell(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
+            notify(f"comparing {counted(len(findings), 'finding')} with known recipes; Ctrl-C shows them as they are")
             findings = grouped(findings, open_target.law_session)
             for place, item in enumerate(match_known_bugs(runner, target, open_target, findings, recipes, everywhere)):
                 findings[place : place + 1] = [item]
@@ -145,10 +154,10 @@ def _discover(arguments: argparse.Namespace) -> int:
         except SentinelError as error:  # findings that could not be saved are still printed
             failed = error
     if arguments.json:
-        say_json(_json(findings, search, open_target, seed, saved))
+        echo_json(_json(findings, search, open_target, seed, saved))
     else:
         _show(findings, search, open_target, seed, saved)
-        say(f"\nagain: {_command(arguments, seed, search.tried)}")
+        echo(f"\nagain: {_command(arguments, seed, search.tried)}")
     if failed is not None:
         raise failed
     if not search.searches:
@@ -168,9 +177,9 @@ def _show(
     findings: Sequence[Finding], done: Discovery, open_target: OpenTarget, seed: int, saved: dict[int, Path | str]
 ) -> None:
     for number, item in enumerate(findings, 1):
-        say(_described(number, item, saved.get(number - 1), open_target))
+        echo(_described(number, item, saved.get(number - 1), open_target))
     for subject, dialect in done.stale:
-        say(f"\nobsolete dialect: {subject.boundary} no longer differs from {dialect.name}: {dialect.reason}")
+        echo(f"\nobsolete dialect: {subject.boundary} no longer differs from {dialect.name}: {dialect.reason}")
     commit = open_target.checkout.commit or open_target.checkout.version or open_target.checkout.tree[:12]
     new = sum(1 for item in findings if item.known_as == ())
     left = sum(1 for item in findings if item.known_as is None)
@@ -180,17 +189,17 @@ def _show(
     state = "interrupted after" if done.stopped else "searched"
     places = counted(len(done.searches), "boundary")
     if not done.searches:
-        say(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
+        echo(f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): no boundary could be searched")
         _show_not_searched(done)
         return
-    say(
+    echo(
         f"\n{open_target.target} at {open_target.ref.short} ({commit[:12]}): {state} "
         f"{counted(done.tried, 'scenario')} at {places}, seed {seed}: "
         f"{counted(len(findings), 'finding')}, {new} of them new{uncompared}"
     )
     rounding = sum(outcome.rounding for search in done.searches for outcome in search.outcomes.values())
     if rounding:
-        say(f"{counted(rounding, 'difference')} vanished in float64: rounding")
+        echo(f"{counted(rounding, 'difference')} vanished in float64: rounding")
     _show_dialects(done)
     _show_not_searched(done)
 
@@ -200,7 +209,7 @@ def _show_dialects(done: Discovery) -> None:
         for outcome in search.outcomes.values():
             for place in outcome.dialects:
                 dialect = search.subject.binding.dialects[place]
-                say(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
+                echo(f"dialect: {search.subject.boundary}: {dialect.name}: {dialect.reason} ({dialect.link})")
 
 
 def _reason(item: Omission) -> str:
@@ -216,22 +225,22 @@ def _show_not_searched(done: Discovery) -> None:
     for reason, items in list(groups.items())[:_MOST]:
         names = ", ".join(item.boundary for item in items[:_NAMED]) + (", …" if len(items) > _NAMED else "")
         if len(items) == 1:
-            say(f"not searched: {names}: {items[0].reason}")
+            echo(f"not searched: {names}: {items[0].reason}")
         else:
-            say(f"not searched: {len(items)} boundaries: {reason} ({names})")
+            echo(f"not searched: {len(items)} boundaries: {reason} ({names})")
     if len(groups) > _MOST:
         rest = sum(map(len, list(groups.values())[_MOST:]))
-        say(f"not searched: {rest} more boundaries, for {len(groups) - _MOST} more reasons; --json lists them")
+        echo(f"not searched: {rest} more boundaries, for {len(groups) - _MOST} more reasons; --json lists them")
     for search in done.searches:
         if search.deadlocks:
-            say(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
+            echo(f"deadlock: {search.subject.boundary}: {search.deadlocks}")
         mute = {law: outcome for law, outcome in search.outcomes.items() if outcome.refused and not outcome.judged}
         reasons: dict[str, list[str]] = {}
         for law, outcome in mute.items():
             reasons.setdefault(outcome.refused.most_common(1)[0][0], []).append(law.name)
         for reason, laws in reasons.items():
             which = "every law" if len(laws) == len(search.outcomes) else ", ".join(laws)
-            say(f"refused: {search.subject.boundary}: {which}: {reason}")
+            echo(f"refused: {search.subject.boundary}: {which}: {reason}")
 
 
 def _described(number: int, finding: Finding, saved: Path | str | None, open_target: OpenTarget) -> str:

@@ -9,7 +9,7 @@ point ``sentinel.commands``.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
 from pathlib import Path
@@ -19,9 +19,11 @@ from sentinel.errors import SentinelError
 
 _ROOT = Path(__file__).resolve().parents[1]
 _REPORT = "report_"
+_ENTRIES = "sentinel.commands"
 
-#: The headings of ``sentinel --help``, in order; groups of other packages follow.
-HEADINGS = ("begin", "check", "search", "publish", "tidy")
+#: The headings of ``sentinel --help``, in order: the three entries, then the rest. Groups of other packages follow.
+ENTRIES = ("my branch", "my own loss", "my run")
+HEADINGS = (*ENTRIES, "begin", "search", "publish", "tidy")
 
 
 @dataclass(frozen=True)
@@ -43,25 +45,47 @@ class Found:
         """
         try:
             return import_module(self.module)
-        except ImportError as error:
+        except Exception as error:
             if self.module.startswith("sentinel."):
                 raise
             raise SentinelError(f"the command {self.name} ({self.module}) cannot be imported: {error}") from error
 
 
-def find_commands() -> dict[str, Found]:
-    """Return all commands by name, in the order of their headings."""
+def find_command(name: str) -> Found | None:
+    """Return one command; None if there is none with this name. The other commands are neither read nor imported.
+
+    :raises SentinelError: if it is the command of another package, and that is broken.
+    """
+    for file in _files():
+        if file.stem == name and not name.startswith(_REPORT) and (found := _described(file)) is not None:
+            return found
+    return next((_foreign(entry) for entry in metadata.entry_points(group=_ENTRIES, name=name)), None)
+
+
+def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str, Found]:
+    """Return all commands by name, in the order of their headings.
+
+    :param notify: called with the reason why a command of another package is left out.
+    """
     found = [_described(file) for file in _files() if not file.stem.startswith(_REPORT)]
     commands = [command for command in found if command is not None]
-    for entry in metadata.entry_points(group="sentinel.commands"):
-        module = Found(entry.name, "", "", entry.value).load()
-        for name in ("GROUP", "SUMMARY", "declare"):
-            if not hasattr(module, name):
-                raise SentinelError(f"the command {entry.name} ({entry.value}) has no {name}")
-        commands.append(Found(entry.name, module.GROUP, module.SUMMARY, entry.value))
+    for entry in metadata.entry_points(group=_ENTRIES):
+        try:
+            commands.append(_foreign(entry))
+        except SentinelError as error:
+            notify(str(error))
     order = {heading: place for place, heading in enumerate(HEADINGS)}
     commands.sort(key=lambda command: (order.get(command.group, len(order)), command.group, command.name))
     return {command.name: command for command in commands}
+
+
+def _foreign(entry: metadata.EntryPoint) -> Found:
+    """Return the command of another package. Its constants are in its module, so it is imported."""
+    module = Found(entry.name, "", "", entry.value).load()
+    for name in ("GROUP", "SUMMARY", "declare"):
+        if not hasattr(module, name):
+            raise SentinelError(f"the command {entry.name} ({entry.value}) has no {name}")
+    return Found(entry.name, module.GROUP, module.SUMMARY, entry.value)
 
 
 def report_kinds() -> list[ModuleType]:

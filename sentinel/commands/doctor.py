@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 import sentinel
-from sentinel.commands.console import Commands, command, json_option, progress, say, say_json, say_table, size
+from sentinel.commands.console import Commands, command, echo, echo_json, echo_table, json_option, progress, size
 from sentinel.commands.mirror import state
 from sentinel.commands.options import DISTRIBUTION, catalog_and_settings
 from sentinel.errors import INSTALL, SentinelError
@@ -73,18 +73,33 @@ def declare(commands: Commands) -> None:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    with progress() as tell:
-        tell("starting the worker")
+    with progress() as notify:
+        notify("starting the worker")
         parts = (_python, _worker, _extras, _git, _home, _mirrors, _names, _settings, _device)
         checks = [check for part in parts for check in part()]
     if arguments.json:
-        say_json([asdict(check) for check in checks])
+        echo_json([asdict(check) for check in checks])
     else:
-        say_table(("", "", "", ""), [(check.state, check.name, check.found, check.advice) for check in checks])
+        echo_table(("", "", "", ""), [(check.state, check.name, check.found, check.advice) for check in checks])
     missing = [check.name for check in checks if check.state == "missing"]
-    if missing and not arguments.json:
-        say(f"missing: {', '.join(missing)}")
+    if not arguments.json:
+        if missing:
+            echo(f"missing: {', '.join(missing)}")
+        echo(f"next: {_next(checks)}")
     return 1 if missing else 0
+
+
+def _next(checks: Sequence[Check]) -> str:
+    """Return the next step: the first repair that every run needs, a mirror, or a run."""
+    for check in checks:
+        if check.state == "missing":
+            return f"{check.advice}; then `sentinel doctor` again"
+    mirrors = [mirror.target for mirror in MirrorStore().list() if mirror.whole]
+    if mirrors:
+        return f"`pytest --sentinel-target={mirrors[0]}` decides its known bugs; `sentinel` shows what else there is"
+    target = min(name for name in catalog.bundled_catalog().targets if name != "demo")
+    run = f"`pytest --sentinel-target={target}` decides what PyPI provides"
+    return f"{run}; `sentinel mirror add {target}` for every commit"
 
 
 def _python() -> Iterator[Check]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sentinel.commands.console import complain
+from sentinel.commands.console import print_error
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.reports.store import file_name, recorded
@@ -16,7 +16,7 @@ def evidence_of(recipe: Recipe, folder: Path) -> Collection[Mapping[str, Any]]:
     """Return a recipe's evidence in a folder. Unreadable evidence is reported on standard error."""
     place = PurePosixPath(file_name(recipe.target), file_name(recipe.bug_id))
     try:
-        return recorded(folder, under=place, complain=complain).values()
+        return recorded(folder, under=place, on_error=print_error).values()
     except SentinelError as error:  # a file of lines that cannot be parsed
-        complain(str(error))
+        print_error(str(error))
         return ()

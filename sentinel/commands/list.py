@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from sentinel.commands import boundaries
-from sentinel.commands.console import Commands, Run, command, counted, group, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, Run, command, counted, echo, echo_json, echo_table, group, json_option
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.contracts.contract import REQUIRED, Contract
 from sentinel.errors import SentinelError, nearest
@@ -20,6 +20,7 @@ from sentinel.recipes.grades import realism, root
 from sentinel.recipes.template import describe_input, shown_default
 from sentinel.reports.markdown import index
 from sentinel.sources import MirrorStore
+from sentinel.testing.examples import example_of
 
 GROUP = "begin"
 SUMMARY = "list targets, recipes, boundaries or contracts"
@@ -28,7 +29,7 @@ _EXAMPLE = """\
   sentinel list                      the targets
   sentinel list recipes verl         the known bugs of one target
   sentinel list boundaries roll      the functions that recipes can call, with their contracts
-  sentinel list contracts            the contracts that a boundary can be bound to
+  sentinel list contracts            what can be checked, with two lines for a function of your own
 """
 _TARGETS = """\
   sentinel list targets --json
@@ -76,13 +77,13 @@ def _read(arguments: argparse.Namespace) -> tuple[Catalog, list[str], list[Recip
     return catalog, names, find_recipes(catalog, names)
 
 
-def _tell(headings: Sequence[str], rows: list[dict[str, Any]], arguments: argparse.Namespace, nothing: str) -> int:
+def _echo_rows(headings: Sequence[str], rows: list[dict[str, Any]], arguments: argparse.Namespace, nothing: str) -> int:
     if arguments.json:
-        say_json(rows)
+        echo_json(rows)
     elif not rows:
-        say(nothing)
+        echo(nothing)
     else:
-        say_table(headings, [[_cell(row[heading.replace(" ", "_")]) for heading in headings] for row in rows])
+        echo_table(headings, [[_cell(row[heading.replace(" ", "_")]) for heading in headings] for row in rows])
     return 0
 
 
@@ -145,7 +146,7 @@ def _targets(arguments: argparse.Namespace) -> int:
             }
         )
     headings = ("target", "recipes", "boundaries", "packages", "pypi", "repository", "mirror")
-    return _tell(headings, rows, arguments, "no adapter is installed; `sentinel doctor` checks the installation")
+    return _echo_rows(headings, rows, arguments, "no adapter is installed; `sentinel doctor` checks the installation")
 
 
 def _recipes(arguments: argparse.Namespace) -> int:
@@ -153,7 +154,7 @@ def _recipes(arguments: argparse.Namespace) -> int:
     wanted = {name: getattr(arguments, name) for name in (*_FILTERS, *_TEXTS) if getattr(arguments, name)}
     rows = [row for row in map(_row, recipes) if _matches(row, wanted)]
     if arguments.markdown:
-        say(index(rows))
+        echo(index(rows))
         return 0
     limits = "".join(f", {name} {value}" for name, value in wanted.items())
     nothing = f"none of {counted(len(recipes), 'recipe')} of {', '.join(names)} matches{limits}"
@@ -161,9 +162,9 @@ def _recipes(arguments: argparse.Namespace) -> int:
         values = {str(item) for row in map(_row, recipes) for item in _values(row, name) if item}
         if name in wanted and not any(fnmatchcase(value.lower(), wanted[name].lower()) for value in values):
             nothing = f"no recipe has {name} {wanted[name]!r}{nearest(wanted[name], values, 'there are', 0.4)}"
-    status = _tell(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
+    status = _echo_rows(("target", "bug", "pins", "severity", "realism", "title"), rows, arguments, nothing)
     if rows and not arguments.json:
-        say(f"\n{bugs(rows)}")
+        echo(f"\n{bugs(rows)}")
     return status
 
 
@@ -196,25 +197,32 @@ def _contracts(arguments: argparse.Namespace) -> int:
         which = nearest(arguments.contract, catalog.contracts, "there are")
         raise SentinelError(f"unknown contract {arguments.contract!r}{which}")
     if arguments.json:
-        say_json([_contract(contract, bound[contract.name]) for contract in contracts])
+        echo_json([_contract(contract, bound[contract.name]) for contract in contracts])
         return 0
     if len(contracts) > 1:
-        inputs = [", ".join(item.name for item in contract.inputs) for contract in contracts]
-        cells = [[one.name, str(bound[one.name]), names] for one, names in zip(contracts, inputs, strict=True)]
-        say_table(("contract", "bindings", "inputs"), cells)
+        for contract in contracts:
+            echo(f"{contract.name}: {contract.summary}")
+            for line in example_of(contract):
+                echo(f"    {line}")
+        echo("\n`sentinel list contracts NAME` explains the inputs; docs/own.md explains the check of a function.")
         return 0
     row = _contract(contracts[0], bound[contracts[0].name])
-    say(f"{row['contract']}: {row['bindings']} bindings\nlaws: {', '.join(row['laws'])}\n")
+    echo(f"{row['contract']}: {contracts[0].summary}\ndefinition: {row['source']}")
+    echo(f"laws: {', '.join(row['laws'])}\nbindings: {row['bindings']}\n")
+    echo("\n".join(row["example"]) + "\n")
     columns = ("input", "kind", "choices", "default", "meaning")
-    say_table(columns, [[_cell(item[column]) for column in columns] for item in row["inputs"]])
-    say("")
-    say_table(("observes", "meaning"), [[key, meaning] for key, meaning in row["observes"].items()])
+    echo_table(columns, [[_cell(item[column]) for column in columns] for item in row["inputs"]])
+    echo("")
+    echo_table(("observes", "meaning"), [[key, meaning] for key, meaning in row["observes"].items()])
     return 0
 
 
 def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
     return {
         "contract": contract.name,
+        "summary": contract.summary,
+        "source": " ".join(contract.source.split()),
+        "example": list(example_of(contract)),
         "bindings": bindings,
         "laws": list(contract.laws),
         "inputs": [

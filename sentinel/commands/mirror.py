@@ -8,14 +8,14 @@ from dataclasses import asdict, replace
 from sentinel.commands.console import (
     Commands,
     command,
-    complain,
     counted,
+    echo,
+    echo_json,
+    echo_table,
     group,
     json_option,
+    print_error,
     progress,
-    say,
-    say_json,
-    say_table,
     size,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
@@ -67,15 +67,15 @@ def _add(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     target = fork(target, settings.url_of(target.name))
-    with progress() as tell:
-        made = MirrorStore().add(target, arguments.origin, progress=tell)
+    with progress() as notify:
+        made = MirrorStore().add(target, arguments.origin, progress=notify)
     if read_shallow(made.path):
         clone = arguments.origin or "CLONE"
-        complain(
+        print_error(
             f"{made.target}: the history is shallow, so older commits cannot be compared or swept; run `git -C {clone} "
             "fetch --unshallow`, then add it again"
         )
-    say(_sentence(made))
+    echo(_sentence(made))
     return 0
 
 
@@ -94,13 +94,13 @@ def _update(arguments: argparse.Namespace) -> int:
     failed = 0
     for target in targets:
         try:
-            with progress() as tell:
-                made = store.update(target, progress=tell)
+            with progress() as notify:
+                made = store.update(target, progress=notify)
         except SentinelError as error:  # one remote that is away must not keep the others from being fetched
-            complain(str(error))
+            print_error(str(error))
             failed += 1
         else:
-            say(_sentence(made))
+            echo(_sentence(made))
     return 2 if failed else 0
 
 
@@ -108,7 +108,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     gone = MirrorStore().remove(fork(target, settings.url_of(target.name)).name)
-    say(f"{gone.target}: removed, {size(gone.size)} freed")
+    echo(f"{gone.target}: removed, {size(gone.size)} freed")
     return 0
 
 
@@ -116,13 +116,13 @@ def _list(arguments: argparse.Namespace) -> int:
     store = MirrorStore()
     mirrors = store.list()
     if arguments.json:
-        say_json([{**asdict(mirror), "path": str(mirror.path), "state": state(mirror)} for mirror in mirrors])
+        echo_json([{**asdict(mirror), "path": str(mirror.path), "state": state(mirror)} for mirror in mirrors])
         return 0
     if not mirrors:
-        say(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` creates one")
+        echo(f"no mirrors in {store.home.mirrors}; `sentinel mirror add TARGET` creates one")
         return 0
     headings = ("target", "size", "refs", "updated", "left out", "from", "state")
-    say_table(headings, [_row(mirror) for mirror in mirrors])
+    echo_table(headings, [_row(mirror) for mirror in mirrors])
     return 0
 
 

@@ -6,13 +6,14 @@ import argparse
 import sys
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, group, say, say_json
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, group
 from sentinel.commands.options import catalog_and_settings, target_named
 from sentinel.contracts.contract import Contract
-from sentinel.errors import NothingExamined, SentinelError, nearest
+from sentinel.errors import NothingExamined, RecipeError, SentinelError, nearest
 from sentinel.recipes import recipe_files
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.check import check_files
+from sentinel.recipes.fixes import SUFFIX, load_fix
 from sentinel.recipes.inputs import inside
 from sentinel.recipes.structure import schema
 from sentinel.recipes.template import TODO, template
@@ -53,17 +54,34 @@ def _check(arguments: argparse.Namespace) -> int:
     if gone:
         raise SentinelError(f"{', '.join(gone)}: no such file; name a recipe, or a folder of recipes")
     files = [file for path in arguments.files for file in (recipe_files(path) if path.is_dir() else [path])]
-    if not files:
+    fixes = dict.fromkeys(fix for path in arguments.files for fix in _fixes_of(path))
+    files = [file for file in files if file not in fixes]
+    if not files and not fixes:
         raise NothingExamined(
             f"{', '.join(map(str, arguments.files))}: no recipe there; name a recipe, or a folder of recipes"
         )
     problems = check_files(files, catalog)
     for problem in problems:
-        say(str(problem))
+        echo(str(problem))
+    broken = 0
+    for fix in fixes:
+        try:
+            load_fix(fix)
+        except RecipeError as error:
+            echo(str(error))
+            broken += 1
     errors = sum(problem.severity == "error" for problem in problems)
-    counts = f"{counted(errors, 'error')}, {counted(len(problems) - errors, 'warning')}"
-    print(f"{counted(len(files), 'file')}: {counts}", file=sys.stderr)
-    return 1 if errors else 0
+    counts = f"{counted(errors + broken, 'error')}, {counted(len(problems) - errors, 'warning')}"
+    print(f"{counted(len(files) + len(fixes), 'file')}: {counts}", file=sys.stderr)
+    return 1 if errors + broken else 0
+
+
+def _fixes_of(path: Path) -> list[Path]:
+    """Return the fixes below a folder, the fix next to a recipe, or the path itself if it is a fix."""
+    if path.is_dir():
+        return sorted(path.rglob(f"*{SUFFIX}"))
+    fix = path if path.name.endswith(SUFFIX) else path.with_name(f"{path.stem}{SUFFIX}")
+    return [fix] if fix.is_file() else []
 
 
 def _new(arguments: argparse.Namespace) -> int:
@@ -76,7 +94,7 @@ def _new(arguments: argparse.Namespace) -> int:
         return 0
     file = Path(arguments.output)
     _create(file, text)
-    say(f"{file}: replace each {TODO}, then run `sentinel recipe check {file}`")
+    echo(f"{file}: replace each {TODO}, then run `sentinel recipe check {file}`")
     return 0
 
 
@@ -117,5 +135,5 @@ def _create(file: Path, text: str) -> None:
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    say_json(schema())
+    echo_json(schema())
     return 0

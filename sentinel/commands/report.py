@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, group, say, say_json
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, group
 from sentinel.commands.discovery import report_kinds
 from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option
 from sentinel.errors import NothingExamined
@@ -68,11 +68,13 @@ def _accept(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     done = update(source, baseline, Recipes(catalog), arguments.prune)
     for line in done.changed:
-        say(f"{baseline}/{line}")
+        echo(f"{baseline}/{line}")
     for line in done.kept:
-        say(f"kept: {baseline}/{line}")
+        echo(f"kept: {baseline}/{line}")
     kept = f", {len(done.kept)} kept because the run could not decide them" if done.kept else ""
-    say(f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'line')} changed{kept}")
+    echo(
+        f"{counted(done.examined, 'verdict')} of {source} compared: {counted(len(done.changed), 'line')} changed{kept}"
+    )
     return 0
 
 
@@ -124,5 +126,5 @@ def _rendered(results: list[tuple[dict[str, Any], str]], style: str, folder: Pat
 
 
 def _schema(arguments: argparse.Namespace) -> int:
-    say_json(schema())
+    echo_json(schema())
     return 0

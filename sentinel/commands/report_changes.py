@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, json_option, progress
 from sentinel.commands.options import RUN, catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import NothingExamined
 from sentinel.recipes import find_recipes
@@ -64,21 +64,21 @@ def _changes(arguments: argparse.Namespace) -> int:
     if changes and not arguments.no_bisect:
         catalog, settings = catalog_and_settings(arguments)
         recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog, tuple(sorted(catalog.targets)))}
-        with progress() as tell:
+        with progress() as notify:
             results = []
             searched = nightly.with_commits(
                 changes, recipes, lambda target: Ledger(catalog, settings, catalog.targets[target])
             )
             for change in searched:
                 results.append(change)
-                tell(f"{len(results)} of {counted(len(changes), 'change')}: {change.target} {change.subject}")
+                notify(f"{len(results)} of {counted(len(changes), 'change')}: {change.target} {change.subject}")
             changes = results
     if arguments.json:
-        say_json([change.plain() for change in changes])
+        echo_json([change.plain() for change in changes])
     elif arguments.format == "markdown":
         sys.stdout.write(_markdown(changes, basis))
     else:
-        say("\n".join([*(line for change in changes for line in _lines(change, arguments.worse)), *basis]))
+        echo("\n".join([*(line for change in changes for line in _lines(change, arguments.worse)), *basis]))
     failing = [change for change in changes if not arguments.worse or change.worse]
     return 1 if failing else 0
 

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, command, echo, echo_json, echo_table, json_option
 from sentinel.errors import SentinelError
 from sentinel.records import timelines
 from sentinel.records.history import require_all, require_bug
@@ -39,26 +39,29 @@ def _history(arguments: argparse.Namespace) -> int:
         raise SentinelError("--markdown is the table of all bugs; leave BUG out")
     records = require_bug(folder, arguments.bug)
     if arguments.json:
-        say_json(records)
+        echo_json(records)
         return 0
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in records:
-        say(timelines.heading(record))
-        say("\n".join(timelines.story(record, width)) + "\n")
+        echo(timelines.heading(record))
+        echo("\n".join(timelines.story(record, width)) + "\n")
         if record["releases"]:
-            say("\n".join(timelines.releases(record)) + "\n")
-    say(timelines.LEGEND)
+            echo("\n".join(timelines.releases(record)) + "\n")
+    echo(timelines.LEGEND)
     return 0
 
 
 def _all(arguments: argparse.Namespace, records: list[dict[str, Any]]) -> int:
     headings, rows = timelines.overview(records)
     if arguments.json:
-        say_json([dict(zip(headings, cells)) for cells in rows])
+        echo_json([dict(zip(headings, cells)) for cells in rows])
     elif arguments.markdown:
-        say("\n".join(f"* {line}" for line in timelines.counts(records)) + "\n")
-        say(f"{timelines.markdown(headings, rows)}\n\n{timelines.MARKS}")
+        echo("\n".join(f"* {line}" for line in timelines.counts(records)) + "\n")
+        echo(f"{timelines.markdown(headings, rows)}\n\n{timelines.MARKS}")
     else:
-        say_table(headings, rows)
-        say("\n" + "\n".join([timelines.MARKS, *timelines.counts(records)]))
+        pictures = timelines.pictures(records)
+        echo("\n".join(timelines.counts(records)) + "\n")
+        pictured = [(*cells[:2], pictures.get((cells[0], cells[1]), ""), *cells[2:]) for cells in rows]
+        echo_table((*headings[:2], "history", *headings[2:]), pictured)
+        echo(f"\n{timelines.LEGEND}\n{timelines.MARKS}")
     return 0

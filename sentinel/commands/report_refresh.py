@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from sentinel.commands.console import Commands, command, counted, progress, say
+from sentinel.commands.console import Commands, command, counted, echo, progress
 from sentinel.commands.options import PROBING, catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import NothingExamined
 from sentinel.reports import lines, store
@@ -57,9 +57,9 @@ def _refresh(arguments: argparse.Namespace) -> int:
     if not examined:
         raise NothingExamined(f"{baseline} has no lines of evidence; `sentinel report accept` records a run there")
     if stale and not arguments.check:
-        with progress() as tell:
+        with progress() as notify:
             for words in _runs(stale, recipes):
-                tell(f"pytest {' '.join(words)}"[:160])
+                notify(f"pytest {' '.join(words)}"[:160])
                 with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
                     _decide(words, arguments, Path(folder) / "run", baseline, recipes)
         stale, elsewhere, examined = _stale(baseline, recipes, arguments)
@@ -67,13 +67,13 @@ def _refresh(arguments: argparse.Namespace) -> int:
     if missing:
         some = ", ".join(f"{entry.facts['bug_id']} at {entry.ref}" for entry in missing[:5])
         more = f", and {len(missing) - 5} more" if len(missing) > 5 else ""
-        say(f"not recorded: {counted(len(missing), 'pin')}: {some}{more}")
+        echo(f"not recorded: {counted(len(missing), 'pin')}: {some}{more}")
     known = [entry for entry in stale if entry.why != _MISSING]
     for entry in known if arguments.check or len(known) <= 40 else ():
-        say(f"stale: {entry.place}: {entry.why}")
+        echo(f"stale: {entry.place}: {entry.why}")
     why = "".join(f"; {count} because {reason}" for reason, count in Counter(e.why for e in known).most_common(3))
     newer = f"; {elsewhere} more need the newer Python with which they were decided" if elsewhere else ""
-    say(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(known)} stale{why}{newer}")
+    echo(f"{counted(examined, 'verdict')} recorded in {baseline}, {len(known)} stale{why}{newer}")
     return 1 if stale else 0
 
 
@@ -153,9 +153,9 @@ def _decide(
     command = [sys.executable, "-m", "pytest", *words, *options, *quiet, f"--sentinel-report-dir={folder}"]
     done = subprocess.run([*command, f"--sentinel-baseline={baseline}"], capture_output=True, text=True, check=False)
     if not (folder / store.RUN).is_file():
-        say(f"pytest decided nothing ({' '.join(words)[:160]}): {done.stdout[-600:]}{done.stderr[-600:]}")
+        echo(f"pytest decided nothing ({' '.join(words)[:160]}): {done.stdout[-600:]}{done.stderr[-600:]}")
         return
     result = update(folder, baseline, recipes)
     for line in (*result.changed, *(f"kept: {line}" for line in result.kept)):
         if "other binding" not in line or "->" in line:
-            say(line)
+            echo(line)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import sentinel
-from sentinel.commands.console import Commands, command, say, say_table
+from sentinel.commands.console import Commands, command, echo, echo_table
 from sentinel.commands.evidence import evidence_of
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import SentinelError
@@ -23,7 +23,7 @@ from sentinel.reports.store import holds_evidence
 from sentinel.settings import Settings
 
 GROUP = "begin"
-SUMMARY = "show a bug: story, scenario, expected values, last verdicts"
+SUMMARY = "show a bug: story, scenario, values, last verdicts"
 
 _EXAMPLE = """\
   sentinel show ROLL-AGGLOSS-TOKENMEAN-MASK
@@ -51,12 +51,12 @@ def _show(arguments: argparse.Namespace) -> int:
     by_number = number.isascii() and number.isdigit()
     found = _of_number(catalog, number) if by_number else find_recipes(catalog, (), [arguments.bug])
     if by_number and len(found) > 1:
-        say(f"{len(found)} recipes are about #{number}; name one of them")
-        say_table(("bug", "target", "title"), [(recipe.bug_id, recipe.target, recipe.title) for recipe in found])
+        echo(f"{len(found)} recipes are about #{number}; name one of them")
+        echo_table(("bug", "target", "title"), [(recipe.bug_id, recipe.target, recipe.title) for recipe in found])
         return 0
     for index, recipe in enumerate(found):
         if index:
-            say("")
+            echo("")
         _head(recipe)
         _scenario(recipe)
         _expectations(recipe)
@@ -83,8 +83,8 @@ def _report_folders(settings: Settings) -> dict[str, Path]:
 
 
 def _head(recipe: Recipe) -> None:
-    say(recipe.bug_id)
-    say(recipe.title)
+    echo(recipe.bug_id)
+    echo(recipe.title)
     facts = {
         "target": recipe.target,
         "boundary": recipe.boundary,
@@ -99,12 +99,12 @@ def _head(recipe: Recipe) -> None:
         "until": settings_in_words(recipe.until),
         "file": str(recipe.path),
     }
-    say("")
+    echo("")
     for name, value in facts.items():
         if value:
-            say(f"  {name:<9} {value}")
+            echo(f"  {name:<9} {value}")
     for paragraph in paragraphs(recipe.story):
-        say("\n" + textwrap.fill(paragraph, _WIDTH, initial_indent="  ", subsequent_indent="  "))
+        echo("\n" + textwrap.fill(paragraph, _WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _upstream(upstream: Mapping[str, Any]) -> str:
@@ -113,23 +113,23 @@ def _upstream(upstream: Mapping[str, Any]) -> str:
 
 
 def _scenario(recipe: Recipe) -> None:
-    say("\nscenario")
+    echo("\nscenario")
     for line in scenario_lines(recipe.document):
-        say(f"  {line}")
+        echo(f"  {line}")
     if recipe.defaulted:
         text = f"by default: {', '.join(recipe.defaulted)}"
-        say(textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  "))
+        echo(textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  "))
 
 
 def _expectations(recipe: Recipe) -> None:
     keys = list(dict.fromkeys([*recipe.expected_unpatched, *recipe.expected_fixed]))
     if not keys:
-        say(f"\nexpected: the law {recipe.invariant} holds")
+        echo(f"\nexpected: the law {recipe.invariant} holds")
         return
-    say("")
+    echo("")
     sides = (recipe.expected_unpatched, recipe.expected_fixed)
     rows = [(key, *row_cells(*(side[key].value if key in side else ... for side in sides))) for key in keys]
-    say_table(("expected", "unpatched", "fixed"), rows)
+    echo_table(("expected", "unpatched", "fixed"), rows)
 
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
@@ -153,7 +153,7 @@ def _pins(recipe: Recipe, verdicts: Mapping[str, Mapping[str, str]]) -> None:
     order = [*expected, *watched, *others]
     rows.sort(key=lambda row: order.index(row[0]))
     if rows:
-        say("")
-        say_table(("ref", "expected", *places, "note"), rows)
+        echo("")
+        echo_table(("ref", "expected", *places, "note"), rows)
     else:
-        say("\nno pins and no verdicts yet")
+        echo("\nno pins and no verdicts yet")

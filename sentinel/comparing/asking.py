@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -19,7 +19,7 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, glimpses
+from sentinel.search.boundary_search import BoundarySearch, example, glimpses
 from sentinel.search.options import options
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding
@@ -33,11 +33,14 @@ _REFUSED = 5
 #: The most values that are tried of one option, and the most settings in total.
 _VALUES, _TURNS = 3, 36
 
+#: Scenarios in which an option has another value. A few tokens rarely show what a share of them is.
+_TURNED, _TURNED_OF_CALLER = 16, 2
+
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
 
-#: The number of scenarios, drawn without a search, that show which functions run.
-_GLIMPSES = 4
+#: The number of drawn scenarios, and of known bugs, of a boundary that gets a few, besides those of every choice.
+_FEW = 5
 
 #: (a trial that shows a difference, its violations, the known bugs whose scenario it is).
 Finding = tuple[Trial, tuple[Violation, ...], tuple[str, ...]]
@@ -78,18 +81,29 @@ class Asking:
         beside = self._selection.changed_functions(subject.name)
         return Pair(sessions[BEFORE], sessions[AFTER], beside=beside, lines=_spans(located))
 
-    def search_differences(self, pair: Pair, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:
-        """Search for scenarios on which the numbers of both revisions differ."""
-        search = BoundarySearch(pair, subject, self.budget.seed, laws, _SHRINKING, shrink_further=False, glimpse=True)
-        self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()))
-        with suppress(Undecidable):
-            plans = glimpses(search.subject, self.budget.seed, [NUMBERS_STAY])[:_GLIMPSES]
-            pair.try_(search.subject, plans, describe=True)
+    def with_examples(self, examples: int) -> Asking:
+        """Return a copy that draws at most this number of scenarios."""
+        budget = replace(self.budget, examples=min(examples, self.budget.examples))
+        return Asking(self._selection, self._processes, self._recipes, budget, self._runs)
+
+    def search_differences(
+        self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
+    ) -> BoundarySearch:
+        """Search for scenarios on which the numbers of both revisions differ.
+
+        :param few: try a few scenarios, and do not shrink a difference.
+        :param glimpse: also try one scenario for each choice of each input.
+        """
+        shrinking = 0 if few else _SHRINKING
+        search = BoundarySearch(pair, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=glimpse)
+        self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
         return search
 
-    def _draw(self, search: BoundarySearch, enough: Callable[[], bool]) -> None:
+    def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
-        search.try_recipes(self._recipes())
+        examples = min(examples, _FEW) if few else examples
+        recipes = recipes_of(search.subject, self._recipes())
+        search.try_recipes(recipes[:_FEW] if few else recipes)
 
         def over() -> bool:
             return self.budget.over() or enough()
@@ -100,18 +114,37 @@ class Asking:
             if search.tried == tried:
                 break
 
+    def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
+        """Return the known bugs on whose scenarios the revisions differ, or do not both return.
+
+        On the scenarios of the others both return the same numbers, so their verdicts are the same.
+        """
+        scenarios = [(recipe, inputs) for recipe in recipes for inputs in example(subject, recipe).variants.values()]
+        try:
+            trials = pair.try_(subject, [(NUMBERS_STAY, {"": inputs}) for _, inputs in scenarios])
+        except Undecidable:
+            return recipes
+        differing = {
+            recipe.bug_id for (recipe, _), trial in zip(scenarios, trials) if trial.violations or trial.refused
+        }
+        return [recipe for recipe in recipes if recipe.bug_id in differing]
+
     def search_laws(self, session: LawSession, subject: Subject, laws: Sequence[Law], examples: int) -> BoundarySearch:
         """Search for scenarios that break laws of a boundary at one revision."""
         shrinking = LEVELS["quick"][1]
         search = BoundarySearch(session, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=True)
-        search.try_recipes(self._recipes())
-        search.run(examples, enough=self.budget.over)
+        examples = min(examples, self.budget.examples)
+        if examples:
+            search.try_recipes(self._recipes())
+            search.run(examples, enough=self.budget.over)
         return search
 
-    def find_run_past_changes(self, subject: Subject) -> Runs | None:
+    def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
         """Return the functions that run in a boundary's scenarios if none of them has changed.
 
         Return None if one has, or if the text does not decide. At most one revision is called.
+
+        :param few: try only a few scenarios.
         """
         one, other = (self._selection.reached(side, subject) for side in SIDES)
         if one is None or other is None:
@@ -131,7 +164,7 @@ class Asking:
             return _names_of(subject.binding).union(*(path.split(".") for path in paths))
 
         try:
-            self._draw(search, lambda: not one.apart_from(other, ran()))
+            self._draw(search, lambda: not one.apart_from(other, ran()), few)
             for plans in self._turn_options(subject, one.changed(other), ran(), 1):
                 if not one.apart_from(other, ran()):
                     break
@@ -146,11 +179,13 @@ class Asking:
         runs_here.insert(0, runs)
         return runs
 
-    def search_options(self, pair: Pair, subject: Subject, changed: Sequence[Change]) -> Iterator[Finding]:
+    def search_options(
+        self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
+    ) -> Iterator[Finding]:
         """Find a difference that shows only if an option that no scenario sets has another value."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
-        for plans in self._turn_options(subject, changed, ran, 2):
+        for plans in self._turn_options(subject, changed, ran, _TURNED if many else _TURNED_OF_CALLER):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:
@@ -183,6 +218,12 @@ class Asking:
                 yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
 
 
+def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return the known bugs of a boundary."""
+    named = [recipe for recipe in recipes if recipe.contract == subject.contract.name]
+    return [recipe for recipe in named if recipe.boundary in subject.binding.paths]
+
+
 def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
     """Call both revisions again on a scenario that shows a difference, and once more in float64."""
     trial, violations, recipes = finding
@@ -207,6 +248,30 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
             answered = _observations(pair.both(subject, {"": single})).values()
             mistake = mistake if any(isinstance(each, str) for each in answered) else ""
     return Difference(symptom, inputs, answers, details, double, recipes, mistake)
+
+
+def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
+    """Return the difference with its :attr:`~Difference.idle` inputs."""
+    calls: dict[str, Inputs] = {"": difference.inputs}
+    for item in subject.contract.inputs:
+        now = difference.inputs.get(item.name)
+        others = [] if now is None else [value for value in item.choices if value != now][:_VALUES]
+        if isinstance(now, float) and not item.choices:
+            others = [2 * now + 1]
+        calls |= {f"{item.name} {place}": {**difference.inputs, item.name: value} for place, value in enumerate(others)}
+    try:
+        replies = pair.both(subject, calls)
+    except Undecidable:
+        return difference
+    seen: dict[str, list[Any]] = {}
+    for name in calls:
+        answers = [replies[side].answers[name].observation for side in SIDES]
+        seen[name] = [answer and {key: answer.get(key) for key in difference.details} for answer in answers]
+    varied = {name.partition(" ")[0] for name in calls} - {""}
+    same = protocol.encode(seen[""])
+    # a value that both sides refuse is none that the input could have here
+    matter = {name.partition(" ")[0] for name in calls if any(seen[name]) and protocol.encode(seen[name]) != same}
+    return replace(difference, idle=frozenset(varied - matter))
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 
-from sentinel.comparing.asking import Asking, Budget, measure_again
+from sentinel.comparing.asking import Asking, Budget, find_idle_inputs, measure_again, recipes_of
 from sentinel.comparing.judging import (
     add_programming_errors,
     bugs_of_one_side,
@@ -33,10 +33,13 @@ from sentinel.deciding.runner import Job, Runner
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.boundary_search import Finding
+from sentinel.search.boundary_search import BoundarySearch, Finding
 from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
+
+#: The most scenarios of a boundary whose own code has not changed; training steps are slow.
+_CALLER = 30
 
 #: The number of scenarios that show whether a boundary returns at all.
 _CALLED = 5
@@ -64,14 +67,14 @@ class Comparison:
         examples: int = 100,
         seed: int = 0,
         boundaries: Sequence[str] = (),
-        tell: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
         unchanged_too: bool = False,
         shared: Shared | None = None,
         trees: tuple[str, str] = ("", ""),
         until: float = math.inf,
     ) -> None:
         self.catalog, self.target, self.refs = catalog, target, dict(zip(SIDES, refs))
-        self._runner, self._recipe_source, self._tell = runner, recipes, tell
+        self._runner, self._recipe_source, self._notify = runner, recipes, notify
         self._unchanged_too = unchanged_too
         self.checkouts = {side: runner.checkout(target.name, ref) for side, ref in self.refs.items()}
         self.selection = Selection(
@@ -85,11 +88,13 @@ class Comparison:
             dict(zip(SIDES, trees)),
             unchanged_too,
         )
+        self._shared = shared
         self.processes = Processes(runner, self.refs, self.selection, shared)
         runs = {} if shared is None else shared.runs
         budget = Budget(examples, seed, until)
         self._asking = Asking(self.selection, self.processes, lambda: self._recipes, budget, runs)
         self._results: dict[str, BoundaryDiff] = {}
+        self._verdicts: dict[tuple[str, Ref], str] = {}
         self._import_failures: list[tuple[str, frozenset[Place]]] = []
 
     @cached_property
@@ -100,14 +105,18 @@ class Comparison:
         """List the boundaries that must be called: changed functions first, then their callers, nearest first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
-        return sorted(names, key=self.selection.distance)
+        return sorted(names, key=self._order)
+
+    def _order(self, name: str) -> float:
+        result = self.selection.candidates[name].result
+        return 0 if result.state == "new" or result.lost else self.selection.distance(name)
 
     def run(self) -> Iterator[BoundaryDiff]:
         """Compare boundary by boundary and yield the results. Boundaries that the text decides come first."""
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
-            self._tell(f"{number} of {len(names)}: {name}")
+            self._notify(f"{number} of {len(names)}: {name}")
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
@@ -127,6 +136,20 @@ class Comparison:
                 self._results[name] = self._excuse_helper(self._call_both(candidate), candidate.changed)
         return self._results[name]
 
+    def cause_of(self, name: str) -> str:
+        """Return the boundary that explains why another one differs: it differs in the same way, its own code has
+        changed, and the other one calls it. Empty if there is none."""
+        candidate, own = self.selection.candidates[name], self._results.get(name)
+        if own is None or own.state != "differs" or not self.selection.distance(name):
+            return ""
+        reached = {place for place, _, _ in candidate.changed}
+        for other, result in self._results.items():
+            if other != name and result.judgement == own.judgement:
+                changed = {place for place, steps in self.selection.distances(other).items() if not steps}
+                if changed and reached <= {place for place, _, _ in self.selection.candidates[other].changed}:
+                    return other
+        return ""
+
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
         """Update results after later boundaries ran: a changed line is examined if any comparison ran it."""
         return [self._settle(each) for each in results]
@@ -145,32 +168,49 @@ class Comparison:
 
     def _call_both(self, candidate: Candidate) -> BoundaryDiff:
         subject, result, changed = candidate.subject, candidate.result, candidate.changed
-        runs = None if self._unchanged_too else self._asking.find_run_past_changes(subject)
-        if runs is not None:
-            return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
+        distance = self.selection.distance(subject.name)
+        few = bool(distance) and not self._unchanged_too
+        patch, distances = self.selection.patch, self.selection.distances(subject.name)
+        if few and (self._shared is not None or not self.processes.are_open):
+            searched = not patch.needs_search((), distances)
+            runs = self._asking.find_run_past_changes(subject, few=searched)
+            if runs is not None:
+                patch.note_search((), () if searched else distances)
+                return self._settle(replace(result, state="same numbers", scenarios=runs.scenarios))
         alike = self._find_import_failure(changed)
         if alike:
             return replace(result, state="not compared", failed=AFTER, reason=f"{AFTER}: it fails as {alike} does")
-        sessions = {side: self.processes.session(side, subject) for side in SIDES}
+        sessions = self.processes.sessions(subject)
         located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
+        asking = self._asking if not few else self._asking.with_examples(_CALLER)
         try:
-            search = self._asking.search_differences(pair, subject, laws)
+            glimpse = distance < math.inf or not few
+            search = asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
-            findings = {item.symptom: item for law in laws[::-1] for item in search.outcomes[law].findings}
+            if few and self._needs_search(subject, search, log, located):
+                few, search = False, asking.search_differences(pair, subject, laws)
+            outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
+            findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
-            found = found or list(self._asking.search_options(pair, search.subject, changed))
+            found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
             again = [measure_again(pair, search.subject, each) for each in found]
+            again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
             differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
             if log.answered:
-                self._note_lines(log, located, changed)
+                ran = self._note_lines(log, located, changed)
+                if not few:
+                    patch.note_search(ran, distances)
             elif log.refused:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
-            broken = compare_laws(self._asking, sessions, search.subject, scenarios, log, subject)
+            asking = asking.with_examples(0) if few else asking
+            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
+            recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
+            bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))
         except OneSided as error:
             if error.whole and error.side == AFTER:
                 self._import_failures.append((subject.name, _select_imported(changed)))
@@ -179,7 +219,6 @@ class Comparison:
             return replace(result, state="not compared", reason=str(error))
         finally:
             pair.close()
-        bugs = bugs_of_one_side(self._decide_bugs(subject)) if differences or any(broken.values()) else {}
         differs = bool(differences or any(broken.values()) or any(bugs.values()))
         reason = "" if differs else search.undecided
         state = "differs" if differs else "not compared" if reason else "same numbers"
@@ -202,10 +241,26 @@ class Comparison:
             )
         )
 
-    def _note_lines(self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]) -> None:
-        for side, units in located.items():
-            self.selection.patch.note(side, units, log.lines[side])
-        self.selection.patch.note_imported(place for place, _, _ in changed)
+    def _needs_search(
+        self, subject: Subject, search: BoundarySearch, log: Log, located: Mapping[str, Mapping[Place, Unit]]
+    ) -> bool:
+        """Return True if a few scenarios do not suffice for a boundary whose own code has not changed.
+
+        They suffice if they show a difference, or if the changed code that the boundary uses was searched already: as a
+        boundary of its own, or below a nearer one.
+        """
+        if any(outcome.findings for outcome in search.outcomes.values()):
+            return False
+        ran = self._note_lines(log, located, ())
+        return not log.answered or self.selection.patch.needs_search(ran, self.selection.distances(subject.name))
+
+    def _note_lines(
+        self, log: Log, located: Mapping[str, Mapping[Place, Unit]], changed: Sequence[Change]
+    ) -> set[tuple[str, Place, int]]:
+        """Record the lines that ran, and return the changed statements among them."""
+        patch = self.selection.patch
+        patch.note_imported(place for place, _, _ in changed)
+        return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
         """Return a boundary whose import failed after the change and ran all the changed code that runs at import.
@@ -217,7 +272,7 @@ class Comparison:
 
     def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
         """Compare a function without a contract by the verdicts of its known bugs."""
-        verdicts = self._decide_bugs(subject)
+        verdicts = self._decide_bugs(subject, recipes_of(subject, self._recipes))
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
             return replace(
@@ -267,10 +322,26 @@ class Comparison:
         tried = 0 if search.undecided else search.tried
         return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
+    def _inherited(self, finding: Finding) -> list[Recipe]:
+        """Return the known bugs about a finding that have one verdict at both revisions and are not fixed.
+
+        ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
+        """
+        about = [recipe for recipe in self._recipes if is_about(recipe, finding, self.target)]
+        self._plan(about, self.refs.values())
+        verdicts = [{self._verdict(recipe, ref) for ref in self.refs.values()} for recipe in about]
+        return [recipe for recipe, found in zip(about, verdicts) if found in ({"reproduced"}, {"changed"})]
+
+    def _verdict(self, recipe: Recipe, ref: Ref) -> str:
+        key = recipe.digest, ref
+        if key not in self._verdicts:
+            self._verdicts[key] = self._runner.decide(Job(recipe, ref)).verdict.name
+        return self._verdicts[key]
+
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
         """Return True if a finding in new code is a known bug of older code that it calls."""
         about = is_about(recipe, finding, self.target)
-        return about and self._runner.decide(Job(recipe, self.refs[BEFORE])).verdict.name == "reproduced"
+        return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
         """Excuse a helper with changed parameters if all its callers are boundaries whose numbers stay the same."""
@@ -285,14 +356,16 @@ class Comparison:
         why = f"its parameters have changed; its callers keep their numbers: {names}"
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
-    def _decide_bugs(self, subject: Subject) -> dict[str, dict[str, str]]:
-        """Decide each known bug of a boundary at both sides."""
+    def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
+        """Decide known bugs of a boundary at both sides."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
-        return {
-            recipe.bug_id: {side: self._runner.decide(Job(recipe, ref)).verdict.name for side, ref in refs.items()}
-            for recipe in self._recipes
-            if recipe.contract == subject.contract.name and recipe.boundary in subject.binding.paths
-        }
+        self._plan(recipes, refs.values())
+        return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
+
+    def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
+        """Begin to decide recipes that are not decided yet; those of one revision share a process."""
+        pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
+        self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 
     def _prove_places(self, subject: Subject, log: Log) -> dict[str, str]:
         places = {}

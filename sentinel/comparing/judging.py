@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 
 from sentinel.comparing.asking import Asking
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
@@ -13,8 +14,11 @@ from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Differenc
 from sentinel.comparing.sessions import Ahead, Log, OneSided
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
+from sentinel.recipes import Recipe
 from sentinel.search.boundary_search import BoundarySearch, Example, Finding
+from sentinel.search.known import Excuse, Others, covers, explain, search_others
 from sentinel.search.survey import LEVELS
 
 #: The number of scenarios on which laws are checked if something differs.
@@ -31,13 +35,18 @@ def compare_laws(
     scenarios: Sequence[Inputs],
     log: Log,
     with_own_inputs: Subject,
+    inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, tuple[Broken, ...]]:
     """Return by side the laws that it breaks on a scenario on which the other side keeps them.
 
     Laws are checked on the scenarios that differ, and on those of a search of their own. If no number differs, only
     laws about side effects are checked. An option or choice that came with the change is searched like new code.
 
+    One worse element is enough, with one exception: if known bugs that both revisions have explain all that is worse,
+    and without these bugs something is better and nothing is worse, only that counts. A fix may lead into such a bug.
+
     :param with_own_inputs: the subject with all inputs of the head.
+    :param inherited: returns the known bugs about a finding that both revisions have.
     """
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
@@ -55,6 +64,8 @@ def compare_laws(
     broken_by: dict[str, dict[tuple[str, str], Broken]] = {side: {} for side in SIDES}
     with ThreadPoolExecutor(2, "sentinel-laws") as pool:
         findings_by = dict(zip(SIDES, pool.map(search, SIDES)))
+        if findings_by[AFTER] and findings_by[BEFORE] and not log.came:
+            findings_by = _without_inherited(asking, sessions, subject, findings_by, inherited)
         ever = dict(zip(SIDES, pool.map(search_new_options, SIDES))) if log.came else {}
     for side, findings in findings_by.items():
         for finding in findings:
@@ -68,6 +79,33 @@ def compare_laws(
             silenced = log.nonzero[BEFORE] - log.nonzero[AFTER]
             broken_by[AFTER][key] = replace(describe_finding(fresh, silenced), came=True)
     return {side: tuple(broken.values()) for side, broken in broken_by.items()}
+
+
+def _without_inherited(
+    asking: Asking,
+    sessions: Mapping[str, LawSession],
+    subject: Subject,
+    findings_by: dict[str, list[Finding]],
+    inherited: Callable[[Finding], Sequence[Recipe]],
+) -> dict[str, list[Finding]]:
+    """Drop what is worse at the head if known bugs of both revisions explain it and the rest is better."""
+    if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
+        return findings_by
+
+    def search(side: str, bugs: Mapping[Law, Sequence[Recipe]]) -> Mapping[Law, Others]:
+        with closing(Ahead(sessions[side].fresh(), sessions[OTHER[side]].fresh())) as session:
+            return search_others(session, subject, asking.budget.seed, bugs, LEVELS["quick"][1])
+
+    def explain_side(side: str) -> list[tuple[Excuse, list[Finding]]]:
+        by_law: dict[Law, list[Finding]] = {}
+        for finding in findings_by[side]:
+            by_law.setdefault(finding.law, []).append(finding)
+        return [*explain(by_law, inherited, partial(search, side)).values()]
+
+    if any(not excuse.bugs or excuse.unknown or excuse.doubt or rest for excuse, rest in explain_side(AFTER)):
+        return findings_by
+    better = [finding for excuse, rest in explain_side(BEFORE) for finding in (excuse.unknown, *rest) if finding]
+    return {BEFORE: list({id(each): each for each in better}.values()), AFTER: []} if better else findings_by
 
 
 def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inputs) -> BoundarySearch:

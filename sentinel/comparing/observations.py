@@ -11,7 +11,17 @@ import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
 from sentinel.deciding.law_session import Trial
-from sentinel.laws.agreement import COMPARED, Numbers, Scale, counted, gap_between, numbers, scale_of
+from sentinel.laws.agreement import (
+    COMPARED,
+    Numbers,
+    Scale,
+    against_oracle,
+    counted,
+    distances,
+    gap_between,
+    numbers,
+    scale_of,
+)
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.laws.layout import Flags
 from sentinel.laws.masked_values import masked_values_have_no_influence
@@ -89,7 +99,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return differences outside the contract, those closest to the result first.
+    """Return the differences in values that the contract does not name, those in the function's result first.
 
     Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.
@@ -188,17 +198,45 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
                 place = int(np.argmax(np.where(further, gap, -1.0)))
                 off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off at the other revision"
                 worse.append(replace(item, detail=f"{item.detail}; {off}"))
+        elif isinstance(item.observed, list) and mate is not None:  # names of what the call changed
+            new = [name for name in item.observed if name not in mate.observed]
+            worse += [replace(item, observed=new)] if new else []
         elif not any(each.symptom == item.symptom for each in there):
             worse += [item] if item.symptom not in symptoms or _finite(other.case, part(item.key)) else []
     return tuple(worse)
 
 
 def _distances(item: Violation) -> Numbers | None:
-    """Return how far each element is from the required one; None if that is unknown."""
+    """Return how far each element is from the required one, or from another output that it must equal.
+
+    None if that is unknown.
+    """
+    if item.apart is not None:
+        return np.asarray(item.apart)
     actual, right = numbers(item.observed), numbers(item.demanded)
     if actual is None or right is None or actual[0].shape != right[0].shape:
         return None
     return np.asarray(gap_between(actual[0], right[0]))
+
+
+def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
+    """Return True if no element of a key is further from the oracle than at the other revision, and some is nearer."""
+    sides = [
+        {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
+        for each in (case, other)
+    ]
+    nearer = False
+    if sides[0].keys() != case.inputs.keys():
+        return False
+    for variant, one in sides[0].items():
+        two = sides[1].get(variant)
+        here = distances(one.demanded, one.observed, one.counts)
+        there = None if two is None else distances(two.demanded, two.observed, two.counts)
+        bound = one.scale.bound(one.dtype)
+        if here is None or there is None or here.shape != there.shape or (here > there + bound).any():
+            return False
+        nearer = nearer or bool((there > here + bound).any())
+    return nearer
 
 
 def _finite(case: Case, key: str) -> bool:

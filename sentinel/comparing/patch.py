@@ -8,26 +8,61 @@ which runs when its module is imported.
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
+from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.reached import Place
+from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
 from sentinel.comparing.units import Bare, Unit
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or do nothing
 
-#: The guard of a statement that runs in part.
-
 #: The most characters of a guard in a message.
 _GUARD = 60
 
+#: The most full searches that try to run the same changed lines.
+_SEARCHES = 3
+
 #: Why a line that ran is not examined in full.
-_PART = "a condition or a default inside the line"
+PART = "a condition or a default inside the line"
+
+
+#: A changed statement: file, function, side, first and last line, whether a boundary reaches the function, why it did
+#: not run, and whether it ran in full.
+Line = tuple[str, str, str, int, int, bool, str, bool]
+
+
+def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
+    """Return each changed statement once. It ran if it did so for any boundary."""
+    merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
+    for *line, guard, ran in lines:
+        reason, before = merged.get(tuple(line), ("", False))
+        merged[tuple(line)] = PART if PART in (guard, reason) else guard or reason, ran or before
+    return [(*line, "" if ran else guard, ran) for line, (guard, ran) in merged.items()]
+
+
+def coverage(lines: Sequence[Line]) -> dict[str, Any]:
+    """Return the patch coverage of merged lines as data. Lines that did not run and follow each other are one entry."""
+    idle: list[dict[str, Any]] = []
+    for file, name, side, first, last, bound, guard, ran in lines:
+        entry = {"file": file, "function": name, "side": side, "guard": guard, "bound": bound}
+        if ran:
+            continue
+        if idle and idle[-1].items() >= entry.items() and first <= idle[-1]["lines"][1] + 1:
+            idle[-1]["lines"][1] = max(last, idle[-1]["lines"][1])
+            idle[-1]["statements"] += 1
+        else:
+            idle.append({**entry, "lines": [first, last], "statements": 1})
+    return {"changed": len(lines), "ran": sum(line[-1] for line in lines), "not_run": idle}
+
+
+#: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.
+_DEFAULTS = ("value", "registry", "field", "class")
 
 
 @dataclass(frozen=True)
@@ -37,14 +72,15 @@ class Statement:
     :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
     :ivar lines: its first and last line, counted from the first line of its function.
     :ivar guard: the innermost condition around it; empty if there is none.
-    :ivar partial: whether parts of it may not run although its line does: an operand of ``and`` or ``or``, a branch of
-        a conditional expression, the body of ``if c: return x`` on one line; or a default, which a scenario may set.
+    :ivar parts: the syntax of its parts that may have no effect although its line runs: an operand of ``and`` or
+        ``or``, a branch of a conditional expression, the body of ``if c: return x`` on one line; or a default, which a
+        scenario may set.
     """
 
     key: str
     lines: tuple[int, int]
     guard: str = ""
-    partial: bool = False
+    parts: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -70,14 +106,24 @@ class Patch:
 
     :param changes: place -> the definition at both revisions.
     :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
+    :param fields: names of fields at the base; a new field of such a name may hide one of a base class.
     """
 
-    def __init__(self, changes: Mapping[Place, tuple[Unit | None, Unit | None]], bound: Collection[Place] = ()) -> None:
+    def __init__(
+        self,
+        changes: Mapping[Place, tuple[Unit | None, Unit | None]],
+        bound: Collection[Place] = (),
+        fields: Collection[str] = (),
+    ) -> None:
+        self._fields = frozenset(fields)
         self._places = frozenset(changes)
         self._changes = _without_moved(changes)
         self._bound = frozenset(bound)
         self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
+        #: changed statements that a full search has run, and the number of full searches that could reach a definition
+        self._searched: set[tuple[str, Place, int]] = set()
+        self._searches: Counter[Place] = Counter()
 
     @property
     def places(self) -> frozenset[Place]:
@@ -99,11 +145,14 @@ class Patch:
         both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
         return {place: unit for place, unit in both if unit is not None}
 
-    def note(self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]) -> None:
-        """Record the lines that ran.
+    def note(
+        self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]
+    ) -> set[tuple[str, Place, int]]:
+        """Record the lines that ran, and return the changed statements among them.
 
         :param units: the definitions in the tree that ran, which may have other line numbers than the side's own.
         """
+        statements_here = set()
         by_file: dict[str, list[int]] = defaultdict(list)
         for file, line in lines:
             by_file[file].append(line)
@@ -116,6 +165,9 @@ class Patch:
             for number, statement in enumerate(statements(unit) if ran else ()):
                 if any(statement.lines[0] <= line <= statement.lines[1] for line in ran):
                     self._ran[side, place].add(number)
+                    if number in self._changed[place][side]:
+                        statements_here.add((side, place, number))
+        return statements_here
 
     def note_imported(self, places: Iterable[Place]) -> None:
         """Record that module-level code of these definitions ran at both sides, because its module was imported."""
@@ -123,6 +175,28 @@ class Patch:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
                     self._ran[side, place].add(0)
+
+    def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
+        """Record that a full search of a boundary ran these statements, and could reach these definitions."""
+        self._searched.update(ran)
+        self._searches.update(reached)
+        for place in reached:
+            for side, unit in zip(SIDES, self._changes.get(place, ())):
+                if unit is not None and unit.kind != "function":
+                    self._searched.add((side, place, 0))
+
+    def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
+        """Return True if a boundary should be searched in full: it runs changed statements that no full search ran, or
+        could reach some that only a few full searches tried to run."""
+        if not self._searched.issuperset(ran):
+            return True
+        return any(
+            (side, place, number) not in self._searched
+            for place in reached
+            if place in self._changed and self._searches[place] < _SEARCHES
+            for side, numbers in self._changed[place].items()
+            for number in numbers
+        )
 
     def ran(self, place: Place) -> bool:
         """Return True if any statement of a definition ran at either side."""
@@ -137,26 +211,40 @@ class Patch:
             for side, numbers in self._changed[place].items()
         )
 
-    def lines(self) -> list[tuple[str, str, str, int, int, str, bool, bool]]:
-        """List the changed statements: file, function, side, first and last line, guard, whether a boundary reaches the
-        function, and whether the whole statement ran."""
-        found = []
-        for place in sorted(self._changed):
+    def lines(self, places: Collection[Place] | None = None) -> list[Line]:
+        """List the changed statements of some or all definitions."""
+        found: list[Line] = []
+        for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
                 if unit is None:
                     continue
                 every, not_run = statements(unit), set(self._not_run(side, place))
                 for number in self._changed[place][side]:
                     first, last = (unit.span[0] + line for line in every[number].lines)
-                    guard = _PART if every[number].partial else every[number].guard
-                    found.append((*place, side, first, last, guard, place in self._bound, number not in not_run))
+                    guard = "" if number not in not_run else self._guard(side, place, every, number)
+                    found.append((*place, side, first, last, place in self._bound, guard, number not in not_run))
         return found
+
+    def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
+        """Return why a statement did not run, or not in full."""
+        return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
         """Return the changed statements of one side that did not run, or of which parts may not have run."""
-        unit, ran = self._changes[place][SIDES.index(side)], self._ran.get((side, place), set())
-        every = statements(unit) if unit is not None else ()
-        return [number for number in self._changed[place][side] if number not in ran or every[number].partial]
+        ran = self._ran.get((side, place), set())
+        return [
+            number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
+        ]
+
+    def _is_part(self, side: str, place: Place, number: int) -> bool:
+        """Return True if a part of a changed statement that may have no effect is not the same at the other side."""
+        unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
+        if unit is None or (unit.kind != "function" and other is None):
+            return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
+        if unit.kind in _DEFAULTS:
+            return True
+        same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
+        return not statements(unit)[number].parts <= same
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
@@ -183,7 +271,7 @@ class Patch:
                 runs.append([number])
         for run in runs:
             lines = unit.span[0] + every[run[0]].lines[0], unit.span[0] + max(every[each].lines[1] for each in run)
-            guard = _PART if run[0] in ran else every[run[0]].guard
+            guard = self._guard(side, place, every, run[0])
             yield Unexamined(*place, lines, side, guard, called, place in self._bound)
 
 
@@ -197,6 +285,39 @@ def _without_moved(
         if other is not None and one is None and other.kind == "function" and (other.kind, other.digest) in gone:
             moved |= {place, gone[other.kind, other.digest]}
     return {place: both for place, both in changes.items() if place not in moved}
+
+
+def other_changes(
+    changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
+) -> tuple[list[str], list[str]]:
+    """Return further definitions that differ, each as ``file:line name``, in two lists.
+
+    The first has those that may matter to training: functions that the rule of the inventory does not count but that
+    may carry signal, and changed values, fields and classes, such as defaults. The second has other functions.
+
+    :param changed: changed files, each with where it was read and its blob at both revisions; None: no such file.
+    :param known: definitions to leave out.
+    """
+    changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
+    doubtful: set[Place] = set()
+    effects: set[str] = set()
+    for file, before, after in changed:
+        changes |= changes_of(file, before, after)
+        sides = [(code, blob) for code, blob in (before, after) if blob is not None]
+        doubtful |= {(file, name) for code, blob in sides for name in code.doubtful(file, blob)}
+        effects |= {file} if changed_effect(before, after) is not None else set()
+    first: list[str] = []
+    second: list[str] = []
+    for place, (one, other) in _without_moved(changes).items():
+        (file, name), unit = place, other or one
+        if place in known or unit is None or (unit.kind == "rest" and file in effects):
+            continue
+        text = f"{file}:{unit.span[0]} {name or 'the module'}"
+        if unit.kind == "function":
+            (first if place in doubtful else second).append(text)
+        elif other is not None and (one is not None or unit.kind == "field") and not name.startswith("__"):
+            first.append(text)
+    return first, second
 
 
 def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
@@ -241,11 +362,11 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
     last = max(first, min(inner) - 1) if inner else getattr(node, "end_lineno", first) or first
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
         own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
-        partial = outer == first or any(map(_is_partial, _own_expressions(node)))
-        signature = getattr(node, "args", None)
-        if isinstance(signature, ast.arguments):  # a scenario may set what is a default for others
-            partial = partial or bool(signature.defaults or any(signature.kw_defaults))
-        yield Statement(f"{path} {type(node).__name__} {own}", (first - skipped, last - skipped), guard, partial)
+        key = f"{path} {type(node).__name__} {own}"
+        parts = frozenset(
+            [*([key] if outer == first else []), *map(ast.dump, filter(_is_part, _own_expressions(node)))]
+        )
+        yield Statement(key, (first - skipped, last - skipped), guard, parts)
     for name, block in blocks:
         within = guard
         if isinstance(node, (ast.If, ast.While)) and name in ("body", "orelse"):
@@ -265,10 +386,20 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
             yield from ast.walk(child)
 
 
-def _is_partial(node: ast.AST) -> bool:
-    chained = isinstance(node, ast.Compare) and len(node.ops) > 1
-    filtered = isinstance(node, ast.comprehension) and bool(node.ifs)
-    return chained or filtered or isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda))
+def _is_part(node: ast.AST) -> bool:
+    """Return True for syntax of which a part may not be evaluated, or may be replaced by a value of the scenario."""
+    if isinstance(node, ast.Compare):
+        return len(node.ops) > 1
+    if isinstance(node, ast.comprehension):
+        return bool(node.ifs)
+    if isinstance(node, ast.arguments):
+        return bool(node.defaults or any(node.kw_defaults))
+    if isinstance(node, ast.keyword):
+        return node.arg in ("default", "default_factory")
+    if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        return len(node.args) > {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
+    return isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda))
 
 
 def _first_line(node: ast.AST) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import Lock
 
-from sentinel.comparing.observations import AFTER
+from sentinel.comparing.observations import AFTER, SIDES
 from sentinel.comparing.reached import Code, Place, Reached
 from sentinel.comparing.selection import Selection
 from sentinel.comparing.sessions import Ended
@@ -60,9 +62,14 @@ class Processes:
     def __init__(self, runner: Runner, refs: Mapping[str, Ref], selection: Selection, shared: Shared | None) -> None:
         self._runner, self.refs, self._selection, self._shared = runner, refs, selection, shared
         self._places: dict[tuple[str, str], OpenTarget] = {}
+        self._opening = Lock()
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
         """Return a process for a side: its own, or a process in which the boundary reaches the same code."""
+        with self._opening:
+            return self._open(side, subject)
+
+    def _open(self, side: str, subject: Subject) -> OpenTarget:
         key, target = (side, subject.name), self._selection.target.name
         if key not in self._places:
             self._runner.start([target])
@@ -86,6 +93,16 @@ class Processes:
         place = self.open(side, subject)
         failure = place.load(subject.binding)
         return place.law_session.fresh() if failure is None else Ended(failure)
+
+    @property
+    def are_open(self) -> bool:
+        """Whether both sides have a process. Then a scenario takes no longer at both than at one."""
+        return {side for side, _ in self._places} == {*SIDES}
+
+    def sessions(self, subject: Subject) -> dict[str, LawSession]:
+        """Open a session for each side. Both sides import their modules at the same time."""
+        with ThreadPoolExecutor(2, "sentinel-open") as pool:
+            return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
         """Return the changed definitions of a side, located in the tree of the process that is used for it."""

@@ -7,6 +7,7 @@ registry registers. Comments, layout and the order of definitions do not matter.
 
 from __future__ import annotations
 
+import ast
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from typing import Any
 
 from sentinel.comparing.units import Module, Unit, effects_of, parse
 from sentinel.search.bindings import Definitions, Trees, absolute, syntax_of
-from sentinel.search.inventory import signal_functions
+from sentinel.search.inventory import doubtful_functions, signal_functions
 from sentinel.targets import Binding, Target
 from sentinel.worker.codes import LARGEST_SOURCE
 
@@ -61,10 +62,18 @@ class Code:
 
     def signals(self, file: str, blob: str) -> list[str]:
         """Return the functions of a file that carry training signal by the rule of the inventory."""
+        return [each.name for each in signal_functions(self._body(blob), self.module_of(file))]
+
+    def doubtful(self, file: str, blob: str) -> set[str]:
+        """Return the functions of a file that no binding covers but that may carry signal
+        (:func:`doubtful_functions`)."""
+        return doubtful_functions(self._body(blob), self.module_of(file))
+
+    def _body(self, blob: str) -> list[ast.stmt]:
         content = self._trees.blob(blob)
         with suppress(SyntaxError, RecursionError, MemoryError):
             if len(content) <= LARGEST_SOURCE:
-                return [each.name for each in signal_functions(syntax_of(content).body, self.module_of(file))]
+                return syntax_of(content).body
         return []
 
     def names(self, blob: str, words: Collection[str]) -> bool:
@@ -114,16 +123,6 @@ def changes_of(
         for name in sorted(one.keys() | other.keys() if names is None else names)
     }
     return {place: both for place, both in pairs.items() if both[0] is None or not both[0].like(both[1])}
-
-
-def changed_functions(
-    file: str, before: tuple[Code, str | None], after: tuple[Code, str | None]
-) -> Iterator[tuple[Place, str]]:
-    """Yield the functions of a file that differ between two blobs, each with a text: ``file:line name``."""
-    for place, (one, other) in changes_of(file, before, after).items():
-        unit = other or one
-        if unit is not None and unit.kind == "function":
-            yield place, f"{file}:{unit.span[0]} {place[1]}"
 
 
 def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | None]) -> int | None:

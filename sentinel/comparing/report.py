@@ -12,7 +12,7 @@ import numpy as np
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
-from sentinel.comparing.patch import Unexamined
+from sentinel.comparing.patch import Unexamined, coverage
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference
 from sentinel.errors import SentinelError
 from sentinel.laws.agreement import numbers
@@ -30,13 +30,16 @@ def summarise(compared: BoundaryDiff) -> str:
     """Describe a changed boundary in one sentence."""
     if compared.lost:
         return compared.lost
-    parts = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    brought = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
+    parts: list[str] = []
     for item in _first_laws(compared.broken.get(AFTER, ())):
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
     moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
-    parts += moved if parts else []  # what decides comes first
+    numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
+    if brought or parts:
+        parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
     for item in _first_laws(compared.broken.get(BEFORE, ())):
         returns = f"it can be called now; {message(item.detail)}"
@@ -142,7 +145,8 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
     if is_proven(comparison, results):
         claim = f"no code that {message(scope)} reaches differs" if scope else _SAME
         roots = ", ".join(root.path for root in comparison.target.roots)
-        rest = f"; {'other code was' if scope else f'files outside of {message(roots)} were'} not compared"
+        outside = "" if comparison.selection.whole else f"; files outside of {message(roots)} were not compared"
+        rest = "; other code was not compared" if scope else outside
         parts.append(f"{claim}; the text of both trees proves it, and nothing was run{rest}")
     elif states["differs"]:
         judgements = ", ".join(f"{times} {word}" for word, times in judged.items())
@@ -160,6 +164,8 @@ def write_headline(comparison: Comparison, results: Sequence[BoundaryDiff], inte
     if patch.unbound:
         count_unbound = len(patch.unbound)
         parts.append(f"{count_unbound} changed signal function{'' if count_unbound == 1 else 's'} not bound")
+    if comparison.selection.unread:
+        parts.append(f"{count_changes(comparison.selection.unread)} outside of all boundaries not examined")
     bad = sum(item.state == "new" and bool(item.judgement) for item in results)
     suffixes = {"new": f" ({bad} worse)" if bad else ""}
     kinds = ("new", "gone", "not compared")
@@ -198,6 +204,11 @@ def why_nothing_examined(comparison: Comparison, results: Sequence[BoundaryDiff]
             f"module-level code that may change other functions differs ({join_names(effects)}), and the text does not "
             "show its effect; run the laws at the head (pytest --sentinel-laws=quick)"
         )
+    if comparison.selection.unread and not comparison.selection.patch.count:
+        return (
+            f"only changes that no boundary reads: {join_names(comparison.selection.unread)}; review them "
+            "(`sentinel audit` compares settings with known bugs)"
+        )
     if comparison.selection.patch.unbound:
         return "no boundary reaches the changed signal functions; bind them in the adapter (docs/adapters.md)"
     return "the two revisions have no boundary in common: all are new or gone; name other revisions"
@@ -229,7 +240,7 @@ def list_unexamined(
     effects = comparison.selection.effects
     if effects:
         yield f"not examined: module-level code that may change other functions: {join_names(effects)}"
-    yield from list_others(comparison.selection.other_changes)
+    yield from list_others(comparison.selection.unread, comparison.selection.harmless)
     reasons: dict[tuple[str, str], list[str]] = {}
     for each in results:
         if each.state == "not compared" or (each.state == "not examined" and each.reason):
@@ -255,11 +266,17 @@ def list_unexamined(
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 
 
-def list_others(others: Sequence[str]) -> Iterator[str]:
-    """Write, in one line, the changed functions that are not signal code and that no boundary reaches."""
-    if others:
-        count = f"{len(others)} changed function{'' if len(others) == 1 else 's'}"
-        yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(others)}"
+def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
+    """Write the changes that no boundary reads: one line for those that may matter, one for the others."""
+    if unread:
+        yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
+    if harmless:
+        count = f"{len(harmless)} changed function{'' if len(harmless) == 1 else 's'}"
+        yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
+
+
+def count_changes(changes: Sequence[str]) -> str:
+    return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
 
 
 def join_names(names: Sequence[str]) -> str:
@@ -281,12 +298,14 @@ def format_lines(item: Unexamined) -> str:
 
 
 def list_beyond(comparison: Comparison) -> Iterator[str]:
-    """Yield at most three lines about the changed code that no boundary can examine."""
+    """Yield at most four lines about the changed code that no boundary can examine."""
     idle = [item for item in comparison.selection.patch.find_unexamined() if not item.bound]
     if idle:
         yield f"signal functions that no boundary reaches: {join_names([format_lines(item) for item in idle])}"
     if comparison.selection.effects:
         yield f"module-level code that may change other functions: {join_names(comparison.selection.effects)}"
+    if comparison.selection.unread:
+        yield f"changes that no boundary reads: {join_names(comparison.selection.unread)}"
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     if gone:
         yield f"gone: {join_names(gone)}"
@@ -322,31 +341,44 @@ def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interr
 
 def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
     """Write everything about a boundary that differs."""
-    contract = comparison.catalog.contracts[item.contract]
-    unsaid = {each.name for each in contract.inputs if each.dialect}  # only the oracle reads them
     yield f"{number}. {item.name}: {item.judgement}"
     yield f"   {summarise(item)}"
+    cause = comparison.cause_of(item.name)
+    if cause:
+        yield f"   it calls {cause}, see above"
+        yield ""
+        return
+    contract = comparison.catalog.contracts[item.contract]
+    unsaid = {each.name for each in contract.inputs if each.dialect}  # only the oracle reads them
     for side in SIDES:
         yield f"   {side:<7}{item.places.get(side, '')}"
     if item.parameters:
         removed, new = (sorted({*item.parameters[a]} - {*item.parameters[b]}) for a, b in (SIDES, SIDES[::-1]))
         yield f"   parameters: {', '.join([*(f'-{name}' for name in removed), *(f'+{name}' for name in new)])}"
+    shown: list[Mapping[str, Any]] = []
     for difference in item.differences:
-        yield from (f"   {line}" for line in write_scenario(difference, unsaid, item.name.rpartition(".")[2]))
+        function, again = item.name.rpartition(".")[2], difference.inputs in shown
+        shown.append(difference.inputs)
+        yield from (f"   {line}" for line in write_scenario(difference, unsaid, function, again))
     for side, word in ((AFTER, "breaks now"), (BEFORE, "broke before, holds now")):
         for broken in (each for each in item.broken.get(side, ()) if each.law != ANSWERED):
             yield f"   {word}: {broken.law}: {message(broken.detail)}"
     yield ""
 
 
-def write_scenario(difference: Difference, unsaid: Collection[str], function: str) -> Iterator[str]:
+def write_scenario(
+    difference: Difference, unsaid: Collection[str], function: str, again: bool = False
+) -> Iterator[str]:
     """Write the scenario of a difference, and the values before and after.
 
-    :param unsaid: inputs to leave out.
+    :param unsaid: inputs to leave out, besides those that do not matter.
+    :param again: whether the scenario was already written.
     """
     whose = f" of {', '.join(difference.recipes)}" if difference.recipes else ""
-    yield f"scenario{whose}:"
-    yield from (f"  {line}" for line in scenario_lines({"scenario": _state(difference.inputs, unsaid)}))
+    if not again:
+        inputs = _state(difference.inputs, {*unsaid, *difference.idle})
+        yield f"scenario{whose}:"
+        yield from (f"  {line}" for line in scenario_lines({"scenario": inputs}))
     before, after = (difference.answers[side] for side in SIDES)
     if isinstance(before, str) or isinstance(after, str):
         for side in SIDES:
@@ -366,7 +398,8 @@ def write_scenario(difference: Difference, unsaid: Collection[str], function: st
         cells = distinct(before.get(key), after.get(key))
         name = _name_part(key)
         line = f"{name}: {cells[0]} before, {cells[1]} after" if detail == "" else f"{name}: {message(detail)}"
-        tensors = cells[0] != cells[1] and isinstance(before.get(key), Tensor)
+        value = before.get(key)
+        tensors = cells[0] != cells[1] and isinstance(value, Tensor) and bool(value.shape)
         shown.setdefault(line, [f"  {side:<7}{cell}" for side, cell in zip(SIDES, cells)] if tensors else [])
     for line, values in shown.items():
         yield line
@@ -398,7 +431,9 @@ def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interru
         "interrupted": interrupted,
         "changed_statements": comparison.selection.patch.count,
         "examined_statements": comparison.selection.patch.count_examined(),
+        "patch": coverage(comparison.selection.patch.lines()),
         "not_examined": [_idle_to_data(item) for item in comparison.selection.patch.find_unexamined()],
+        "unread": list(map(message, comparison.selection.unread)),
         "boundaries": [_to_data(item) for item in results],
         "left_out": {name: message(why) for name, why in comparison.selection.left_out.items()},
     }

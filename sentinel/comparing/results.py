@@ -20,6 +20,7 @@ class Difference:
     :ivar details: key -> where the values differ and by how much.
     :ivar double: by side, the observation in float64 if the scenario has a coarser dtype.
     :ivar recipes: the known bugs whose scenario this is; empty for a drawn scenario.
+    :ivar idle: the inputs that do not matter here: other values of them lead to the same results at both sides.
     :ivar programming_error: the name of the exception if a mistake in one side's own code raises it; see
         :func:`sentinel.worker.attribution.programming_error`.
     """
@@ -31,6 +32,7 @@ class Difference:
     double: Mapping[str, Mapping[str, Any]] | None = None
     recipes: tuple[str, ...] = ()
     programming_error: str = ""
+    idle: frozenset[str] = frozenset()
 
     @property
     def confirmed(self) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from sentinel.comparing.observations import AFTER, BEFORE, OTHER, SIDES
-from sentinel.comparing.patch import Patch
-from sentinel.comparing.reached import Code, Place, Reached, changed_effect, changed_functions, signal_changes
+from sentinel.comparing.other_files import Files, files_of, list_changed_files
+from sentinel.comparing.patch import Patch, other_changes
+from sentinel.comparing.reached import Code, Place, Reached, changed_effect, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules, Unit
 from sentinel.contracts.call import CALL
@@ -16,9 +18,8 @@ from sentinel.deciding.law_session import Subject
 from sentinel.deciding.runner import Runner
 from sentinel.recipes import Recipe
 from sentinel.recipes.catalog import Catalog
-from sentinel.search.bindings import ALIKE, Definition, Sighting, sighting
+from sentinel.search.bindings import ALIKE, CheckoutTrees, Definition, Sighting, sighting
 from sentinel.search.checks import matches, subjects
-from sentinel.search.coverage import CheckoutTrees
 from sentinel.targets import Binding, Target
 from sentinel.targets.checkout import Checkout
 
@@ -69,6 +70,7 @@ class Selection:
         self.codes = {
             side: code or Code(target, CheckoutTrees(checkout), self._modules) for side, checkout in checkouts.items()
         }
+        self._distances: dict[str, Mapping[Place, int]] = {}
         self.moved: dict[str, Mapping[str, str]] = {}
         self.left_out: dict[str, str] = {}
         by_name: dict[str, Subject] = {}
@@ -191,27 +193,49 @@ class Selection:
             if one is not None and other is not None and other.kind == "function"
         ]
 
-    def distance(self, name: str) -> int:
-        """Return how many calls away the nearest changed definition is; 0 if the boundary itself has changed."""
-        candidate = self.candidates[name]
+    def distance(self, name: str) -> float:
+        """Return how many calls away the nearest changed definition is; 0 if the boundary itself has changed.
+
+        It is infinite if no name that is used on the way leads to a changed definition.
+        """
+        return min(self.distances(name).values(), default=math.inf)
+
+    def distances(self, name: str) -> Mapping[Place, int]:
+        """Return how many calls away each changed definition is that a boundary reaches by name."""
+        if name not in self._distances:
+            self._distances[name] = self._measure_distances(self.candidates[name])
+        return self._distances[name]
+
+    def _measure_distances(self, candidate: Candidate) -> dict[Place, int]:
         changed = {place for place, _, _ in candidate.changed}
         reached = self.reached(AFTER, candidate.subject)
         if reached is None:
-            return 0
+            return dict.fromkeys(changed, 0)
         by_name: dict[str, list[Place]] = {}
-        for place in reached.units:
+        by_decorator: dict[str, list[Place]] = {}
+        for place, unit in reached.units.items():
             by_name.setdefault(place[1].rpartition(".")[2], []).append(place)
+            for decorator in unit.decorators:
+                by_decorator.setdefault(decorator, []).append(place)
         start = self._find(AFTER, candidate.subject)
         level = {place for place in reached.units if start is not None and place[0] == start.file
                  and reached.units[place].span == start.name.span}  # fmt: skip
-        seen: set[Place] = set(level)
-        for steps in range(len(reached.units)):
-            if level & changed or not level:
-                return steps
-            names = {name for place in level for name in reached.units[place].names | reached.units[place].attributes}
-            level = {place for name in names for place in by_name.get(name, ())} - seen
+        distances: dict[Place, int] = {}
+        seen: set[Place] = set()
+        steps = 0
+        while level:
+            distances |= dict.fromkeys(level & changed, steps)
             seen |= level
-        return len(reached.units)
+            units = [reached.units[place] for place in level]
+            names = {name for unit in units for name in unit.names | unit.attributes}
+            registries = {unit.name for unit in units if unit.kind == "registry"}
+            level = {place for name in names for place in by_name.get(name, ())}
+            for unit in reached.units.values():
+                if registries & unit.names:  # a decorator that registers functions
+                    level.update(by_decorator.get(unit.name.rpartition(".")[2], ()))
+            level -= seen
+            steps += 1
+        return distances
 
     def callers_of(self, names: Collection[str]) -> Iterator[tuple[str, Unit]]:
         """Yield the functions of the head, other than these, that use one of these names."""
@@ -238,7 +262,10 @@ class Selection:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
             if both != (None, None) and (both[0] is None or not both[0].like(both[1])):
                 bound[place] = both
-        return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound)
+        reached = (self.reached(BEFORE, each.subject) for each in self.candidates.values() if each.changed)
+        units = (item for each in reached if each is not None for item in each.units.items())
+        fields = {name.rpartition(".")[2] for (_, name), unit in units if unit.kind == "field"}
+        return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound, fields)
 
     @cached_property
     def effects(self) -> list[str]:
@@ -258,20 +285,36 @@ class Selection:
 
     def proves_equality(self) -> bool:
         """Return True if the text of both trees proves that no signal code differs."""
-        return not self.patch.count and not self.effects
+        return not self.patch.count and not self.effects and not self.unread
+
+    @property
+    def unread(self) -> list[str]:
+        """List further changes that may matter to training and that no boundary reads: definitions that are not
+        signal functions, as ``file:line name``, and files."""
+        return [*self._others[0], *self.changed_files]
+
+    @property
+    def harmless(self) -> list[str]:
+        """List changed functions that no boundary reaches and that carry no signal: ``file:line name``."""
+        return self._others[1]
 
     @cached_property
-    def other_changes(self) -> list[str]:
-        """List changed functions that no boundary reaches and that are not signal functions: ``file:line name``."""
-        if self.boundaries:
-            return []
-        known = self.patch.places
-        return [
-            text
-            for file, before, after in self._changed_files()
-            for place, text in changed_functions(file, before, after)
-            if place not in known
-        ]
+    def _others(self) -> tuple[list[str], list[str]]:
+        return ([], []) if self.boundaries else other_changes(self._changed_files(), self.patch.places)
+
+    @cached_property
+    def _files(self) -> tuple[Files, Files]:
+        return files_of(self.checkouts[BEFORE]), files_of(self.checkouts[AFTER])
+
+    @property
+    def whole(self) -> bool:
+        """Whether files outside of the packages are compared too; a release has none."""
+        return all(side.whole for side in self._files)
+
+    @cached_property
+    def changed_files(self) -> list[str]:
+        """List changed settings, scripts and other sources: :func:`list_changed_files`."""
+        return [] if self.boundaries else list_changed_files(self.target, *self._files)
 
     def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
         one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -16,10 +17,12 @@ from sentinel.comparing.observations import (
     SIDES,
     beside_stays,
     gaps,
+    nearer_to_oracle,
     split_by_finiteness,
     violations_ahead,
 )
-from sentinel.contracts.contract import Inputs
+from sentinel.comparing.observations import part as path_end
+from sentinel.contracts.contract import DoesNotApply, Inputs
 from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.agreement import numbers
 from sentinel.laws.law import Case, Law, Violation
@@ -318,5 +321,29 @@ class Ahead(LawSession):
         except Undecidable:
             there = [Trial({})] * len(broken)
         for place, other in zip(broken, there):
-            trials[place] = replace(trials[place], violations=violations_ahead(trials[place], other))
+            law, trial = plans[place][0], trials[place]
+            violations = violations_ahead(trial, other)
+            if violations and law.vary is not None and subject.contract.oracle is not None:
+                violations = self._without_nearer(subject, trial, other, violations)
+            trials[place] = replace(trial, violations=violations)
         return trials
+
+    def _without_nearer(
+        self, subject: Subject, trial: Trial, other: Trial, violations: tuple[Violation, ...]
+    ) -> tuple[Violation, ...]:
+        """Leave out violations between outputs that are all nearer to the oracle's values than at the other revision.
+
+        A constant keeps every relation between outputs, so a step towards the right value may break one.
+        """
+        replies = self._one.references(subject, trial.variants).answers
+        oracle = {variant: each.observation or {} for variant, each in replies.items()}
+        if trial.case is None or other.case is None:
+            return violations
+        here, there = (replace(case, oracle=oracle) for case in (trial.case, other.case))
+        with suppress(DoesNotApply):
+            return tuple(
+                item
+                for item in violations
+                if item.apart is None or not nearer_to_oracle(here, there, path_end(item.key))
+            )
+        return violations

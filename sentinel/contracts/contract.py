@@ -180,7 +180,7 @@ def returned(**forms: str) -> Measure:
 
     :param forms: the form of each name: ``as_is``; ``counted`` (a tensor that is set to 0 on masked tokens, in the
         observation and in the oracle); ``number`` or ``truth``; ``integers`` or ``numbers`` (a list as a tensor).
-        None stays None.
+        None stays None. A form with ``?`` is of an output that a boundary may lack.
     """
     return partial(_returned, forms=forms)
 
@@ -196,8 +196,13 @@ def _returned(
         "integers": lambda values: torch.as_tensor(list(values), dtype=torch.int64),
         "numbers": lambda values: torch.tensor([float(value) for value in values], dtype=torch.float64),
     }
-    outputs = call(**inputs)
-    return {name: None if outputs[name] is None else of[form](outputs[name]) for name, form in forms.items()}
+    outputs = dict(call(**inputs))
+    for name, form in forms.items():
+        if form.endswith("?"):
+            outputs.setdefault(name, None)
+    return {
+        name: None if outputs[name] is None else of[form.rstrip("?")](outputs[name]) for name, form in forms.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from sentinel.contracts.aggregation import replaced
 from sentinel.contracts.contract import (
     GROUP,
+    GROUP_LAYOUT,
     TOKENS,
     Choose,
     Contract,
@@ -25,6 +26,7 @@ from sentinel.contracts.contract import (
 from sentinel.contracts.normalisation import (
     LAWS_OF_TOKENS,
     REWARD_LAYOUT,
+    lay_out_groups,
     place_rewards,
     root,
     rows_of,
@@ -157,6 +159,8 @@ _BASELINES = (0.0, 1.0, -1.0, 0.5)
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     place_rewards(inputs, choose)
+    if inputs["group_layout"] != "any":
+        lay_out_groups(inputs, choose)
     if inputs["estimator"] == "maxrl":  # it divides by a success rate
         rewards = inputs["token_level_rewards"]
         inputs["token_level_rewards"] = replaced(rewards, abs(rewards.array().astype("float64")))
@@ -201,6 +205,7 @@ GROUP_ADVANTAGE = Contract(
         token_mask("1 for tokens that count; a rejected row is all 0"),
         REWARD_LAYOUT,
         GROUP,
+        GROUP_LAYOUT,
         knob("epsilon", "added to the standard deviation; default: the boundary's own (1e-6)", (1e-6, 0.5), None),
         knob(
             "norm_by_std",
@@ -256,7 +261,7 @@ GROUP_ADVANTAGE = Contract(
         Observed("advantages", "advantage of each token", TOKENS),
         Observed("returns", "return of each token", TOKENS),
     ),
-    measure=returned(advantages="as_is", returns="as_is"),
+    measure=returned(advantages="as_is", returns="as_is?"),
     oracle=_oracle,
     law="a_rejected_row_is_an_absent_row",
     group="group",

@@ -28,17 +28,19 @@ def _measure_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Schulman, for a sample of the policy p and the reference q: ``r = q / p``, and ``k1 = -log r``,
-    ``k2 = (log r)^2 / 2``, ``k3 = (r - 1) - log r``."""
+    ``k2 = (log r)^2 / 2``, ``k3 = (r - 1) - log r``. An estimator with a ``+`` has the gradient of k2."""
     log_r = inputs["ref_log_probs"] - inputs["log_probs"]
     mask = inputs["response_mask"]
     if mask is not None:  # before exp: 0 times the gradient of an infinity is NaN
         log_r = torch.where(mask != 0, log_r, 0.0)
     k3 = torch.exp(log_r) - 1 - log_r
     estimators = {"k1": -log_r, "abs": log_r.abs(), "k2": log_r.square() / 2, "k3": k3, "low_var_kl": k3}
-    kl = estimators[inputs["kl_estimator"]]
+    kl = estimators[inputs["kl_estimator"].removesuffix("+")]
     if inputs["clamp"] is not None:
         kl = kl.clamp(-inputs["clamp"], inputs["clamp"])
-    return {"kl": kl}
+    if inputs["kl_estimator"].endswith("+"):
+        kl = kl.detach() + estimators["k2"] - estimators["k2"].detach()
+    return {"kl": kl.detach() if inputs["reported"] else kl}
 
 
 KL_ESTIMATE = Contract(
@@ -51,8 +53,14 @@ KL_ESTIMATE = Contract(
     inputs=(
         per_token("log_probs", "log-probs of the policy, in nats, <= 0", "log_prob", differentiable=True),
         per_token("ref_log_probs", "log-probs of the reference for the same tokens", "log_ratio"),
-        knob("kl_estimator", "k1, abs, k2, or k3 (also called low_var_kl)", ("k1", "abs", "k2", "k3"), REQUIRED),
+        knob(
+            "kl_estimator",
+            "k1, abs, k2, or k3 (also called low_var_kl); k3+ is k3 with the gradient of k2",
+            ("k1", "abs", "k2", "k3"),
+            REQUIRED,
+        ),
         dialect("clamp", None, "bound of the estimate: it is clamped to [-clamp, clamp], with no gradient outside"),
+        dialect("reported", False, "the estimate is only reported, so it has no gradient"),
         token_mask("1 for tokens that count; elsewhere the estimate is 0", default=None),
     ),
     observes=(

@@ -59,6 +59,17 @@ NORMALISATION_INPUTS = (
     dialect("group_of_one", "zero", "the result for a group of one: zero, or score (no mean is subtracted)"),
 )
 
+#: How ``whiten`` computes its divisor.
+WHITENING = (
+    dialect("std", "unbiased", "whiten: the variance is unbiased (n - 1) or biased (n)"),
+    dialect("epsilon", 1e-8, "whiten: see epsilon_placement"),
+    dialect(
+        "epsilon_placement",
+        "inside",
+        "whiten: inside (sqrt(variance + epsilon)), outside (std + epsilon), or floor (sqrt(max(variance, epsilon)))",
+    ),
+)
+
 #: Laws of every boundary from masked tokens to tokens.
 LAWS_OF_TOKENS = laws_of_tokens(
     "parts_add_up",
@@ -117,10 +128,15 @@ def root(var: Any, epsilon: float, placement: str) -> Any:
     raise DoesNotApply(f"no definition of the epsilon placement {placement!r}")
 
 
-def whitened(values: Any, valid: Any, unbiased: bool = True) -> Any:
-    """Compute ``(x - mean) / sqrt(variance + 1e-8)`` over valid tokens; 0 elsewhere."""
+def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e-8, placement: str = "inside") -> Any:
+    """Compute ``(x - mean) / sqrt(variance + epsilon)`` over valid tokens; 0 elsewhere."""
     tokens = values[valid]
-    return torch.where(valid, (values - mean(tokens)) / root(variance(tokens, unbiased), 1e-8, "inside"), 0.0)
+    return torch.where(valid, (values - mean(tokens)) / root(variance(tokens, unbiased), epsilon, placement), 0.0)
+
+
+def whitened_as_stated(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
+    """Whiten over valid tokens as :data:`WHITENING` states."""
+    return whitened(values, valid, inputs["std"] == "unbiased", inputs["epsilon"], inputs["epsilon_placement"])
 
 
 def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:

@@ -111,3 +111,33 @@ RATIO_REPORT = Contract(
     laws=laws("masked_values_have_no_influence order_does_not_matter metrics_tell_the_truth nothing_else_is_touched"),
     arrange=_arrange_ratio_report,
 )
+
+
+# -- explained variance ------------------------------------------------------------------------------------------------
+
+
+def _oracle_explained_variance(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``1 - Var(returns - values) / Var(returns)`` over valid tokens; undefined if all returns are equal."""
+    valid = inputs["response_mask"] != 0
+    returns = inputs["returns"][valid]
+    if len(returns) < 2 or bool((returns == returns[0]).all()):
+        raise DoesNotApply("the returns do not vary")
+    return {"explained_variance": 1 - (returns - inputs["values"][valid]).var() / returns.var()}
+
+
+EXPLAINED_VARIANCE = Contract(
+    name="explained_variance",
+    summary="the reported share of the returns' variance that the critic's values explain",
+    source="the coefficient of determination of a prediction without bias: 1 - Var(y - f) / Var(y)",
+    inputs=(
+        per_token("values", "the critic's value of each token", "value"),
+        per_token("returns", "the return of each token", "value"),
+        token_mask(dtypes=("bool", "int64")),
+    ),
+    observes=(Observed("explained_variance", "at most 1; 0 if a constant explains as much", role="metric"),),
+    measure=returned(explained_variance="number"),
+    oracle=_oracle_explained_variance,
+    law="metrics_tell_the_truth",
+    aliases={"loss_mask": "response_mask"},
+    laws=laws("masked_values_have_no_influence order_does_not_matter metrics_tell_the_truth nothing_else_is_touched"),
+)

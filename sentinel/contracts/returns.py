@@ -21,7 +21,14 @@ from sentinel.contracts.contract import (
     returned,
     token_mask,
 )
-from sentinel.contracts.normalisation import LAWS_OF_TOKENS, REWARD_LAYOUT, place_rewards, runs, whitened
+from sentinel.contracts.normalisation import (
+    LAWS_OF_TOKENS,
+    REWARD_LAYOUT,
+    WHITENING,
+    place_rewards,
+    runs,
+    whitened_as_stated,
+)
 from sentinel.values.lazy import torch
 
 # -- generalised advantage estimation ----------------------------------------------------------------------------------
@@ -45,7 +52,7 @@ def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
         advantages[row, step] = weights @ deltas
         returns[row, step] = weights @ deltas + v
     if inputs["whiten"]:
-        advantages = whitened(advantages, valid)
+        advantages = whitened_as_stated(advantages, valid, inputs)
     return {"advantages": advantages, "returns": returns}
 
 
@@ -64,9 +71,9 @@ GENERALISED_ADVANTAGE = Contract(
         dialect(
             "whiten",
             False,
-            "advantages (not returns) are centred and divided by sqrt(variance + 1e-8) over all valid tokens, the "
-            "variance with n - 1",
+            "advantages (not returns) are centred and divided by their standard deviation over all valid tokens",
         ),
+        *WHITENING,
         dialect(
             "masked_steps",
             "skipped",
@@ -77,7 +84,7 @@ GENERALISED_ADVANTAGE = Contract(
         Observed("advantages", "advantage of each valid token; 0 elsewhere", TOKENS),
         Observed("returns", "the critic's target at each valid token; 0 elsewhere", TOKENS),
     ),
-    measure=returned(advantages="counted", returns="counted"),
+    measure=returned(advantages="counted", returns="counted?"),
     oracle=_oracle_generalised_advantage,
     aliases={"rewards": "token_level_rewards", "lambd": "lam", "loss_mask": "response_mask"},
     laws=LAWS_OF_TOKENS,
@@ -91,12 +98,16 @@ GENERALISED_ADVANTAGE = Contract(
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Measure returns and advantages. Values on masked tokens are removed from both sides.
 
-    ``call`` returns ``returns``, and ``advantages`` if they differ from the returns.
+    ``call`` returns ``returns``, and ``advantages`` if they differ from the returns; or ``advantages`` alone.
     """
     outputs = {**call(**inputs)}
-    outputs.setdefault("advantages", outputs["returns"])
+    if "advantages" in outputs:
+        outputs.setdefault("returns", None)
+    else:
+        outputs["advantages"] = outputs["returns"]
     valid = inputs["response_mask"] != 0
-    return {key: torch.where(valid, outputs[key], 0.0) for key in ("returns", "advantages")}
+    found = {key: outputs[key] for key in ("returns", "advantages")}
+    return {key: None if value is None else torch.where(valid, value, 0.0) for key, value in found.items()}
 
 
 def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +123,7 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
         returns[row] = torch.where(counts, _returns(rewards, own, counts, inputs), 0.0)
     return {
         "returns": returns,
-        "advantages": whitened(returns, valid) if inputs["whiten"] else returns,
+        "advantages": whitened_as_stated(returns, valid, inputs) if inputs["whiten"] else returns,
     }
 
 
@@ -182,9 +193,10 @@ DISCOUNTED_RETURN = Contract(
         dialect(
             "whiten",
             False,
-            "advantages are the returns, centred and divided by sqrt(variance + 1e-8) over all valid tokens, the "
-            "variance with n - 1; false: advantages are the returns",
+            "advantages are the returns, centred and divided by their standard deviation over all valid tokens; false: "
+            "advantages are the returns",
         ),
+        *WHITENING,
     ),
     observes=(
         Observed("returns", "return of each valid token; 0 elsewhere", TOKENS),

@@ -79,13 +79,13 @@ class Processes:
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
-        wanted: list[str] = [
-            name for name in preload if name not in there and "." not in name
-        ]  # dotted names are modules of torch, which is installed
+        # Dotted names are modules of torch, which is installed.
+        wanted: list[str] = [name for name in preload if name not in there and "." not in name]
         lacking = list(dict.fromkeys([*failure.packages, *wanted]))
         if not lacking:
             return failure
-        advice = f"{target} needs {' and '.join(lacking)}, not installed here: {_how_to_install(lacking, target)}"
+        how = _how_to_install(lacking, target, self._catalog.adapters)
+        advice = f"{target} needs {' and '.join(lacking)}, not installed here: {how}"
         return replace(failure, reason=f"{failure.reason}; {advice}")
 
     def loaded(self, target: Target, ref: Ref, checkout: Checkout) -> Loaded:
@@ -161,13 +161,14 @@ class Processes:
             preloader.stop()
 
 
-def _how_to_install(packages: Sequence[str], target: str) -> str:
-    """Return the pip commands: the extra of Sentinel with most of these packages, then the other packages."""
+def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
+    """Return the pip commands: Sentinel's extra for targets with most of these packages, then the other packages."""
     extras: dict[str, set[str]] = {}
+    own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution
         for requirement in metadata.requires("rl-sentinel") or []:
             match = re.match(r"([\w.-]+)[^;]*;.*extra == ['\"]([\w-]+)", requirement)
-            if match is not None and match[1] != "rl-sentinel":
+            if match is not None and match[1] != "rl-sentinel" and match[2] in own:
                 extras.setdefault(match[2], set()).add(match[1].replace("-", "_"))
 
     def fit(name: str) -> tuple[int, bool, int]:

@@ -37,7 +37,7 @@ from sentinel.worker.client import Options
 def runner_of(
     catalog: Catalog,
     settings: Settings,
-    tell: Progress | None = None,
+    notify: Progress | None = None,
     store: MirrorStore | None = None,
     opened: OpenCheckout | None = None,
 ) -> Runner:
@@ -47,7 +47,7 @@ def runner_of(
     :param opened: replaces the settings' way to open checkouts.
     """
     options_for = {name: options_of(settings, name) for name in catalog.adapters}
-    return Runner(catalog, opened or opener(settings, tell, store), Options(), options_for)
+    return Runner(catalog, opened or opener(settings, notify, store), Options(), options_for)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,8 @@ class Runner:
         groups: dict[tuple[str, Ref], list[Job]] = {}
         for job in jobs:
             groups.setdefault((job.recipe.target, job.ref), []).append(job)
-        self._pool = ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1), thread_name_prefix="sentinel")
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max_workers=max(1, os.cpu_count() or 1), thread_name_prefix="sentinel")
         for group in groups.values():
             promises: list[Future[Decision]] = [Future() for _ in group]
             self._planned.update({_key(job): promise for job, promise in zip(group, promises)})

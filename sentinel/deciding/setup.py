@@ -24,7 +24,7 @@ _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_availabl
 
 def opener(
     settings: Settings,
-    tell: Progress | None = None,
+    notify: Progress | None = None,
     store: MirrorStore | None = None,
 ) -> OpenCheckout:
     """Return a function that opens checkouts, with the user's mirrors, URLs and interpreters."""
@@ -32,7 +32,7 @@ def opener(
 
     def opened(target: Target, ref: Ref, pull: int | None) -> Checkout:
         python, url = settings.python_of(target.name), settings.url_of(target.name)
-        return open_checkout(target, ref, store=store, pull=pull, python=python, url=url, progress=tell)
+        return open_checkout(target, ref, store=store, pull=pull, python=python, url=url, progress=notify)
 
     return opened
 

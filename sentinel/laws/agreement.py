@@ -270,7 +270,8 @@ def same(
         worst = difference(right, left, dtype, scale, counts, slack)
         if worst is not None:
             text = prefix + worst.between(repr(first), repr(second))
-            violations.append(Violation(address(second, item.key), literal(right, dtype), None, text, worst.symptom))
+            values = address(second, item.key), literal(right, dtype), None
+            violations.append(Violation(*values, text, worst.symptom, distances(left, right, counts)))
     if not applies:
         raise DoesNotApply("nothing in the observation can be compared")
     return violations
@@ -411,6 +412,17 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
             symptom = item.key if option is not None and option.knob else worst.symptom  # one finding per option
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
     return violations
+
+
+def distances(right: Numbers, observed: Numbers, counts: Flags | None) -> Numbers | None:
+    """Return how far each element is from the right value; None if the shapes differ.
+
+    It is 0 at positions that do not count, and NaN where the right value is not finite.
+    """
+    if right.shape != observed.shape:
+        return None
+    gap = np.where(np.isfinite(right), gap_between(right, observed), np.nan)
+    return gap if counts is None else np.where(counts, gap, 0.0)
 
 
 def gap_between(one: Numbers, other: Numbers) -> Numbers:

@@ -1,4 +1,4 @@
-"""Nothing else is touched."""
+"""The law ``nothing_else_is_touched``."""
 
 from __future__ import annotations
 

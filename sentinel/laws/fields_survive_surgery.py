@@ -1,4 +1,4 @@
-"""Fields survive surgery."""
+"""The law ``fields_survive_surgery``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finite in, finite out."""
+"""The law ``finite_in_finite_out``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients stay where they belong."""
+"""The law ``gradients_stay_where_they_belong``."""
 
 from __future__ import annotations
 

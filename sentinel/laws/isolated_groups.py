@@ -1,4 +1,4 @@
-"""Groups are isolated."""
+"""The law ``groups_are_isolated``."""
 
 from __future__ import annotations
 

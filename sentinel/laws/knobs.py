@@ -1,4 +1,4 @@
-"""Every knob counts."""
+"""The law ``every_knob_counts``."""
 
 from __future__ import annotations
 

@@ -52,6 +52,7 @@ class Violation:
     :ivar demanded: the right value; None if the law does not define it (two outputs disagree, and either may be wrong).
     :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a
         word of the law's own. Findings of one law with different symptoms are reported separately.
+    :ivar apart: how far apart the two outputs are, per element, if the law compares outputs.
     """
 
     key: str
@@ -59,6 +60,7 @@ class Violation:
     demanded: Any
     detail: str
     symptom: str = "value"
+    apart: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Masked values have no influence."""
+"""The law ``masked_values_have_no_influence``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics tell the truth."""
+"""The law ``metrics_tell_the_truth``."""
 
 from __future__ import annotations
 

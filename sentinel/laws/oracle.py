@@ -1,4 +1,4 @@
-"""The oracle agrees."""
+"""The law ``the_oracle_agrees``."""
 
 from __future__ import annotations
 

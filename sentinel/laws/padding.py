@@ -1,4 +1,4 @@
-"""Padding is invisible."""
+"""The law ``padding_is_invisible``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts add up."""
+"""The law ``parts_add_up``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs, Observed
-from sentinel.laws.agreement import Numbers, difference, each_number, literal, scale_of
+from sentinel.laws.agreement import Numbers, difference, distances, each_number, literal, scale_of
 from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Indices, axes, first_two, permutation
 from sentinel.values.literals import Tensor
@@ -50,7 +50,8 @@ def parts_add_up(case: Case) -> Iterator[Violation]:
         worst = difference(total, whole, dtype, scale, counts)
         if worst is not None:
             detail = worst.between("the whole", f"{len(parts)} parts together")
-            yield Violation(f"{parts[-1]}.{item.key}", literal(total, dtype), None, detail, worst.symptom)
+            values = f"{parts[-1]}.{item.key}", literal(total, dtype), None
+            yield Violation(*values, detail, worst.symptom, distances(whole, total, counts))
     if not applies:
         raise DoesNotApply("nothing in the observation adds up")
 

@@ -1,4 +1,4 @@
-"""A rejected row is an absent row."""
+"""The law ``a_rejected_row_is_an_absent_row``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Representation is invisible."""
+"""The law ``representation_is_invisible``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Order does not matter."""
+"""The law ``order_does_not_matter``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sequence decision is one decision."""
+"""The law ``a_sequence_decision_is_one_decision``."""
 
 from __future__ import annotations
 

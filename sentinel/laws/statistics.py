@@ -1,4 +1,4 @@
-"""Normalisation laws."""
+"""The law ``normalisation_laws``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twins agree."""
+"""The law ``twins_agree``: two implementations of one computation give the same result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sentinel.values.literals import FLOATS, Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Call the second implementation; and the boundary itself with float32 inputs converted to float64."""
+    """Call the second implementation, and call the boundary again with its float32 inputs converted to float64."""
     variants: dict[str, Inputs] = {BASELINE: inputs, "twin": inputs}
     floats = [
         name

@@ -44,7 +44,7 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Return the current basis of a recipe's verdicts.
+    """Return what a recipe's verdicts depend on today: binding, contract, recipe.
 
     :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """

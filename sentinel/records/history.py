@@ -181,7 +181,7 @@ def state_of(verdict: str, kind: str) -> str | None:
 
 
 def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) -> list[dict[str, Any]]:
-    """Join neighbours with the same verdict, and with the same reason if they are undecided."""
+    """Group consecutive commits with the same verdict. Undecided commits must also have the same reason."""
     runs: list[dict[str, Any]] = []
     for commit in commits:
         entry, last = entries[commit.sha], runs[-1] if runs else None
@@ -376,12 +376,12 @@ def _read(file: Path) -> list[dict[str, Any]]:
         raise SentinelError(f"{error}; remove the file and run `sentinel sweep` again") from None
 
 
-def load_all(folder: Path, target: str = "", complain: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
+def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
     """Return the histories of a folder.
 
     :param target: only this target's; empty for all.
-    :param complain: called with a message for each unreadable file; the others are returned.
-    :raises SentinelError: if a file is unreadable and ``complain`` is None.
+    :param on_error: called with a message for each unreadable file; the others are returned.
+    :raises SentinelError: if a file is unreadable and ``on_error`` is None.
     """
     histories = []
     for file in sorted(folder.glob(f"{file_name(target) if target else '*'}.jsonl")):
@@ -390,9 +390,9 @@ def load_all(folder: Path, target: str = "", complain: Callable[[str], None] | N
         try:
             histories += _read(file)
         except SentinelError as error:
-            if complain is None:
+            if on_error is None:
                 raise
-            complain(str(error))
+            on_error(str(error))
     return histories
 
 

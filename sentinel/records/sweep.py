@@ -146,8 +146,11 @@ class Sweep:
         self.probed += 1
 
     def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
-        """Return the lookups of a commit: those of the probe, and those that follow from the commit's text."""
-        if result.questions is None:
+        """Return the lookups of a commit: those of the probe, and those that follow from the commit's text.
+
+        None if they are unknown, or reported by the code of a branch, whose text may hide what a function imports.
+        """
+        if result.questions is None or not self._lineage.is_own(commit.sha):
             return None
         recipe = next(recipe for recipe in self._recipes if recipe.bug_id == result.bug_id)
         return {*result.questions, *self._imports.questions(commit.tree, modules_of(self._target, recipe))}

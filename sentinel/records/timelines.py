@@ -41,6 +41,12 @@ def timeline(record: History, width: int = 72) -> str:
     return "".join(next(mark for name, mark in _MARKS.items() if name in cell) for cell in cells)
 
 
+def pictures(records: Sequence[History], width: int = 24) -> dict[tuple[str, str], str]:
+    """Map target and bug to a timeline of the branch's commits, oldest first."""
+    commits = [record for record in records if _kind_of(record) == "commits" and record["commits"] > 1]
+    return {(record["target"], record["bug_id"]): f"|{timeline(record, width)}|" for record in commits}
+
+
 def story(record: History, width: int = 72) -> list[str]:
     """Return the history of one bug as lines of text."""
     lines = [record["bug_id"]]

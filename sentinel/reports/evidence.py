@@ -130,7 +130,7 @@ def reason(decision: Decision) -> str:
 
 
 def ref_text(ref: Ref) -> str:
-    """Return the ref without the folder of a working tree, which the tree hash identifies."""
+    """Return the ref as text. A working tree has no folder in it, because the tree hash identifies it."""
     return ref.kind if ref.kind in ("path", "installed") else str(ref)
 
 

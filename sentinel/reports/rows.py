@@ -62,6 +62,12 @@ class Row:
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
+    @property
+    def is_a_known_state(self) -> bool:
+        """Whether a recipe's verdict is the recorded one: the bug is present, fixed, or not in this version."""
+        known = ("reproduced", "xfailed"), ("fixed", "passed"), ("unavailable", "passed")
+        return not self.law and (self.verdict, self.outcome) in known
+
 
 #: Kinds of reason that mean a mismatch of adapter and revision, not a bug.
 _MISFIT = ("adapter", "drift", "not-in-this-version")

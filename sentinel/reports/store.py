@@ -252,7 +252,7 @@ def recorded(
     recipes: Recipes | None = None,
     under: PurePosixPath = _HERE,
     advice: str = "",
-    complain: Callable[[str], None] | None = None,
+    on_error: Callable[[str], None] | None = None,
 ) -> dict[PurePosixPath, Document]:
     """Return the evidence of a folder by place, sorted.
 
@@ -260,8 +260,8 @@ def recorded(
         lack the title, scenario and expectations.
     :param under: the place of a target, a bug or one verdict.
     :param advice: what to do about damaged evidence.
-    :param complain: called with a message for damaged evidence; the rest is returned.
-    :raises SentinelError: if evidence is damaged and ``complain`` is None.
+    :param on_error: called with a message for damaged evidence; the rest is returned.
+    :raises SentinelError: if evidence is damaged and ``on_error`` is None.
     """
     readers: dict[PurePosixPath, Callable[[], Document]] = {}
     of_lines = set()
@@ -280,9 +280,9 @@ def recorded(
         try:
             documents[place] = readers[place]()
         except SentinelError as error:
-            if complain is None:
+            if on_error is None:
                 raise
-            complain(str(error))
+            on_error(str(error))
     return documents
 
 

@@ -12,9 +12,10 @@ from itertools import zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
-from sentinel.recipes.grades import by_root, grade
+from sentinel.recipes import grades
+from sentinel.recipes.grades import by_root, count_bugs
 from sentinel.reports.brief import command
-from sentinel.reports.escaping import visible
+from sentinel.reports.escaping import message, visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, legend, row, summarise_laws
 
 _REASON = HEADINGS.index("reason")
@@ -22,6 +23,7 @@ _MOST_CAUSES = 8  # lines of causes; the rest is counted
 #: Object names: items that differ only in these have the same cause.
 _NAMES = re.compile(r"\b[0-9a-f]{7,64}\b")
 _FEW = 3  # more lines than these with the same content become one
+_WORST = 5  # known bugs that are listed for a revision
 _LEAST_REASON = 45  # 30 columns of the reason, and the gaps between columns
 _STYLES = {"reproduced": "red", "fixed": "green", "changed": "magenta", "inconclusive": "yellow", "unavailable": "dim"}
 _OUTCOME_STYLES = {"failed": "bold red", "passed": "green", "skipped": "dim", "xfailed": "yellow"}
@@ -53,10 +55,14 @@ def summary(
     environ = os.environ if environ is None else environ
     styled = terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
     loud = [item for item in rows if not item.quiet]
-    listed = [item for item in loud if _is_listed(item)]
+    releases = _releases(results)
+    listed = [
+        item for item in loud if _is_listed(item) or (item.is_a_known_state and (item.target, item.ref) in releases)
+    ]
     shown = loud if every else _group([item for item in loud if item not in listed])
     table = _rich(shown, width) if styled and shown else _plain(shown)
-    last = [*bugs, *summarise_laws(rows), *outline(results), legend()]
+    states = [line for lines in releases.values() for line in lines]
+    last = [*bugs, *summarise_laws(rows), *states, *outline(results), legend()]
     if len(shown) < len(loud):
         last[-1] += "; -v lists each item"
     if report_dir:
@@ -64,6 +70,47 @@ def summary(
     if not rows:
         return "\n".join(["nothing was decided", *last[len(last) - 1 :]])
     return "\n".join([*([table] if shown else []), *last])
+
+
+def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
+    """Return the state of known bugs at each revision, as lines, for targets with few revisions.
+
+    The most severe bugs that are present are listed.
+    """
+    at: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = {}
+    for document, outcome in results:
+        item = row(document, outcome)
+        if item.is_a_known_state:
+            at.setdefault((item.target, item.ref), {}).setdefault(item.verdict, []).append(document)
+    revisions = Counter(target for target, _ in at)
+    lines: dict[tuple[str, str], list[str]] = {}
+    for (target, ref), verdicts in sorted(at.items()):
+        if revisions[target] <= _FEW:
+            lines[target, ref] = _state(f"{target} {ref}", verdicts)
+    return lines
+
+
+def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the counts of known bugs by verdict, and the most severe ones that are present."""
+    parts = [
+        f"{words}: {count_bugs(grades.row(*_about(document)) for document in verdicts[verdict])}"
+        for verdict, words in (("reproduced", "present"), ("fixed", "fixed"), ("unavailable", "not in this version"))
+        if verdict in verdicts
+    ]
+    present = by_root(verdicts.get("reproduced", ()), _about)
+    worst = [group[0] for group in present[:_WORST]]
+    lines = [f"{revision}: {'; '.join(parts)}"]
+    if worst:
+        lines.append(f"  the {_WORST} most severe that are present:" if len(present) > _WORST else "  present:")
+    for document in worst:
+        how = grades.grade(document["recipe"]["document"])
+        title = f"{document['bug_id']}" + (f" ({how})" if how else "")
+        lines.append(f"    {message(title)}: {message(document['title'])}")
+    return lines
+
+
+def _about(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    return document["target"], document["recipe"]["document"]
 
 
 def _is_listed(item: Row) -> bool:
@@ -82,10 +129,10 @@ def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Seq
     ]
     failed.sort(key=lambda pair: str(pair[0]["ref"]))
     lines = []
-    for group in by_root(failed, lambda pair: (pair[0]["target"], pair[0]["recipe"]["document"])):
+    for group in by_root(failed, lambda pair: _about(pair[0])):
         worst = group[0][0]
-        grades = grade(worst["recipe"]["document"])
-        lines.append(f"  {worst['title']}" + (f" ({grades})" if grades else ""))
+        how = grades.grade(worst["recipe"]["document"])
+        lines.append(f"  {worst['title']}" + (f" ({how})" if how else ""))
         lines += [f"    {again}" for _, again in group]
     return ["known bugs that fail, by root cause, the worst first:", *map(visible, lines)] if lines else []
 

@@ -31,6 +31,15 @@ class WorseError(Exception):
 _SHOWN = 6
 
 
+class Differences(pytest.Collector):
+    """The items of one comparison."""
+
+    items: list[pytest.Item]
+
+    def collect(self) -> list[pytest.Item]:
+        return self.items
+
+
 class TextItem(pytest.Item):
     """Skips if signal code changed that no boundary reaches; passes otherwise."""
 
@@ -86,10 +95,13 @@ class DifferenceItem(pytest.Item):
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         error = excinfo.value
         if isinstance(error, WorseError):
-            from sentinel.comparing.report import write_difference
+            from sentinel.comparing.report import summarise, write_difference
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
+            if self.row["cause"]:  # one line, so that the function that has changed is on the first screen
+                sentence = summarise(error.result)
+                return visible(f"worse, because it calls {self.row['cause']}, see above: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]
             text = "\n".join([f"changed: {', '.join(places)}", *write_difference(self.comparison, error.result)])
             return visible(f"{text}\nif this is intended: --sentinel-allow-changes={self.boundary}", lines=True)
@@ -120,17 +132,22 @@ def differences(run: Run, session: pytest.Session) -> Iterator[pytest.Item]:
                 raise SentinelError(f"--sentinel-allow-changes={glob}: no boundary has this name{near}")
         for comparison in comparisons:
             target, pair = comparison.target.name, "..".join(ref.short for ref in comparison.refs.values())
+            node: Differences = Differences.from_parent(
+                session, name="diff", nodeid=f"diff/{target}", path=session.path
+            )
+            node.items = []
             candidates = comparison.selection.candidates
             lost = [name for name, each in candidates.items() if each.result.lost]
             for name in dict.fromkeys([*comparison.to_call(), *lost]):
                 item: DifferenceItem = DifferenceItem.from_parent(
-                    session, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"
+                    node, name=f"{name}[{pair}]", nodeid=f"diff/{target}/{name}[{pair}]"
                 )
                 item.comparison, item.boundary, item.run = comparison, name, run
-                yield _mark(item, target)
-            text: TextItem = TextItem.from_parent(session, name=f"text[{pair}]", nodeid=f"diff/{target}/text[{pair}]")
+                node.items.append(_mark(item, target))
+            text: TextItem = TextItem.from_parent(node, name=f"text[{pair}]", nodeid=f"diff/{target}/text[{pair}]")
             text.comparison = comparison
-            yield _mark(text, target)
+            node.items.append(_mark(text, target))
+            yield from session.genitems(node)
     except SentinelError as error:
         raise pytest.UsageError(f"sentinel: {error}") from None
 

@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
-from sentinel.comparing.report import join_names, name_revision, summarise
+from sentinel.comparing.patch import coverage, merge
+from sentinel.comparing.report import join_names, list_others, name_revision, summarise
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
@@ -35,15 +36,15 @@ _ENTRIES, _LINES = 6, 20
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
     """Describe one boundary of a comparison; None stands for code that no boundary reaches."""
-    lines = comparison.selection.patch.lines()
-    outcome, sentence, places = "same", "", []
+    outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     if result is not None:
         outcome = outcome_of(result)
         why = result.reason or _IDLE if outcome == "not examined" else summarise(result)
         sentence = message(why)
         changed = {place for place, _, _ in comparison.selection.candidates[result.name].changed}
-        places = _places([line for line in lines if (line[0], line[1]) in changed])
+    lines = comparison.selection.patch.lines(None if result is None else changed)
+    places = [] if result is None else _places(lines)
     base, head = (name_revision(checkout) for checkout in comparison.checkouts.values())
     return {
         "target": comparison.target.name,
@@ -57,6 +58,8 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
         "undecided": [] if result is None else sorted(map(message, result.undecided)),
         "lines": [list(line) for line in lines],
         "beyond": [] if result is not None else _beyond(comparison),
+        "names": comparison.to_call(),
+        "cause": "" if result is None else comparison.cause_of(result.name),
     }
 
 
@@ -68,6 +71,7 @@ def _beyond(comparison: Comparison) -> list[str]:
     lines += (
         [f"not examined: module-level code that may change other functions: {join_names(effects)}"] if effects else []
     )
+    lines += list_others(comparison.selection.unread, ())
     return list(map(message, lines))
 
 
@@ -90,6 +94,14 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
     return sorted((place[:4] for place in places.values()), key=lambda place: not place[1])[:_ENTRIES]
 
 
+def announce(row: Row) -> str:
+    """Write one result, when it is known. Empty if nothing differs."""
+    if not row["boundary"] or row["outcome"] == "same":
+        return ""
+    why = f"it calls {row['cause']}" if row["cause"] else row["sentence"]
+    return f"{row['outcome']}: {row['boundary']}: {why}"
+
+
 class Gate:
     """The rows of one run."""
 
@@ -105,8 +117,7 @@ class Gate:
 
         for key, group in groupby(sorted(self._rows.values(), key=pair), key=pair):
             rows = list(group)
-            ran = _ran(rows)
-            idle = {(line[0], line[1]) for line, has_run in ran.items() if not has_run}
+            idle = {(line[0], line[1]) for line in merge(line for row in rows for line in row["lines"]) if not line[-1]}
             for row in rows:
                 examined = row["sentence"] == _IDLE and not idle & set(map(tuple, row["changed"]))
                 row["outcome"] = "same" if examined else row["outcome"]
@@ -120,9 +131,33 @@ class Gate:
                 there = [row for row in rows if row["outcome"] == outcome and row["boundary"]]
                 yield from _group(outcome, there)
             yield from (line for row in rows for line in row["beyond"])
+            undecided: dict[str, list[str]] = {}
             for row in (row for row in rows if row["undecided"]):
-                yield f"undecided: {row['boundary']}: not finite at either revision: {join_names(row['undecided'])}"
+                undecided.setdefault(join_names(row["undecided"]), []).append(row["boundary"])
+            for parts, names in undecided.items():
+                yield f"undecided: {join_names(names)}: not finite at either revision: {parts}"
+            waiting = _waiting(rows)
+            if waiting:
+                yield f"not compared: the run ended before their turn: {join_names(waiting)}"
             yield cover(rows)
+
+    def document(self) -> dict[str, Any]:
+        """Return the same as data, for ``gate.json``."""
+        keys = ("boundary", "outcome", "sentence", "places", "undecided")
+        return {
+            "comparisons": [
+                {
+                    "target": target,
+                    "base": base,
+                    "head": head,
+                    "patch": _coverage(rows),
+                    "boundaries": [{key: row[key] for key in keys} for row in rows if row["boundary"]],
+                    "beyond": [line for row in rows for line in row["beyond"]],
+                    "not_compared": _waiting(rows),
+                }
+                for (target, base, head), rows in self._by_pair()
+            ]
+        }
 
     def markdown(self) -> str:
         """Write the same for a job's summary."""
@@ -200,37 +235,37 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
 def cover(rows: Sequence[Row]) -> str:
     """Write the patch coverage of signal code: how many changed lines ran, and which did not. A statement over several
     lines counts once."""
-    ran = _ran(rows)
-    if not ran:
+    found = _coverage(rows)
+    count = found["changed"]
+    if not count:
         return "no signal line changed"
-    unbound = [line for line in ran if not line[6]]
-    idle = [line for line, has_run in ran.items() if line[6] and not has_run]
-    parts = [f"{len(ran)} signal line{'' if len(ran) == 1 else 's'} changed"]
-    parts.append(f"{sum(ran.values())} ran (added ones at the head, deleted ones at the base)")
-    parts += [f"{len(idle)} not reached ({join_names(list(_ranges(idle)))})"] if idle else []
-    names = list(dict.fromkeys(str(line[1] or line[0]) for line in unbound))
-    parts += [f"{len(unbound)} not bound ({join_names(names)})"] if unbound else []
+    idle = [each for each in found["not_run"] if each["bound"]]
+    unbound = [each for each in found["not_run"] if not each["bound"]]
+    parts = [f"{count} signal line{'' if count == 1 else 's'} changed"]
+    parts.append(f"{found['ran']} ran (added ones at the head, deleted ones at the base)")
+    parts += [f"{_count(idle)} not reached ({join_names(list(map(_range, idle)))})"] if idle else []
+    names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
+    parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []
     return message("; ".join(parts))
 
 
-def _ran(rows: Sequence[Row]) -> dict[tuple[Any, ...], bool]:
-    """Return changed line -> whether any boundary ran it."""
-    ran: dict[tuple[Any, ...], bool] = {}
-    for row in rows:
-        for *line, has_run in row["lines"]:
-            ran[tuple(line)] = ran.get(tuple(line), False) or has_run
-    return ran
+def _coverage(rows: Sequence[Row]) -> dict[str, Any]:
+    return coverage(merge(line for row in rows for line in row["lines"]))
 
 
-def _ranges(lines: Sequence[tuple[Any, ...]]) -> Iterator[str]:
-    runs: list[list[Any]] = []
-    for file, name, side, first, last, guard, _ in lines:
-        if runs and runs[-1][:3] == [file, name, side] and runs[-1][5] == guard and first <= runs[-1][4] + 1:
-            runs[-1][4] = max(last, runs[-1][4])
-        else:
-            runs.append([file, name, side, first, last, guard])
-    for file, name, side, first, last, guard in runs:
-        span = f"{first}-{last}" if last > first else f"{first}"
-        texts = [f"guarded by {guard}"] if guard else []
-        texts += [] if side == AFTER else ["deleted"]
-        yield f"{os.path.basename(file)}:{span} {name}{f', {chr(44).join(texts)}' if texts else ''}"
+def _count(entries: Sequence[Mapping[str, Any]]) -> int:
+    return sum(each["statements"] for each in entries)
+
+
+def _range(entry: Mapping[str, Any]) -> str:
+    first, last = entry["lines"]
+    texts = [f"guarded by {entry['guard']}"] if entry["guard"] else []
+    texts += [] if entry["side"] == AFTER else ["deleted"]
+    span = f"{first}-{last}" if last > first else f"{first}"
+    return f"{os.path.basename(entry['file'])}:{span} {entry['function']}{f', {chr(44).join(texts)}' if texts else ''}"
+
+
+def _waiting(rows: Sequence[Row]) -> list[str]:
+    """Return the boundaries that have no result, because the run ended before or they were not selected."""
+    names = dict.fromkeys(name for row in rows for name in row["names"])
+    return [name for name in names if name not in {row["boundary"] for row in rows}]

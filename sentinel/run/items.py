@@ -7,6 +7,7 @@ file.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -258,6 +259,24 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
         boundary.run, boundary.jobs = run, jobs
         yield from session.genitems(boundary)
     yield from differences(run, session)
+
+
+def deselect_without_mirror(run: Run, items: list[pytest.Item]) -> None:
+    """Deselect the pins of commits whose target has no mirror, unless arguments name their recipe."""
+    if run.questions.is_restricted or run.settings.baseline is not None:
+        return
+    kept, others = [], []
+    for item in items:
+        job = item.job if isinstance(item, RecipeItem) else None
+        lacks = job is not None and job.expect is not None and job.ref.kind == "git"
+        if job is not None and lacks and not run.has_mirror(job.recipe.target):
+            others.append((job.recipe.target, job.ref, item))
+        else:
+            kept.append(item)
+    if others:
+        run.config.hook.pytest_deselected(items=[item for _, _, item in others])
+        items[:] = kept
+        run.results.without_mirror = Counter(target for target, _ in {(target, ref) for target, ref, _ in others})
 
 
 def _law_jobs(run: Run) -> list[LawJob]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -19,7 +20,7 @@ from sentinel.deciding.outcomes import UNDECIDED, Decision
 from sentinel.errors import SentinelError
 from sentinel.reports.escaping import message
 from sentinel.reports.evidence import evidence
-from sentinel.reports.store import RunItem, load, write, write_run
+from sentinel.reports.store import RunItem, load, write, write_atomically, write_run
 from sentinel.reports.summary import causes, outline, summary, undecided
 from sentinel.settings import Settings
 
@@ -42,6 +43,8 @@ class Results:
         self._settings = settings
         self.items: list[tuple[Path, str, float, str]] = []
         self.gate: Gate | None = None
+        #: target -> the number of revisions that are left out because the target has no mirror.
+        self.without_mirror: Mapping[str, int] = {}
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
         #: A line with the settings that the run has from a settings file; empty if it has none.
@@ -71,6 +74,9 @@ class Results:
 
         self.gate = self.gate or Gate()
         self.gate.add(nodeid, row)
+        if not hasattr(self._config, "workerinput"):
+            with suppress(SentinelError):  # `finish` reports it
+                self._write_gate(self.gate)
 
     def count(self, nodeid: str, examined: bool) -> None:
         """Record that an item finished, and whether it reached a verdict."""
@@ -97,6 +103,11 @@ class Results:
             lines = ["sentinel:", *(outline(documents) if documents else []), *self._fixed()]
             lines.append(self._last_line.rstrip("\n"))
             print("\n".join(filter(None, lines)), file=sys.stderr)
+        try:
+            if self.gate is not None:
+                self._write_gate(self.gate)
+        except SentinelError as error:
+            self.could_not_write(session, error)
         if not self.items:
             return
         items = [
@@ -115,6 +126,8 @@ class Results:
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
         """Set pytest's exit status 5 if no item decided anything. ``--collect-only`` only lists items."""
+        if self.without_mirror and not self._examined:  # pytest's exit status is 5 already
+            self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
             return
         reasons = [message(document["reason"]) for document, _ in self.documents() if document["verdict"] in UNDECIDED]
@@ -135,6 +148,11 @@ class Results:
             command=["pytest", *map(str, self._config.invocation_params.args)],
             undecided=undecided,
         )
+
+    def _write_gate(self, gate: Gate) -> None:
+        """Write ``gate.json``. It is written after each item, so that a killed run keeps the finished ones."""
+        text = json.dumps(gate.document(), indent=1, ensure_ascii=False)
+        write_atomically(self._settings.report_dir / "gate.json", f"{text}\n")
 
     # -- the terminal -------------------------------------------------------------------------------------------------
 
@@ -167,8 +185,16 @@ class Results:
             every=self._config.get_verbosity() > 0,
             commands=[self.command(nodeid) for _, _, _, nodeid in self.items],
         )
-        lines = [text.rstrip("\n"), *self._fixed()]
+        lines = [text.rstrip("\n"), *self._fixed(), *self._more()]
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
+
+    def _more(self) -> list[str]:
+        """Say how many more revisions a mirror would give."""
+        add = "can be decided after `sentinel mirror add"
+        return [
+            f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
+            for target, count in self.without_mirror.items()
+        ]
 
     def _fixed(self) -> list[str]:
         """Name the known bugs that this revision fixes."""

@@ -25,7 +25,7 @@ from sentinel.reports.summary import causes
 from sentinel.run.questions import Questions
 from sentinel.run.results import Results
 from sentinel.run.selection import require_folders, require_subject, select
-from sentinel.search.survey import LawJob, Place, Survey, checkout_with_registries
+from sentinel.search.survey import LawJob, Place, Survey, checkout_to_read
 from sentinel.settings import Settings, in_effect, in_words, read_file, settle
 from sentinel.sources import MirrorStore
 from sentinel.sources.bases import find_base, in_clone
@@ -75,6 +75,7 @@ class Run:
         self._planned: dict[tuple[str, Ref], Job] = {}
         self._reported: set[tuple[str, Ref]] = set()
         self._excuses: dict[LawJob, Excuse] = {}
+        self._mirrors: dict[str, bool] = {}
         self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.places: dict[Path, Path] = {}
         self._announce = threading.Lock()
@@ -147,9 +148,20 @@ class Run:
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
+    def has_mirror(self, target: str) -> bool:
+        """Return True if commits of a target can be checked out."""
+        if target not in self._mirrors:
+            try:
+                MirrorStore().path(target)
+            except Unavailable:
+                self._mirrors[target] = False
+            else:
+                self._mirrors[target] = True
+        return self._mirrors[target]
+
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
         """Return the checkout in which a target may register functions; None if it has no registry or no such ref."""
-        return checkout_with_registries(self._runner, self.catalog, target, ref)
+        return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
         """Return the comparisons that ``--sentinel-against`` requests."""
@@ -157,7 +169,7 @@ class Run:
 
         catalog, recipes = self.catalog, self.questions.recipes_of
         return [
-            Comparison(catalog, self._runner, catalog.targets[name], pair, partial(recipes, name), tell=self.progress)
+            Comparison(catalog, self._runner, catalog.targets[name], pair, partial(recipes, name), notify=self.progress)
             for name, pair in self.pairs
         ]
 
@@ -313,6 +325,15 @@ class Run:
                 reporter.write_line(f"sentinel: {message}")
                 if isinstance(file, Path):  # otherwise pytest prints the file's name again before its next item
                     reporter.currentfspath = file
+
+    def compared(self, nodeid: str, row: dict[str, Any]) -> None:
+        """Store the result of a comparison and print it, if something differs."""
+        from sentinel.run.gate import announce
+
+        self.results.compared(nodeid, row)
+        line = announce(row)
+        if line and not self.is_worker:
+            self.progress(line)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
         """Add an item's report, in the process that writes ``run.json``."""

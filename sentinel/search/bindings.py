@@ -7,12 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import PurePosixPath
 from typing import Protocol
 
+from sentinel.sources.checkouts import files
 from sentinel.sources.gitbinary import LargeObjectError
 from sentinel.sources.gittrees import TREE, Folder
 from sentinel.sources.trees import FILE
 from sentinel.targets import Binding, PackageRoot
+from sentinel.targets.checkout import Checkout
+from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,40 @@ class Definitions:
             elif mode == FILE and name.endswith(".py"):
                 files.add((name, child))
         return frozenset(files)
+
+
+class CheckoutTrees:
+    """The files of a checkout as a :class:`Trees`.
+
+    It has one tree, so ``tree`` is ignored.
+    """
+
+    def __init__(self, checkout: Checkout) -> None:
+        self._base = checkout.path
+        self._folders: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
+        self._files: dict[str, str] = {}
+        for file, blob in files(checkout).items():
+            path, entry = PurePosixPath(file), (FILE, blob)
+            self._files[blob] = file
+            while path.name:
+                above = path.parent.as_posix()
+                self._folders["" if above == "." else above][path.name] = entry
+                path = path.parent
+                entry = (TREE, path.as_posix())
+
+    def at(self, tree: str, path: str) -> tuple[str, str] | None:
+        above, _, name = path.rpartition("/")
+        return self.folder(above).get(name)
+
+    def folder(self, tree: str) -> Folder:
+        return self._folders.get(tree, {})
+
+    def blob(self, name: str) -> bytes:
+        return self.content(self._files[name])
+
+    def content(self, file: str) -> bytes:
+        # One byte more than the limit, so that the caller can see that a source is too large.
+        return read_source(str(self._base / file), LARGEST_SOURCE + 1)
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:

@@ -218,7 +218,8 @@ class BoundarySearch:
     :ivar ended: the error that ended the search after it had found something; None otherwise.
     :param laws: the laws to check. Variants for the boundary's other laws are drawn too, which keeps the sequence the
         same.
-    :param shrinking: the most calls for shrinking one finding. It is not a time, so that a search repeats exactly.
+    :param shrinking: the most calls for shrinking one finding; with 0, findings are confirmed as drawn. It is not a
+        time, so that a search repeats exactly.
     :param shrink_further: whether to shrink further symptoms of a law that is already broken. Otherwise they are
         confirmed as drawn.
     :param glimpse: whether to try :func:`glimpses` after the first scenarios. Their violations are confirmed, not
@@ -276,7 +277,7 @@ class BoundarySearch:
                 if self._borrow(law, symptom):
                     continue
                 place, suspect = broken[law, symptom]
-                if self._shrink_further or not self.outcomes[law].findings:
+                if self.shrinking and (self._shrink_further or not self.outcomes[law].findings):
                     whole = next(iter(suspect.trial.variants.values())) if self._cheap else None
                     self._shrink(law, symptom, place, whole)
                     if self._cheap and symptom not in self.outcomes[law].symptoms:

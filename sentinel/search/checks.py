@@ -13,8 +13,9 @@ from sentinel.deciding.law_session import Subject
 from sentinel.errors import SentinelError, nearest
 from sentinel.laws.law import Law
 from sentinel.recipes.catalog import Catalog
+from sentinel.search.bindings import CheckoutTrees, Definitions
 from sentinel.search.scenarios import NotSearchable, narrow
-from sentinel.targets import Binding, Registry, Target
+from sentinel.targets import Binding, Dialect, Registry, Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import read_source
 
@@ -34,12 +35,14 @@ def subjects(
     """Return the boundaries of a target with the laws that each must keep, in the adapter's order, and the omissions.
 
     :param boundaries: globs over dotted paths or their last part; empty for all.
-    :param checkout: also list the functions that this checkout registers.
+    :param checkout: also list the functions that this checkout registers, and drop the dialects of other revisions.
     """
     adapter = catalog.adapters[target]
     boundary_subjects: list[Subject] = []
     omitted: list[Omission] = []
     bindings = adapter.target.bindings
+    if checkout is not None:
+        bindings = _with_own_dialects(adapter.target, checkout)
     members = registered(adapter.target, checkout) if checkout is not None else []
     first = {binding.boundary: binding.contract for binding in reversed([*bindings, *members])}
     for binding in (*bindings, *members):
@@ -73,6 +76,20 @@ def subjects(
         elif not contract.laws:
             omitted.append(Omission(binding.boundary, "", f"the contract {contract.name} has no laws"))
     return boundary_subjects, omitted
+
+
+def _with_own_dialects(target: Target, checkout: Checkout) -> tuple[Binding, ...]:
+    """Return the bindings with the dialects that apply to a checkout. Its code is read as text."""
+    if not any(dialect.since or dialect.until for binding in target.bindings for dialect in binding.dialects):
+        return target.bindings
+    code = Definitions(CheckoutTrees(checkout), target.roots)
+
+    def applies(dialect: Dialect) -> bool:
+        return (not dialect.since or code.has("", dialect.since)) and not (
+            dialect.until and code.has("", dialect.until)
+        )
+
+    return tuple(replace(item, dialects=tuple(filter(applies, item.dialects))) for item in target.bindings)
 
 
 def matches(binding: Binding, globs: Sequence[str]) -> bool:

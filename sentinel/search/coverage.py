@@ -6,19 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sentinel.deciding.law_session import LawSession, LineSession, Subject, Undecidable
 from sentinel.errors import INSTALL, SentinelError
 from sentinel.recipes import Recipe
 from sentinel.search.bindings import Definitions, Trees, sighting
 from sentinel.search.inventory import STATES, Function, Source, State, read
-from sentinel.sources.checkouts import files
-from sentinel.sources.gittrees import TREE, Folder
-from sentinel.sources.trees import FILE
 from sentinel.targets import Target
-from sentinel.targets.checkout import Checkout
-from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
 
 @dataclass(frozen=True)
@@ -171,37 +166,3 @@ def lines(
         elif each.state == "bound":
             per_function.append(Lines(each, (), ()))
     return per_function
-
-
-class CheckoutTrees:
-    """The files of a checkout as a :class:`~sentinel.search.bindings.Trees`.
-
-    It has one tree, so ``tree`` is ignored.
-    """
-
-    def __init__(self, checkout: Checkout) -> None:
-        self._base = checkout.path
-        self._folders: dict[str, dict[str, tuple[str, str]]] = defaultdict(dict)
-        self._files: dict[str, str] = {}
-        for file, blob in files(checkout).items():
-            path, entry = PurePosixPath(file), (FILE, blob)
-            self._files[blob] = file
-            while path.name:
-                above = path.parent.as_posix()
-                self._folders["" if above == "." else above][path.name] = entry
-                path = path.parent
-                entry = (TREE, path.as_posix())
-
-    def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        above, _, name = path.rpartition("/")
-        return self.folder(above).get(name)
-
-    def folder(self, tree: str) -> Folder:
-        return self._folders.get(tree, {})
-
-    def blob(self, name: str) -> bytes:
-        return self.content(self._files[name])
-
-    def content(self, file: str) -> bytes:
-        # One byte more than the limit, so that the caller can see that a source is too large.
-        return read_source(str(self._base / file), LARGEST_SOURCE + 1)

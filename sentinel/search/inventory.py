@@ -197,7 +197,7 @@ _KERNELS = (
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
     """Return the functions and methods in a module's body that carry training signal; if a name repeats, the last."""
     parts = module.split(".")[1:]
-    if any(part in ("test", "tests") or part.startswith("test_") for part in parts):
+    if _is_test(parts):
         return []
     functions = dict(_functions(body))
     judged = ((name, node, *_score(node, parts, name.split("."))) for name, node in functions.items())
@@ -206,6 +206,31 @@ def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
         for name, node, score, subjects in judged
         if score >= ENOUGH and not _is_kernel(node)
     ]
+
+
+def _is_test(module: Sequence[str]) -> bool:
+    return any(part in ("test", "tests") or part.startswith("test_") for part in module)
+
+
+def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
+    """Return functions that may carry signal although the rule does not count them.
+
+    These have a strong word in a parameter, their name, class or module; are kernels; or declare a program's options.
+    """
+    parts = module.split(".")[1:]
+    if _is_test(parts):
+        return set()
+    counted = {function.name for function in signal_functions(body, module)}
+    return {name for name, node in _functions(body) if name not in counted and _is_doubtful(node, parts, name)}
+
+
+def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
+    words = _words(node, module, name.split("."))
+    strong = any(
+        not level for site in SITES if site != "body" for word in words[site] for level, _ in _subjects_in(word)
+    )
+    calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
+    return strong or _is_kernel(node) or any(_called(call) == "add_argument" for call in calls)
 
 
 def _is_kernel(node: _Def) -> bool:
@@ -237,17 +262,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
         return 0, ()
     if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):  # it only forwards a call or an attribute
         return 0, ()
-    arguments = node.args
-    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-    parameters += filter(None, (arguments.vararg, arguments.kwarg))
-    types = (each for parameter in parameters if parameter.annotation for each in ast.walk(parameter.annotation))
-    words = {
-        "parameter": [*(parameter.arg for parameter in parameters), *_identifiers(types)],
-        "name": names[-1:],
-        "class": names[-2:-1],
-        "module": module[-1:],
-        "body": list(_identifiers(below)),
-    }
+    words = _words(node, module, names)
     score, weight_of = sum(acts), defaultdict[str, int](int)
     for site, weights in SITES.items():
         levels: dict[str, int] = {}
@@ -256,8 +271,23 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
         for subject, level in levels.items():
             weight_of[subject] += weights[level]
     against = sum(bool(_AGAINST.search(_snake_case(name))) for name in (*module, *names))
-    against += any(parameter.arg == "hidden_states" for parameter in parameters)
+    against += "hidden_states" in words["parameter"]
     return score + sum(weight_of.values()) - AGAINST * against, tuple(sorted(filter(weight_of.__getitem__, weight_of)))
+
+
+def _words(node: _Def, module: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the identifiers of a function by the sites of :data:`SITES`."""
+    arguments = node.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters += filter(None, (arguments.vararg, arguments.kwarg))
+    types = (each for parameter in parameters if parameter.annotation for each in ast.walk(parameter.annotation))
+    return {
+        "parameter": [*(parameter.arg for parameter in parameters), *_identifiers(types)],
+        "name": [*names[-1:]],
+        "class": [*names[-2:-1]],
+        "module": [*module[-1:]],
+        "body": list(_identifiers(each for statement in node.body for each in ast.walk(statement))),
+    }
 
 
 def _called(call: ast.Call) -> str:

@@ -13,8 +13,8 @@ from typing import Any
 def options(source: str) -> dict[str, list[Any]]:
     """Return the options that the source reads by name and branches on, each with values that may take another branch.
 
-    For a flag these are True and False; for a comparison, the constants and each number plus 1; for ``range``, 2, 3 and
-    1.
+    For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
+    that may be None; for ``range``, 2, 3 and 1.
 
     :param source: Python source of functions.
     """
@@ -29,6 +29,7 @@ def options(source: str) -> dict[str, list[Any]]:
             sides = [each for side in (node.left, *node.comparators) for each in getattr(side, "elts", [side])]
             values = [side.value for side in sides if isinstance(side, ast.Constant)]
             values += [value + 1 for value in values if type(value) in (int, float)]
+            values += [0.5] if None in values else []
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
             sides, values = node.args, [2, 3, 1]
         for name in filter(None, map(_option_name, sides)):

@@ -276,9 +276,7 @@ class Survey:
         """Return the boundaries of a target at a ref, by name."""
         key = (target, ref)
         if key not in self._subjects:
-            here, _ = subjects(
-                self._catalog, target, checkout=checkout_with_registries(self._runner, self._catalog, *key)
-            )
+            here, _ = subjects(self._catalog, target, checkout=checkout_to_read(self._runner, self._catalog, *key))
             self._subjects[key] = {item.name: item for item in here}
         return self._subjects[key]
 
@@ -309,12 +307,12 @@ class Survey:
                 outcome.findings += more.findings
 
 
-def checkout_with_registries(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout, to be searched for registered functions.
+def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
+    """Return the checkout on which the target's bindings depend.
 
-    None if the target has no registry or no such ref.
+    None if they are the same at every revision, or if there is no such ref.
     """
-    if not catalog.adapters[target].target.registries:
+    if not catalog.adapters[target].target.depends_on_code:
         return None
     try:
         return runner.checkout(target, ref)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from sentinel.errors import Unavailable
 from sentinel.sources.gitbinary import GitMissingError
@@ -45,13 +46,15 @@ def open_checkout(
     if ref.kind == "pypi":
         return open_pypi(target, ref, store.home, progress)
     if ref.kind == "path":
-        return open_path(target, ref, store.home)
+        return replace(open_path(target, ref, store.home), source=Path(ref.name).expanduser().absolute())
     if ref.kind == "installed":
         return open_installed(target, ref, store.home, python)
     origin = fork(target, url)
     try:
         if origin is not target and not ref.clone and store.get(origin.name) is None:
             raise Unavailable(f"no mirror of {url}; run `sentinel mirror add {target.name} --repo-url {url}`")
-        return replace(open_git(origin, ref, store, pull, progress), target=target.name)
+        checkout = open_git(origin, ref, store, pull, progress)
+        git_dir = Path(ref.clone) if ref.clone else store.path(origin.name)
+        return replace(checkout, target=target.name, source=git_dir)
     except GitMissingError as error:
         raise Unavailable(f"{target.name}: {error}") from error

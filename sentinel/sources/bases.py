@@ -45,10 +45,10 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
     for name in _names_of_main(clone, target):
         base = commits.merge_base(clone, name, commit)
         if base is not None:
-            return Ref("git", base, str(clone))
+            return Ref("git", base, str(clone), _folder_of(ref))
     base = _find_in_mirror(target, clone, commit, store)
     if base:
-        return Ref("git", base, str(clone))
+        return Ref("git", base, str(clone), _folder_of(ref))
     shallow = " --unshallow" if (common_dir(clone) / "shallow").exists() else ""
     place = f"refs/remotes/upstream/{target.branch}"
     command = f"git -C {shlex.quote(ref.name)} fetch{shallow} {target.repository} +{target.branch}:{place}"
@@ -62,16 +62,25 @@ def in_clone(ref: Ref, tree: Ref) -> Ref | None:
     """Return a git ref as a commit of the clone that a working tree belongs to; None if the clone does not have it."""
     clone = clone_of(tree) if ref.kind == "git" and tree.kind == "path" else None
     commit = "" if clone is None else _commit(clone, ref.name) or _commit(clone, f"refs/remotes/origin/{ref.name}")
-    return Ref("git", commit, str(clone)) if commit else None
+    return Ref("git", commit, str(clone), _folder_of(tree)) if commit else None
 
 
 def clone_of(tree: Ref) -> Path | None:
     """Return the git directory of a working tree; None if it has none."""
-    top = Path(os.path.expanduser(tree.name)).absolute()
-    for folder in (top, *top.parents):
-        if (folder / ".git").exists():
-            return git_dir_of(folder)
-    return None
+    top = _top_of(tree)
+    return None if top is None else git_dir_of(top)
+
+
+def _top_of(tree: Ref) -> Path | None:
+    """Return the top folder of the clone that a working tree is in; None if it is in none."""
+    here = Path(os.path.expanduser(tree.name)).absolute()
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
+
+
+def _folder_of(tree: Ref) -> str:
+    """Return the folder of its clone that a working tree is; empty for the top."""
+    here, top = Path(os.path.expanduser(tree.name)).absolute(), _top_of(tree)
+    return "" if top in (None, here) else here.relative_to(top).as_posix()
 
 
 def _commit(clone: Path, name: str) -> str:

@@ -35,9 +35,12 @@ Contents = Callable[[Sequence[Entry]], Iterable[tuple[Entry, bytes]]]
 Facts = dict[str, Any]
 
 
-def index_key(target: Target, ref: str) -> str:
-    """Return the file name of an immutable ref's record. It depends on the target's package roots."""
-    roots = json.dumps([root.path for root in target.roots])
+def index_key(target: Target, ref: str, folder: str = "") -> str:
+    """Return the file name of an immutable ref's record. It depends on the target's package roots.
+
+    :param folder: the folder of the repository that has the roots.
+    """
+    roots = json.dumps([f"{folder}/{root.path}" if folder else root.path for root in target.roots])
     return f"{ref}-{hashlib.sha256(roots.encode()).hexdigest()[:8]}"
 
 

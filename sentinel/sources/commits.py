@@ -70,7 +70,7 @@ class Lineage:
 
     A probe reports from inside the process that ran the commit's code, so that code could forge the report. Verdicts of
     upstream's own branch are valid for every commit; verdicts of other commits, such as the head of a pull request,
-    only for their descendants outside that branch.
+    only for their descendants outside that branch, and only if all files of the packages are the same.
     """
 
     def __init__(self, mirror: Path, head: str | None) -> None:
@@ -79,6 +79,10 @@ class Lineage:
         self._outside = (f"^{head}",) if head else ()
         self._own = self._listed(head) if head else frozenset()
         self._apart: dict[str, frozenset[str]] = {}
+
+    def is_own(self, commit: str) -> bool:
+        """Return True if a commit is of upstream's own branch, or that branch is unknown."""
+        return commit in self._own or not self._own
 
     def vouches(self, source: str, commit: str) -> bool:
         """Return True if a verdict that was measured at ``source`` may be used at ``commit``."""

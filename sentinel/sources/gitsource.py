@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.sources import checkouts, git_objects
-from sentinel.sources.gitbinary import GitError
+from sentinel.sources.gitbinary import GitError, run
 from sentinel.sources.gitrefs import is_sha
 from sentinel.sources.home import Progress
 from sentinel.sources.mirrors import MirrorStore
@@ -25,11 +25,11 @@ def open_git(
     """Return the checkout of a commit. A stored checkout of a full sha costs no git process."""
     home = store.home
     if is_sha(ref.name):
-        checkout = checkouts.find(home, target, ref, _key(target, ref.name))
+        checkout = checkouts.find(home, target, ref, _key(target, ref, ref.name))
         if checkout is not None:
             return checkout
     commit = ref.name if ref.clone else store.resolve(target, ref.name, pull=pull, progress=progress)
-    checkout = checkouts.find(home, target, ref, _key(target, commit))
+    checkout = checkouts.find(home, target, ref, _key(target, ref, commit))
     if checkout is not None:
         return checkout
     if progress:
@@ -40,18 +40,20 @@ def open_git(
         raise Unavailable(
             f"{target.name}: {ref} cannot be read from its {'clone' if ref.clone else 'mirror'}: {error}"
         ) from error
-    checkouts.remember(home, target, _key(target, commit), revision.tree, {"commit": commit})
+    checkouts.remember(home, target, _key(target, ref, commit), revision.tree, {"commit": commit})
     return revision
 
 
-def _key(target: Target, commit: str) -> str:
-    return checkouts.index_key(target, f"git-{commit}")
+def _key(target: Target, ref: Ref, commit: str) -> str:
+    return checkouts.index_key(target, f"git-{commit}", ref.folder)
 
 
 def _materialise(target: Target, ref: Ref, store: MirrorStore, commit: str, progress: Progress | None) -> Checkout:
     roots = [root.path for root in target.roots]
     git_dir = Path(ref.clone) if ref.clone else store.path(target.name)
-    entries, submodules = git_objects.entries(git_dir, commit, roots)
+    inside = f"{commit}:{ref.folder}"  # a commit of upstream that was merged into a folder has the code at its top
+    has_folder = ref.folder and not run(git_dir, "cat-file", "-e", inside).status
+    entries, submodules = git_objects.entries(git_dir, inside if has_folder else commit, roots)
     absent = [entry for entry in entries if entry.size is None and is_source(entry.path)]
     if absent and ref.clone:
         raise Unavailable(

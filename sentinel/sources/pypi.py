@@ -84,6 +84,22 @@ def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = 
     return release
 
 
+def contents(
+    distribution: str, version: str, home: Home, progress: Progress | None = None
+) -> tuple[list[str], str, str]:
+    """Return the files of a release's wheel, its metadata, and its version.
+
+    :raises Unavailable: if pip cannot download it, or its wheel is invalid.
+    """
+    wheel = _wheel(distribution, version, home, progress)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            files = [_IN_SITE_PACKAGES.sub("", info.filename) for info in archive.infolist() if not info.is_dir()]
+            return files, _metadata(archive), _version(archive, wheel)
+    except _DAMAGE as error:
+        raise Unavailable(f"{wheel.name} is not a complete wheel ({error}); run again") from error
+
+
 def _wheel(distribution: str, version: str, home: Home, progress: Progress | None) -> Path:
     folder = home.wheels / safe_name(distribution)
     for path in sorted(folder.glob("*.whl")) if version != "latest" else ():
@@ -200,14 +216,16 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
 
 
 def _version(archive: zipfile.ZipFile, wheel: Path) -> str:
+    match = re.search(r"^Version: *(\S+)", _metadata(archive), re.MULTILINE)
+    return match.group(1) if match else wheel.name.split("-")[1]
+
+
+def _metadata(archive: zipfile.ZipFile) -> str:
     for name in archive.namelist():
         if re.fullmatch(r"[^/]+\.dist-info/METADATA", name):
             with archive.open(name) as file:
-                text = file.read(_LONGEST_METADATA).decode("utf-8", "replace")
-            match = re.search(r"^Version: *(\S+)", text, re.MULTILINE)
-            if match:
-                return match.group(1)
-    return wheel.name.split("-")[1]
+                return file.read(_LONGEST_METADATA).decode("utf-8", "replace")
+    return ""
 
 
 def _digest(wheel: Path) -> str:

@@ -51,6 +51,8 @@ class Dialect:
     :ivar link: the source: a line of code or documentation, an issue, a paper.
     :ivar where: canonical input -> values: the dialect applies only to scenarios with one of these values.
     :ivar symptom: for a law, the intended kind of violation (``value``, ``non-finite``); empty for any.
+    :ivar since: a dotted path, or ``function(parameter)``: the dialect applies to revisions that have it.
+    :ivar until: the same: the dialect applies to revisions that lack it.
     """
 
     name: str
@@ -59,6 +61,8 @@ class Dialect:
     link: str = ""
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     symptom: str = ""
+    since: str = ""
+    until: str = ""
 
     def holds(self, inputs: Mapping[str, Any]) -> bool:
         """Return True if the dialect applies to a scenario."""
@@ -168,6 +172,37 @@ def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Bind
 
 
 @dataclass(frozen=True)
+class Steps:
+    """What a trainer's documentation says about its steps, for ``sentinel watch``.
+
+    The functions get a micro-batch with its ``facts``, ``options`` and ``attributes`` of the trainer, the ``batch``,
+    and the model's ``forwards``. They raise :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if an
+    input is unknown. See ``sentinel/tools/watch/steps.py``.
+
+    :ivar trainer: dotted path of the trainer's class.
+    :ivar methods: ``loss``, ``advantages`` or ``samples`` -> the methods that compute them, the main one first. If the
+        user overrides one, the value is not checked.
+    :ivar knows: the options that are taken into account. Another option that is not at its default is unknown.
+    :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.
+    :ivar loss: returns the documented loss of a micro-batch, and the sum of its terms' absolute values.
+    :ivar advantages: returns the documented advantages of rewards, and a bound of their rounding.
+    :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
+    :ivar batch: returns what is wrong with a batch; empty if nothing is.
+    :ivar samples: raises if tokens are not sampled from the policy that is trained.
+    """
+
+    trainer: str
+    methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    knows: frozenset[str] = frozenset()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    loss: Callable[[Any], tuple[Any, Any]] | None = None
+    advantages: Callable[[Any], tuple[Any, Any]] | None = None
+    references: Callable[[Any], tuple[Any, Any]] | None = None
+    batch: Callable[[Any], str] | None = None
+    samples: Callable[[Any], None] | None = None
+
+
+@dataclass(frozen=True)
 class Alias:
     """A value at a dotted path of a newer Python, taken from a package that provides it for older versions."""
 
@@ -197,6 +232,7 @@ class Target:
     :ivar no_signal: globs over dotted paths of code that carries no training signal although its names suggest it,
         such as kernels and servers; at most :data:`MOST_GLOBS`. ``sentinel coverage -v`` does not list the functions
         that match, but all figures count them.
+    :ivar steps: the documented steps of its trainers, for ``sentinel watch``.
     """
 
     name: str
@@ -213,6 +249,7 @@ class Target:
     registries: tuple[Registry, ...] = ()
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: tuple[str, ...] = ()
+    steps: tuple[Steps, ...] = ()
 
     def __post_init__(self) -> None:
         bindings = tuple(
@@ -272,6 +309,12 @@ class Target:
         root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
         parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+    @property
+    def depends_on_code(self) -> bool:
+        """True if the bindings differ between revisions: registered functions, and dialects of some revisions."""
+        dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
+        return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 
     @property
     def packages(self) -> tuple[str, ...]:

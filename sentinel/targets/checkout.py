@@ -25,6 +25,7 @@ class Checkout:
     :ivar import_roots: absolute directories for ``sys.path``, in order.
     :ivar tree: sha256 over the contents of the package roots; the same for the same files from any source.
     :ivar digest: ``sha256:<hex>`` of the wheel, if the source is pypi.
+    :ivar source: the git directory or folder that it was read from; None for a release, which has only the packages.
     :ivar patched: ``sha256:<hex>`` of the fix that was applied to the commit, if any.
     """
 
@@ -40,6 +41,7 @@ class Checkout:
     dirty: bool = False
     patched: str | None = None
     left_out: tuple[LeftOut, ...] = field(default=())
+    source: Path | None = field(default=None, compare=False)
 
     @property
     def key(self) -> str:

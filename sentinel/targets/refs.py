@@ -25,11 +25,13 @@ class Ref:
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
     :ivar clone: the git directory that has the commit ``name``; empty for the mirror.
+    :ivar folder: the folder of the clone that the code is in, if the commit has it; empty for the top.
     """
 
     kind: SourceKind
     name: str = ""
     clone: str = field(default="", compare=False)
+    folder: str = field(default="", compare=False)
 
     @classmethod
     def parse(cls, text: str) -> Ref:

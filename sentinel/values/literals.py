@@ -44,7 +44,7 @@ def tagged(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as data.
+    """A tensor as plain values, without torch: shape, dtype, elements.
 
     :ivar dtype: torch's name without the ``torch.`` prefix.
     :ivar data: C-contiguous little-endian bytes.

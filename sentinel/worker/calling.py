@@ -29,6 +29,7 @@ class Boundary:
         of them, that is drift; an input that a default fills is left out then.
     :ivar own_inputs: for a member of a registry, all inputs by name; its parameters that the family does not have are
         filled from them.
+    :ivar member: for a member of a registry, the bound member.
     """
 
     path: str
@@ -40,10 +41,21 @@ class Boundary:
     device: str = "cpu"
     imported: Mapping[str, ModuleType] = field(default_factory=dict)
     own_inputs: Mapping[str, Any] = field(default_factory=dict)
+    member: Callable[..., Any] | None = None
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(self.function).parameters
+        """The function's parameters. A member of a registry that takes ``**kwargs`` also has those of the bound
+        member, which its callers pass to both."""
+        own = inspect.signature(self.function).parameters
+        if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
+            return own
+        others = {
+            name: each.replace(kind=each.KEYWORD_ONLY, default=None)
+            for name, each in inspect.signature(self.member).parameters.items()
+            if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        }
+        return {**own, **{name: each for name, each in others.items() if name not in own}}
 
     def invoke(self, inputs: Mapping[str, Any], /, *positional: Any, **upstream: Any) -> Any:
         """Call the boundary with canonical inputs bound to its parameters by name.

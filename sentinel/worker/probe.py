@@ -189,7 +189,13 @@ def find_boundary(
             if there is None:
                 raise DriftError(f"{name} is not in this checkout, and the adapter calls {path} with it")
             imported[name] = calling.import_whole(there)
-        return calling.Boundary(path, module, function, owner, binding, scenario_inputs, device, imported)
+        member = None
+        if binding.like:
+            with contextlib.suppress(DriftError):  # this version may not have it
+                member = calling.resolve(binding.like, roots, near=False)[1]
+        return calling.Boundary(
+            path, module, function, owner, binding, scenario_inputs, device, imported, member=member
+        )
     calling.resolve(binding.boundary, roots)  # raises DriftError, which names a similar definition
     raise AssertionError(f"{binding.boundary} was not found, and then it was")
 
@@ -240,7 +246,7 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     reference = contract.oracle
 
     def refuse(path: str) -> Any:
-        raise DriftError(f"the oracle cannot make {path}")
+        raise DriftError(f"the oracle needs {path}, which cannot be built")
 
     def oracle(**values: Any) -> Mapping[str, Any]:
         return reference(values)

@@ -75,7 +75,7 @@ class Server:
             probe.settle(request["device"])
             self._settled = True
         try:
-            contract = probe.load_contract(request["contract_file"], request["contract"])
+            contract = self._contract(request)
             if not self._roots:
                 return {"answers": {name: self._consult(contract, call) for name, call in request["calls"].items()}}
             main = self._prepare(request, request["boundary"])
@@ -109,6 +109,9 @@ class Server:
             "functions": tracer.functions() if tracer else [],
             "lines": tracer.lines() if isinstance(tracer, _OutsideContract) else [],
         }
+
+    def _contract(self, request: Mapping[str, Any]) -> Contract:
+        return probe.load_contract(request["contract_file"], request["contract"])
 
     def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
         key = (boundary, request["contract"], " ".join(request["given"]))
@@ -176,6 +179,7 @@ class _Tracer:
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
         self._ran: dict[Any, str] = {}
+        self._seen: dict[int, Any] = {}  # by id, because hashing a code object is slow
 
     def functions(self) -> list[str]:
         """Return the dotted paths of the functions that ran, including those under which a parent package exports
@@ -194,19 +198,21 @@ class _Tracer:
     def around(self, call: Any) -> Any:
         @functools.wraps(call)
         def traced(*arguments: Any) -> Any:
-            old = sys.getprofile()
-            sys.setprofile(self._note)
+            old = sys.gettrace()
+            sys.settrace(self._trace)  # a profiler would also be called for every return and every function in C
             try:
                 return call(*arguments)
             finally:
-                sys.setprofile(old)
+                sys.settrace(old)
 
         return traced
 
-    def _note(self, frame: Any, event: str, argument: Any) -> None:
+    def _trace(self, frame: Any, event: str, argument: Any) -> Any:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(self._roots):
-            self._ran[code] = str(frame.f_globals.get("__name__", ""))
+        if self._seen.get(id(code)) is not code:
+            self._seen[id(code)] = code
+            if code.co_filename.startswith(self._roots):
+                self._ran[code] = str(frame.f_globals.get("__name__", ""))
 
 
 class _OutsideContract(_Tracer):
@@ -230,12 +236,13 @@ class _OutsideContract(_Tracer):
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
         own = inspect.getattr_static(own, "__init__") if isinstance(own, type) else getattr(own, "__func__", own)
-        self._names: dict[Any, str | None] = {getattr(own, "__code__", None): ""}  # None: not recorded
+        self._own = getattr(own, "__code__", None)
+        #: id of a code object -> the object and its :meth:`_classify`
+        self._codes: dict[int, tuple[Any, str, str | None]] = {}
         self._functions = frozenset(functions)
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
         self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
         self._watched = lines
-        self._files: dict[tuple[str, int], str] = {}  # start of a code object -> its watched file, or empty
         self._ran_lines: set[tuple[str, int]] = set()
         self._lines_of_call: set[tuple[str, int]] = set()
 
@@ -255,12 +262,7 @@ class _OutsideContract(_Tracer):
             self._lines_of_call = set()
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
-                before = sys.gettrace()
-                try:
-                    sys.settrace(self._trace if self._watched else before)
-                    answer = traced(*arguments)
-                finally:
-                    sys.settrace(before)
+                answer = traced(*arguments)
             if "observation" in answer:
                 self._ran_lines |= self._lines_of_call
             ours = [each for each in warned if each.filename.startswith(self._roots)]
@@ -274,52 +276,60 @@ class _OutsideContract(_Tracer):
         return recorded
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Trace the lines of a frame if its code begins in watched lines. Its first line is recorded for the call."""
+        """Begin to record a call of a function. Most functions cost one look-up, because they are not recorded."""
         code = frame.f_code
-        where = code.co_filename, code.co_firstlineno
-        if where not in self._files:
-            own = code.co_filename.startswith(self._roots)
-            names = [file for file in self._watched if own and code.co_filename.endswith(f"/{file}")]
-            file = max(names, key=len, default="")
-            watched = any(first <= where[1] <= last for first, last in self._watched.get(file, ()))
-            self._files[where] = file if watched else ""
-        file = self._files[where]
+        known = self._codes.get(id(code))
+        if known is None or known[0] is not code:
+            known = self._codes[id(code)] = (code, *self._classify(frame))
+        _, file, name = known
+        if name is not None:
+            if name == "stand-in" and not frame.f_back.f_code.co_filename.startswith(self._roots):
+                name = None
+            elif frame not in self._open and len(self._parts_of_call) < PARTS:
+                with suppress(Exception):  # reading an attribute of the framework's own object may raise
+                    self._enter(frame, name)
         if not file:
-            return None
+            frame.f_trace_lines = False
+            return self._leave if frame in self._open else None
         self._lines_of_call.add((file, frame.f_lineno))
 
         def line(frame: Any, event: str, argument: Any) -> Any:
             self._lines_of_call.add((file, frame.f_lineno))
+            self._leave(frame, event, argument)
             return line
 
         return line
 
-    def _name(self, frame: Any) -> str | None:
-        """Return the name of a function to record: empty for the boundary, ``stand-in`` for a stand-in, else its path.
-
-        None if the function is not recorded.
-        """
-        code = frame.f_code
-        if code not in self._names:
-            path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
-            outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
-            self._names[code] = "stand-in" if outside else path if path in self._functions else None
-        name = self._names[code]
-        return name if name != "stand-in" or frame.f_back.f_code.co_filename.startswith(self._roots) else None
-
-    def _note(self, frame: Any, event: str, argument: Any) -> None:
-        super()._note(frame, event, argument)
-        with suppress(Exception):  # reading an attribute of the framework's own object may raise
-            if event == "return" and frame in self._open:
+    def _leave(self, frame: Any, event: str, argument: Any) -> Any:
+        """Record what a function returns and changes."""
+        if event == "return" and frame in self._open:
+            with suppress(Exception):
                 who, values, before = self._open[frame]
                 after = self._parts({"returned": argument, **{f"given.{name}": each for name, each in values.items()}})
                 self._parts_of_call.update(
                     (who + key, each) for key, each in after.items() if before.get(key) != each or key.endswith(CUT)
                 )
-            elif event == "call" and frame not in self._open and len(self._parts_of_call) < PARTS:
-                name = self._name(frame)
-                if name is not None:
-                    self._enter(frame, name)
+        return self._leave
+
+    def _classify(self, frame: Any) -> tuple[str, str | None]:
+        """Return the file of a function if its lines are watched, and its name if its values are recorded.
+
+        The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
+        if the values are not recorded.
+        """
+        code = frame.f_code
+        own = code.co_filename.startswith(self._roots)
+        if own:
+            super()._trace(frame, "call", None)
+        files = [file for file in self._watched if own and code.co_filename.endswith(f"/{file}")]
+        file = max(files, key=len, default="")
+        if not any(first <= code.co_firstlineno <= last for first, last in self._watched.get(file, ())):
+            file = ""
+        if code == self._own:
+            return file, ""
+        path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
+        outside = code.co_filename.startswith(self._outside) and not re.fullmatch(r"__(?!call)\w+__", code.co_name)
+        return file, "stand-in" if outside else path if path in self._functions else None
 
     def _enter(self, frame: Any, name: str) -> None:
         code, local = frame.f_code, frame.f_locals

@@ -182,6 +182,18 @@ def test_a_misspelt_option_that_a_bug_depends_on_is_no_all_clear(run_sentinel, m
     assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
 
 
+def test_settings_in_a_section_that_no_option_has_are_not_read(run_sentinel, mirrored, tree_with_classes, tmp_path):
+    """TRL's parser, for one, reads flat options only; the user's own code may read the section."""
+    config = tmp_path / "run.yaml"
+    config.write_text("lr: 1\nclip: 0.0\ntiny: {loss_agg_mode: seq-mean, other: 1}\n")
+    audit = ("audit", "tiny", "--repo", tree_with_classes, "--config", config)
+    answer = run_sentinel(*audit)
+    assert answer.status == 2
+    assert "not read: tiny.loss_agg_mode; PPO (tiny/config.py) has no section tiny" in answer.out
+    assert "so these are not known: loss_agg_mode\n" in answer.out
+    assert run_sentinel(*audit, "--set", "loss_agg_mode=seq-mean").status == 0
+
+
 def test_words_of_a_shell_may_set_any_option(run_sentinel, mirrored, tree_with_options, tmp_path):
     _rewritten(tree_with_options, affects="[{when: {actor.loss_agg_mode: token-sum}, where: a token is masked}]")
     (tmp_path / "run.sh").write_text("python train.py --actor.clip 0.2 ${EXTRA_ARGS}\n")
@@ -388,7 +400,6 @@ def test_the_command_that_starts_the_training_is_read(run_sentinel, mirrored, tr
     assert "not known, because only a shell can compute them: actor.other" in answer.json()["not_examined"]
     script.write_text(script.read_text().replace("token-mean", "$(cat mode)"))
     assert run_sentinel(*audit, "--script", script).json()["bugs"][0]["reach"] == "not known"
-    assert "give one of them" in run_sentinel(*audit, "--script", script, "--", *command).err
     assert "no settings after the program" in run_sentinel(*audit, "--", "python", "train.py").err
     assert run_sentinel(*audit, "--", "python", "train.py").status == 2
 
@@ -420,7 +431,43 @@ def test_what_a_configuration_names_and_is_not_there_decides_nothing(
     assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
     config.write_text("defaults: 3\nactor: {clip: 0.2}\n")
     answer = run_sentinel(*audit)
-    assert (answer.status, "defaults list" in answer.out) == (1, False)
+    assert (answer.status, "its defaults list were not read: 3; give" in answer.out) == (2, True)
+
+
+def test_a_configuration_that_a_command_names_is_looked_for_in_the_copy(run_sentinel, mirrored, tree_with_options):
+    """If it is in neither place, it may set any option."""
+    command = "python -m tiny.main --config-path=config --config-name={} actor.clip=0.2"
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--")
+    answer = run_sentinel(*audit, *command.format("config").split())
+    because = "because actor.loss_agg_mode=token-mean (the default), actor.clip=0.2\n"
+    assert (answer.status, because in answer.out) == (1, True)
+    answer = run_sentinel(*audit, *command.format("gone").split())
+    assert answer.status == 2
+    words = "--config_path config, --config_name gone"
+    assert f"not read, because it is not a file here: the configuration that {words} names\n" in answer.out
+    (tree_with_options / "tiny" / "config.yaml").write_text("actor: {clip: null}\n")  # what the copy's own file has
+    (tree_with_options / "tiny" / "other.yaml").write_text("actor: {new: 1}\nreward: {fn: a.b}\n")
+    answer = run_sentinel(*audit, *command.format("other").split())
+    assert "not an option" not in answer.out
+    assert "reward.fn" not in answer.out
+
+
+def test_a_choice_of_other_files_leaves_the_defaults_unknown(run_sentinel, mirrored, tree_with_options):
+    (tree_with_options / "tiny" / "trainer.yaml").write_text("defaults: [engine: dp, actor@a.b: x, _self_]\n")
+    audit = ("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip=0.2", "--set", "engine=mine")
+    answer = run_sentinel(*audit)
+    assert answer.status == 2
+    assert "not read: other files of the configuration, which engine=mine chooses; give the composed" in answer.out
+    assert "not decided: TINY-MEAN, because these settings were not read: actor.loss_agg_mode" in answer.err
+    assert run_sentinel(*audit, "--set", "actor.loss_agg_mode=token-mean").status == 1
+
+
+def test_reward_functions_and_data_are_listed_as_not_examined(run_sentinel, mirrored, tree_with_options):
+    settings = ("--set", "actor.clip=0.2", "--set", "data.train_files=[a.parquet]", "--set", "reward.fn=mine.score")
+    answer = run_sentinel("audit", "tiny", "--repo", tree_with_options, *settings)
+    assert (
+        "not examined, your reward functions and data: data.train_files=a.parquet, reward.fn=mine.score\n" in answer.out
+    )
 
 
 def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tree_with_options):

@@ -25,6 +25,9 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 MENDED = "(loss_mat * loss_mask).sum() / loss_mask.sum()"
 FEW = ("--examples", "3")
 
+#: A loss of 0 for all inputs, which is nowhere right, and a mean that counts masked tokens.
+CONSTANT, OF_ALL = "loss_mat.sum() * 0.0", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Any:
@@ -112,7 +115,7 @@ def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
     assert better.out.count("\n| ") == 3  # the headings, the line below them, and the one that differs
     worse = run_sentinel("diff", "tiny", "git:main", f"git:{tiny.buggy}", "--worse", *FEW)
     assert worse.status == 1
-    assert "1. tiny.losses.agg_loss: worse\n   introduces TINY-MEAN; breaks " in worse.out
+    assert re.search(r"1\. tiny\.losses\.agg_loss: worse\n   introduces TINY-MEAN; loss .*; breaks ", worse.out)
     assert "(1 worse)" in worse.out
 
 
@@ -388,6 +391,45 @@ def test_what_is_further_from_the_right_value_is_for_the_worse(run_sentinel, tre
     assert all(" off here, 0.02 off at the other revision" in each["detail"] for each in found["laws"]["after"])
 
 
+def test_a_step_towards_the_right_value_is_better_although_a_constant_kept_every_relation(run_sentinel, tree):
+    refs = [tree(name, CODE.format(returned=each)) for name, each in (("one", CONSTANT), ("other", OF_ALL))]
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", *FEW).json()["boundaries"]
+    assert found["judgement"] == "better", found["sentence"]
+    [back] = run_sentinel("diff", "tiny", *refs[::-1], "--json", *FEW).json()["boundaries"]
+    assert back["judgement"] == "worse", back["sentence"]
+
+
+@pytest.mark.parametrize(("factor", "judgement"), [("1.0", "better"), ("(3.0 if len(loss_mat) > 2 else 1.0)", "worse")])
+def test_a_fix_that_leads_into_a_known_bug_of_both_revisions_is_better(
+    run_sentinel, tree, tiny, request, factor, judgement
+):
+    """The base halves every loss; the head counts two tokens too many for each rejected row."""
+    recipe = tiny.recipe.read_text()
+    request.addfinalizer(lambda: tiny.recipe.write_text(recipe))  # other tests have it, too
+    head, _, pins = recipe.partition("pins:")
+    laws = (
+        "also_breaks: [the_oracle_agrees, padding_is_invisible, groups_are_isolated, masked_values_have_no_influence]"
+    )
+    known = f"""invariant: a_rejected_row_is_an_absent_row
+{laws}
+when: {{response_mask: a rejected row}}
+scenario:
+  loss_mat: {{tensor: [[1.0, 2.0], [8.0, 4.0]], dtype: float32, requires_grad: true}}
+  response_mask: [[1, 1], [0, 0]]
+  loss_agg_mode: token-mean
+expected_unpatched: {{loss: 0.75}}
+expected_fixed: {{loss: 1.5}}
+"""
+    tiny.recipe.write_text(f"{head.partition('scenario:')[0]}{known}pins:{pins}")
+    counted = "(loss_mask.sum() + 2 * (loss_mask.sum(-1) == 0).sum())"
+    refs = (
+        tree("one", CODE.format(returned=f"0.5 * {MENDED}")),
+        tree("other", CODE.format(returned=f"{factor} * (loss_mat * loss_mask).sum() / {counted}")),
+    )
+    [found] = run_sentinel("diff", "tiny", *refs, "--json", "--examples", "30").json()["boundaries"]
+    assert found["judgement"] == judgement, found["sentence"]
+
+
 def test_a_part_that_was_never_a_number_kept_no_law(run_sentinel, tree):
     never = CODE.format(returned="(loss_mat * float('nan')).sum()")
     refs = tree("one", never), tree("other", CODE.format(returned=MENDED))  # NaN times a mask of 0
@@ -399,7 +441,7 @@ def test_refs_without_a_boundary_in_common_are_compared_in_nothing_and_that_is_s
     one, other = tree("one", CODE.format(returned=MENDED)), tree("other", "def quite_another(x):\n    return x\n")
     answer = run_sentinel("diff", "tiny", one, other)
     assert answer.status == 2
-    assert answer.out.endswith(": nothing was compared; 1 gone\n")
+    assert answer.out.endswith(": nothing was compared; 1 change outside of all boundaries not examined; 1 gone\n")
 
 
 def test_another_signature_is_said_so(run_sentinel, tree):
@@ -683,10 +725,6 @@ def test_a_line_that_runs_in_part_is_not_examined(run_sentinel, tree, line):
 UNBOUND = """
 def compute_advantages(rewards, response_mask):
     return rewards * response_mask / {by}
-
-
-def helper(path):
-    return path + {text}
 """
 
 
@@ -694,12 +732,15 @@ def helper(path):
 def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentinel, tree, bound_too):
     loss = CODE.format(returned=MENDED)
     other_loss = loss.replace("return ", "return 1 * ") if bound_too else loss
-    one = tree("one", loss + UNBOUND.format(by=2, text="'a'"))
-    other = tree("other", other_loss + UNBOUND.format(by=3, text="'b'"))
+    one, other = tree("one", loss + UNBOUND.format(by=2)), tree("other", other_loss + UNBOUND.format(by=3))
+    for ref, text in ((one, "'a'"), (other, "'b'")):
+        (Path(ref.removeprefix("path:")) / "tiny" / "paths.py").write_text(
+            f"def helper(path):\n    return path + {text}\n"
+        )
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert answer.status == (0 if bound_too else 2)
     assert "  tiny/losses.py:6 compute_advantages (no boundary reaches it)\n" in answer.out
-    assert "not signal code by the inventory's rule: 1 changed function: tiny/losses.py:9 helper\n" in answer.out
+    assert "not signal code by the inventory's rule: 1 changed function: tiny/paths.py:1 helper\n" in answer.out
     assert "; 1 changed signal function not bound" in answer.out
     assert ("no difference at the one boundary whose changed lines all ran" in answer.out) is bound_too
     reason = "nothing was examined: no boundary reaches the changed signal functions"
@@ -707,11 +748,107 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
 
 
 def test_a_function_that_stands_in_another_file_now_is_no_change(run_sentinel, tree, tmp_path):
-    loss, unbound = CODE.format(returned=MENDED), UNBOUND.format(by=2, text="'a'")
+    loss, unbound = CODE.format(returned=MENDED), UNBOUND.format(by=2)
     one, other = tree("one", loss + unbound), tree("other", loss)
     (tmp_path / "other" / "tiny" / "advantages.py").write_text(unbound)
     answer = run_sentinel("diff", "tiny", one, other, *FEW)
     assert (answer.status, "compute_advantages" in answer.out) == (0, False)
+
+
+def test_many_unexamined_functions_are_a_few_lines(run_sentinel, tree):
+    many = "".join(UNBOUND.replace("compute_advantages", f"compute_advantages_{number}") for number in range(76))
+    one, other = (
+        tree(f"by{by}", CODE.format(returned=f"{MENDED} * {by}") + many.replace("{by}", str(by))) for by in (2, 3)
+    )
+    answer = run_sentinel("diff", "tiny", one, other, *FEW)
+    assert answer.status == 1
+    assert sum("compute_advantages" in line for line in answer.out.splitlines()) == 1
+    assert " and 70 more\n" in answer.out
+    assert "76 changed signal functions not bound" in answer.out
+
+
+UNREAD = [
+    ("tiny/kl_control.py", "class Fixed:\n    def update(self, steps):\n        {}\n", "pass", "self.value *= 1.1"),
+    ("tiny/options.py", "def add(parser):\n    parser.add_argument('--eps', default={})\n", "0.2", "20"),
+    ("tiny/options.py", "class Actor:\n    ratio: float = {}\n", "0.2", "20"),
+    ("tiny/config/actor.yaml", "clip_ratio: {}\n", "0.2", "20  # wide"),
+    ("train.py", "from tiny import train\n\nfor _ in range(3):\n    {}\n", "train()", "pass"),
+    ("tool_kit/steps.py", "STEPS = {}\n", "1", "2"),
+    ("examples/run.sh", "python train.py --lr {}\n", "1e-6", "1e-3"),
+]
+
+
+@pytest.mark.parametrize(("file", "text", "before", "after"), UNREAD, ids=[f"{row[0]} {row[3]}" for row in UNREAD])
+def test_a_change_that_no_boundary_reads_is_not_examined(run_sentinel, tree, file, text, before, after):
+    """A KL controller, defaults, settings, the training loop: there is no proof that nothing differs."""
+    refs = []
+    for name, value in (("one", before), ("other", after)):
+        refs.append(tree(name, f"import tool_kit.steps\n{CODE.format(returned=MENDED)}"))
+        place = Path(refs[-1].removeprefix("path:")) / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text.format(value))
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "proves it" in answer.out) == (2, False)
+    assert f"not examined: 1 change that no boundary reads: {file}" in answer.out
+    assert answer.err.splitlines()[-1].startswith("nothing was examined: only changes that no boundary reads")
+
+
+@pytest.mark.parametrize(
+    ("file", "before", "after"),
+    [
+        ("README.md", "lr 1", "lr 2"),
+        ("tests/test_losses.py", "import tiny\n\nSTEPS = 1", "import tiny\n\nSTEPS = 2"),
+        (".github/workflows/ci.yml", "lr: 1", "lr: 2"),
+        ("tiny/config.yaml", "lr: 1  # small", "lr: 1  # enough"),
+        ("tools/plot.py", "WIDTH = 1", "WIDTH = 2"),
+    ],
+)
+def test_a_change_that_no_run_reads_leaves_the_proof(run_sentinel, tree, file, before, after):
+    refs = []
+    for name, text in (("one", before), ("other", after)):
+        refs.append(tree(name, CODE.format(returned=MENDED)))
+        place = Path(refs[-1].removeprefix("path:")) / file
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"{text}\n")
+    answer = run_sentinel("diff", "tiny", *refs)
+    assert (answer.status, "proves it" in answer.out, "not examined" in answer.out) == (0, True, False)
+
+
+DEFAULTS = """
+from dataclasses import dataclass
+
+CLIP = {clip}
+SETTINGS = {{"scale": 1.0}}
+
+
+@dataclass
+class Base:
+    ratio: float = 2.0
+
+
+@dataclass
+class Actor(Base):
+    {ratio}
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=None):
+    scale = SETTINGS.get("scale", {scale})
+    low = (config or Actor()).ratio if loss_agg_mode == "clipped" else CLIP if loss_agg_mode == "clip" else 1.0
+    return (loss_mat * loss_mask).sum() / loss_mask.sum() * scale * low
+"""
+
+
+@pytest.mark.parametrize("changed", ["clip", "ratio", "hidden", "scale"])
+def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree, changed):
+    """A scenario may set what the default is for, or never use it."""
+    values = {"clip": "2.0", "ratio": "size: int = 1" if changed == "hidden" else "ratio: float = 2.0", "scale": "1.0"}
+    ratio = {"ratio": "ratio: float = 1.5", "hidden": "size: int = 1\n    ratio: float = 1.5"}.get(changed)
+    later = {"clip": {"clip": "1.5"}, "scale": {"scale": "20.0"}}.get(changed, {"ratio": ratio})
+    later = {**values, **later}
+    refs = tree("one", DEFAULTS.format(**values)), tree("other", DEFAULTS.format(**later))
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (2, False)
+    assert "guarded by a condition or a default inside the line" in answer.out
 
 
 @pytest.mark.parametrize("both", [True, False])

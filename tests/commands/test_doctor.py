@@ -53,13 +53,25 @@ def test_all_is_well(run_sentinel, mirrored, tmp_path):
     text = run_sentinel("doctor")
     assert text.status == 0
     assert any(line.split()[:3] == ["ok", "torch", "2.99.0"] for line in text.out.splitlines())
+    last = text.out.splitlines()[-1]
+    assert last == "next: `pytest --sentinel-target=tiny` decides its known bugs; `sentinel` shows what else there is"
+
+
+def test_the_next_step_without_a_mirror_is_what_pypi_provides(run_sentinel):
+    last = run_sentinel("doctor").out.splitlines()[-1]
+    assert last.startswith(
+        "next: `pytest --sentinel-target=tiny` decides what PyPI provides; `sentinel mirror add tiny`"
+    )
 
 
 def test_a_worker_that_does_not_start(run_sentinel, monkeypatch):
     monkeypatch.setattr(FakePreloader, "trouble", "it printed nothing")
     answer = run_sentinel("doctor")
     assert answer.status == 1
-    assert answer.out.endswith("missing: worker\n")
+    assert answer.out.splitlines()[-2:] == [
+        "missing: worker",
+        "next: run `python -c 'import torch, numpy'` and fix its error; then `sentinel doctor` again",
+    ]
     assert checks(run_sentinel("doctor", "--json"))["worker"]["found"] == "it printed nothing"
 
 

@@ -1,5 +1,7 @@
 """``sentinel report history``: a bug's story from what sweeps have kept."""
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.usefixtures("mirrored", "warm_runs")
@@ -18,7 +20,8 @@ def test_without_a_bug_there_is_a_line_for_each(run_sentinel):
     told = run_sentinel("report", "history")
     assert told.status == 0
     assert "TINY-MEAN" in told.out
-    assert "bugs: 1, at 2 commits; seen: 1; in a tagged release: 0" in told.out
+    assert told.out.startswith("bugs: 1, at 2 commits; seen: 1; in a tagged release: 0\n")
+    assert [cell.strip() for cell in re.split(r" {2,}", told.out.splitlines()[-4])[:3]] == ["tiny", "TINY-MEAN", "|#.|"]
     assert run_sentinel("report", "history", "--json").json()[0]["introduced"].startswith("≤2026-01-01")
     lines = run_sentinel("report", "history", "--markdown").out.splitlines()
     assert "| target | bug | introduced | ended | days | releases with the bug | on PyPI |" in lines

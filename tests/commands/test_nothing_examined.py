@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ ADVICE = re.compile(r"`[^`]+`|--\w|\b(run|name|give|write|install|did you mean|t
 
 #: Command -> command lines on inputs with nothing to examine; the files are made by :func:`inputs`.
 NOTHING: dict[str, list[str]] = {
+    "adapt": ["adapt empty", "adapt other"],
     "audit": [
         "audit tiny",
         "audit tiny --repo empty",
@@ -58,6 +60,7 @@ NOTHING: dict[str, list[str]] = {
         "diff tiny git:main git:main",
         "diff tiny path:empty path:tree",
         "diff tiny path:tree path:no_functions",
+        "diff tiny path:tree path:settings",
     ],
     "discover": [
         "discover tiny",
@@ -104,7 +107,9 @@ def inputs(tiny: Any) -> None:
     Path("syntax/tiny/losses.py").write_text("def agg_loss(:\n")
     Path("tree/tiny/losses.py").write_text(git(tiny.upstream, "show", f"{tiny.fixed}:tiny/losses.py"))
     Path("buggy/tiny/losses.py").write_text(git(tiny.upstream, "show", f"{tiny.buggy}:tiny/losses.py"))
-    for name in ("no_functions", "syntax", "tree", "buggy"):
+    shutil.copytree("tree", "settings")
+    Path("settings/train.sh").write_text("python train.py --lr 1\n")
+    for name in ("no_functions", "syntax", "tree", "buggy", "settings"):
         Path(name, "tiny", "__init__.py").touch()
     Path("events.jsonl").touch()
     Path("empty.yaml").write_text("{}\n")

@@ -167,17 +167,25 @@ def test_a_head_that_no_longer_imports_brings_something_and_costs_its_failure_on
 
 
 def test_a_changed_function_that_is_not_signal_code_is_listed(run_sentinel, tiny, git, pull, mirror):
-    helper = "\n\nclass Controller:\n    def update(self, current, steps):\n        self.value = {}\n"
-    fixed = git("show", f"{tiny.fixed}:{LOSSES}")
-    base = pull(9, tiny.fixed, {LOSSES: fixed + helper.format(1)})
+    helper = "class {}:\n    def update(self, current, steps):\n        self.value = {}\n"
+    files = {
+        "tiny/views.py": helper.format("View", 1),
+        "tiny/kl.py": helper.format("KL", 1),
+        "train.py": "import tiny\n",
+    }
+    base = pull(9, tiny.fixed, files)
     git("update-ref", "-d", "refs/pull/9/merge")
     git("reset", "-q", "--hard", base)
-    pull(1, base, {LOSSES: fixed + helper.format(2)})
+    pull(1, base, {"tiny/views.py": helper.format("View", 2)})
+    pull(2, base, {"tiny/kl.py": helper.format("KL", 2)})
+    pull(3, base, {"train.py": "import tiny\n\ntiny.train()\n"})
     mirror()
-    comment = run_sentinel("pulls", "tiny", "--comment", "1").out
-    assert "Nothing that was examined changes" in comment
-    assert "not signal code by the inventory" in comment
-    assert "Controller" in comment
+    comments = {number: run_sentinel("pulls", "tiny", "--comment", str(number)).out for number in (1, 2, 3)}
+    assert "Nothing that was examined changes" in comments[1]
+    assert "not signal code by the inventory's rule: 1 changed function: tiny/views.py:2 View.update" in comments[1]
+    for number, place in ((2, "tiny/kl.py:2 KL.update"), (3, "train.py")):
+        assert "It cannot be decided whether anything changes." in comments[number]
+        assert f"not examined: 1 change that no boundary reads: {place}" in comments[number]
 
 
 @pytest.mark.nightly

@@ -27,6 +27,18 @@ def test_check_names_file_line_and_column(run_sentinel, tiny):
     assert answer.err == "2 files: 1 error, 0 warnings\n"
 
 
+@pytest.mark.parametrize("named", ["folder", "recipe", "fix"])
+def test_check_reads_the_fix_of_a_recipe_too(run_sentinel, tiny, named):
+    Path("bugs").mkdir()
+    recipe, fix = Path("bugs/TINY-MEAN.yaml"), Path("bugs/TINY-MEAN.fix.yaml")
+    recipe.write_text(tiny.recipe.read_text())
+    fix.write_text("bugs: [TINY-MEAN]\ncommit: zzz\n")
+    answer = run_sentinel("recipe", "check", {"folder": "bugs", "recipe": recipe, "fix": fix}[named])
+    assert answer.status == 1
+    assert answer.out.startswith("bugs/TINY-MEAN.fix.yaml:")
+    assert answer.err == f"{'1 file' if named == 'fix' else '2 files'}: 1 error, 0 warnings\n"
+
+
 def test_check_of_a_file_that_is_not_there_is_a_usage_error(run_sentinel, tiny):
     answer = run_sentinel("recipe", "check", tiny.recipe, "missing.yaml")
     assert (answer.status, answer.out) == (2, "")

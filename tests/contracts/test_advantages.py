@@ -3,11 +3,13 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from contract_kit import scenario
+import torch
+from contract_kit import measured, scenario
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -446,3 +448,52 @@ def test_outcome_rewards_stand_on_the_last_token_that_counts():
         }
         place_rewards(inputs, Chosen(style))  # type: ignore[arg-type]
         assert inputs["token_level_rewards"] == tensor(places, "bfloat16")
+
+
+# -- what a boundary lacks, and how it differs -------------------------------------------------------------------------
+
+
+def test_a_boundary_may_lack_returns_but_not_advantages():
+    rows = {"token_level_rewards": torch.ones(1, 2), "response_mask": torch.ones(1, 2)}
+    for name, more in (
+        ("group_advantage", {"group": ["p"]}),
+        ("generalised_advantage", {"values": torch.ones(1, 2), "gamma": 1.0, "lam": 1.0}),
+        ("discounted_return", {}),
+    ):
+        seen = measured(name, lambda **_: {"advantages": torch.zeros(1, 2)}, **rows, **more)
+        assert seen == {"advantages": [[0.0, 0.0]], "returns": None}
+        with pytest.raises(KeyError):
+            measured(name, lambda **_: {"advantage": torch.zeros(1, 2)}, **rows, **more)
+
+
+@EXAMPLES
+@given(st.data())
+def test_groups_of_equal_size_have_a_mask(data):
+    inputs = drawn("group_advantage", Draws(data.draw), {"estimator": "grpo", "group_layout": "equal"})
+    sizes = [len(list(rows)) for _, rows in groupby(inputs["group"])]
+    assert len(set(sizes)) == 1
+    assert len(sizes) == len(set(inputs["group"]))
+    assert inputs["response_mask"].shape[0] == len(inputs["group"])
+
+
+@pytest.mark.parametrize(
+    ("choices", "scale"),
+    [
+        ({}, math.sqrt(1.0 + 1e-8)),  # of 1, 2 and 3: variance 2 / 2
+        ({"std": "biased"}, math.sqrt(2 / 3 + 1e-8)),
+        ({"epsilon": 0.5}, math.sqrt(1.5)),
+        ({"epsilon": 0.5, "epsilon_placement": "outside"}, 1.5),
+        ({"epsilon": 2.0, "epsilon_placement": "floor"}, math.sqrt(2.0)),
+    ],
+)
+def test_the_divisor_of_whitening_is_a_choice(choices, scale, oracle):
+    rows = {"token_level_rewards": [[1.0, 1.0, 1.0]], "response_mask": [[1.0, 1.0, 1.0]], "gamma": 1.0}
+    for name, more in (("discounted_return", {}), ("generalised_advantage", {"values": [[0.0] * 3], "lam": 1.0})):
+        seen = oracle(name, scenario(name, **rows, **more, whiten=True, **choices))
+        assert seen["advantages"] == near([[1 / scale, 0.0, -1 / scale]])
+
+
+def test_an_estimate_that_is_only_reported_has_no_gradient():
+    inputs = {"log_probs": torch.tensor([[-1.0]]), "ref_log_probs": torch.tensor([[-2.0]]), "kl_estimator": "k1"}
+    assert measured("kl_estimate", **inputs) == {"kl": [[1.0]], "per_token_gradient": [[1.0]]}
+    assert measured("kl_estimate", **inputs, reported=True) == {"kl": [[1.0]], "per_token_gradient": [[0.0]]}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract_kit import measured
+from contract_kit import measured, scenario
 
 MASK = torch.tensor([[1, 0], [1, 1]])
 
@@ -37,3 +37,12 @@ def test_the_smallest_ratio_is_no_masked_zero():
 
     assert measured("ratio_report", **given) == {"ratio_max": pytest.approx(2.0), "ratio_min": pytest.approx(1.5)}
     assert measured("ratio_report", twin, **given)["ratio_min"] == 0.0
+
+
+def test_explained_variance(oracle):
+    """Over the three valid tokens, returns 1, 2 and 3 have variance 1, and errors 0, 0 and 1.5 have 0.75."""
+    rows = {"returns": [[1.0, 2.0], [3.0, 9.0]], "values": [[1.0, 2.0], [1.5, 0.0]], "response_mask": [[1, 1], [1, 0]]}
+    seen = oracle("explained_variance", scenario("explained_variance", **rows))
+    assert seen == {"explained_variance": pytest.approx(0.25)}
+    shifted = {**rows, "values": [[11.0, 12.0], [13.0, 0.0]]}  # a constant error counts as explained
+    assert oracle("explained_variance", scenario("explained_variance", **shifted))["explained_variance"] == 1.0

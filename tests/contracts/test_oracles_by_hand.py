@@ -26,6 +26,7 @@ LN2 = math.log(2)
         # r = 1/2 and r = 2: (r - 1) - log r, and its slope 1 - r.
         ("k3", [LN2 - 0.5, 1 - LN2], [0.5, -1]),
         ("low_var_kl", [LN2 - 0.5, 1 - LN2], [0.5, -1]),
+        ("k3+", [LN2 - 0.5, 1 - LN2], [LN2, -LN2]),
     ],
 )
 def test_kl_estimates_by_hand(estimator, kl, gradient, oracle):

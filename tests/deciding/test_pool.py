@@ -66,6 +66,7 @@ def test_nothing_is_imported_before_probes_that_use_a_gpu(device, imported, cata
     ("packages", "said"),
     [
         (("modelscope",), "demo needs modelscope, not installed here: pip install modelscope"),
+        (("ray",), "demo needs ray, not installed here: pip install ray"),  # Sentinel's own extra is for its sweeps
         (
             ("tensordict", "modelscope", "omegaconf"),
             "demo needs tensordict and modelscope and omegaconf, not installed here: "

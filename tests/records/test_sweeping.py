@@ -237,6 +237,19 @@ def test_a_branch_decides_nothing_about_another_one(history, swept):
     assert verdicts(swept()) == [("reproduced", "", 3)]
 
 
+def test_a_verdict_of_a_branch_is_for_the_same_package_files_alone(history, swept):
+    """Code of a branch can hide what a function imports under a computed name."""
+    history.commit({"tiny/__init__.py": "", "tiny/losses.py": FIXED})
+    history.git("checkout", "-q", "-b", "pull")
+    late = BUGGY.replace("return", "import importlib; importlib.import_module('.late', __package__)\n    return")
+    history.commit({"tiny/losses.py": late, "tiny/late.py": LIES})
+    history.commit({"README": "the same packages"})
+    history.commit({"tiny/late.py": "raise ValueError('another text')"})
+    record = swept(ref="pull")
+    assert verdicts(record)[:2] == [("fixed", "", 1), ("reproduced", "", 2)]
+    assert len(record["runs"]) == 3
+
+
 @pytest.mark.parametrize(
     "statement", ["from tiny.deep import late", "import importlib; importlib.import_module('tiny.deep.late')"]
 )

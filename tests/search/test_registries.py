@@ -8,6 +8,7 @@ from demo_kit import copy_demo
 
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.checks import registered, subjects
+from sentinel.sources import open_checkout
 from sentinel.targets import Dialect
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
@@ -110,6 +111,60 @@ def test_a_member_is_not_given_what_its_contract_does_not_have(tmp_path):
     contract = found["demo_rl.more.mean_over_all_tokens"].contract
     assert contract.input("entropies") is contract.input("unheard_of") is None  # calling it is refused
     assert contract.input("loss_mask") is None  # the family has it, under the field's name
+
+
+#: A member that forwards what its callers pass, and one that has a name of its own for it.
+FORWARDING = """
+from demo_rl.losses import agg_loss
+
+def register_aggregation(name):
+    return lambda function: function
+
+@register_aggregation("forwarded")
+def forwarded(**kwargs):
+    return agg_loss(**kwargs)
+
+@register_aggregation("partly")
+def partly(loss_mat, **kwargs):
+    return agg_loss(loss_mat, **kwargs)
+"""
+
+
+def test_a_member_with_kwargs_gets_the_arguments_of_the_bound_one(pytester, warm_runs, tmp_path):
+    tree = copy_demo(tmp_path / "tree", "fixed")
+    (tree / "demo_rl" / "more.py").write_text(FORWARDING)
+    options = ["--sentinel-target=demo", f"--sentinel-repo={tree}", "--sentinel-laws=quick", "-p", "no:cacheprovider"]
+    result = pytester.runpytest_inprocess(*options, "-k", "forwarded or partly")
+    outcomes = result.parseoutcomes()
+    assert "failed" not in outcomes, result.stdout.str()
+    assert outcomes["passed"] >= 8  # a law may find no scenario that it applies to
+
+
+#: A dialect of revisions that have ``agg_losses``, and one of revisions that lack it.
+REVISIONS = (
+    Dialect("empty_rows", "counted", since="demo_rl.losses.agg_loss(loss_mask)"),
+    Dialect("sequence_norm", "mean", until="demo_rl.losses.agg_loss"),
+)
+
+
+def test_a_dialect_applies_to_some_revisions(tmp_path):
+    catalog = bundled_catalog()
+    adapter = catalog.adapters["demo"]
+    first, *others = adapter.target.bindings
+    target = replace(adapter.target, bindings=(replace(first, dialects=REVISIONS), *others), registries=())
+    assert target.depends_on_code
+    changed = replace(catalog, adapters={**catalog.adapters, "demo": replace(adapter, target=target)})
+    kept = {}
+    for name, function in (("has", "agg_loss"), ("lacks", "agg_losses")):
+        tree = copy_demo(tmp_path / name)
+        file = tree / "demo_rl" / "losses.py"
+        file.write_text(file.read_text().replace("def agg_loss(", f"def {function}("))
+        checkout = open_checkout(target, Ref("path", str(tree)))
+        subject = subjects(changed, "demo", ["agg_loss"], checkout)[0][0]
+        kept[name] = [dialect.name for dialect in subject.binding.dialects]
+    assert kept == {"has": ["empty_rows"], "lacks": ["sequence_norm"]}
+    everywhere = subjects(changed, "demo", ["agg_loss"])[0][0].binding.dialects
+    assert everywhere == REVISIONS  # without a revision, all are listed
 
 
 def test_what_a_head_adds_is_searched(pytester, warm_runs, tmp_path):

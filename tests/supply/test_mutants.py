@@ -10,7 +10,7 @@ from sentinel.targets.loading import load_file
 
 MUTANTS: Any = load_file(Path(__file__).resolve().parents[2] / "benchmarks" / "mutants.py")
 HALVES: Mapping[str, Mapping[str, Any]] = MUTANTS.HALVES
-OPERATORS = {name: operator for half in HALVES.values() for name, operator in half.items()}
+OPERATORS: Mapping[str, Any] = MUTANTS.EVERY
 
 #: operator -> an expression, and what it makes of it.
 MADE = {
@@ -41,6 +41,8 @@ MADE = {
     "another constant": ("x + 1e-8", {"x + 0.0"}),
     "the first for each": ("x[n]", {"x[0]"}),
     "order of rows": ("zip(x, y)", {"zip(x, list(y)[::-1])"}),
+    "swapped bounds": ("torch.clamp(x, 1 - n, 1 + y)", {"torch.clamp(x, 1 - y, 1 + n)"}),
+    "shifted by one more": ("x[:, 1:]", {"x[:, 2:]"}),
 }
 
 

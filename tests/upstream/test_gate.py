@@ -1,7 +1,8 @@
 """The gate on a clone of verl's main: an injected bug fails and names the changed function, the same tree passes."""
 
+import shutil
 from functools import partial
-from subprocess import CalledProcessError
+from pathlib import Path
 
 import pytest
 from demo_kit import git
@@ -15,6 +16,23 @@ LOSSES = "verl/workers/utils/losses.py"
 SHIFT = "torch.roll(loss_mask_flatten, shifts=-1, dims=0)"
 
 
+def make_work_tree(mirror: Path, folder: Path) -> Path:
+    """Commit the package of the mirror's main to a branch ``package`` of a new repository, and check it out.
+
+    A shallow mirror that lacks other files cannot be cloned, so the repository reads the mirror's objects.
+    """
+    git(folder.parent, "init", "-q", str(folder))
+    (folder / ".git" / "objects" / "info" / "alternates").write_text(f"{mirror / 'objects'}\n")
+    if (mirror / "shallow").exists():
+        shutil.copy(mirror / "shallow", folder / ".git" / "shallow")
+    git(folder, "update-ref", "refs/heads/main", read_refs(mirror)["refs/heads/main"])
+    git(folder, "symbolic-ref", "HEAD", "refs/heads/main")
+    git(folder, "checkout", "-q", "main", "--", "verl")
+    git(folder, "checkout", "-q", "-b", "package")
+    git(folder, "commit", "-q", "-m", "The package alone")
+    return folder
+
+
 def test_labels_that_are_shifted_by_one_more_fail(pytester, tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     try:
@@ -22,14 +40,9 @@ def test_labels_that_are_shifted_by_one_more_fail(pytester, tmp_path, monkeypatc
     except Unavailable as error:
         pytest.skip(str(error))
     monkeypatch.setattr("sentinel.comparing.comparison.Comparison", partial(Comparison, examples=10))
-    if "refs/heads/main" not in read_refs(mirror):
-        pytest.skip("the mirror has no main, only the commits that recipes name")
-    clone = tmp_path / "verl"
-    try:
-        git(tmp_path, "clone", "-q", "-b", "main", str(mirror), str(clone))
-    except CalledProcessError:  # a pack with the commits that recipes name lacks other files of main
-        pytest.skip("main cannot be checked out from this mirror")
-    arguments = ("-p", "no:cacheprovider", "--sentinel-target=verl", f"--sentinel-repo={clone}")
+    clone = make_work_tree(mirror, tmp_path / "verl")
+    arguments = ("-p", "no:cacheprovider", "--sentinel-target=verl", f"--sentinel-repo={clone}",
+                 "--sentinel-against=git:package")  # fmt: skip
     same = pytester.runpytest_inprocess(*arguments)
     same.assert_outcomes(passed=1)
     losses = clone / LOSSES

@@ -13,9 +13,8 @@ from shipped import MIRRORS, runner
 from sentinel.deciding.law_session import Undecidable
 from sentinel.errors import Unavailable
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.bindings import Definitions, Sighting, sighting
+from sentinel.search.bindings import CheckoutTrees, Definitions, Sighting, sighting
 from sentinel.search.checks import subjects
-from sentinel.search.coverage import CheckoutTrees
 from sentinel.sources import open_checkout
 from sentinel.sources.commits import commit
 from sentinel.sources.gitbinary import GitError

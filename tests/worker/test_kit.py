@@ -2,10 +2,12 @@
 
 import sys
 from dataclasses import dataclass
+from itertools import groupby
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sentinel.binding import families, kit
 from sentinel.binding.drift import AbsentError, DriftError, RanksDisagreeError, StandInMissingError
@@ -220,6 +222,27 @@ def test_collectives_are_among_the_ranks_of_a_group():
     assert kit.on_ranks(3, work) == [(1.5, [0, 1], 2, 0), (1.5, [0, 1], 2, 1), (3.0, [2], 1, 0)]
 
 
+def test_ranks_take_turns():
+    """A stand-in that collects what ranks compute, and a replaced function, would depend on the scheduler otherwise."""
+    import torch
+
+    events: list[int] = []
+
+    def work(rank: int) -> None:
+        for _ in range(2):
+            torch.distributed.barrier()
+            events.extend(rank for _ in range(20_000))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        kit.on_ranks(3, work)
+    finally:
+        sys.setswitchinterval(interval)
+    # The last rank to arrive at a barrier goes on.
+    assert [rank for rank, _ in groupby(events)] == [2, 0, 1, 0, 2]
+
+
 def test_what_one_rank_raises_ends_all_of_them():
     import torch
 
@@ -287,16 +310,31 @@ def test_a_call_is_declared_by_places_names_and_words():
         inputs,
         leading=("values", "bounds"),
         takes=("side",),
-        says={"side": {"left": True, "right": False}},
+        values_of={"side": {"left": True, "right": False}},
         reads={"padded": (0, 1), "told": 1},
         scale=4,
     )
     assert found == {"padded": 2, "told": {"left_pad": True, "scale": 4}}
 
 
+def _group_mean(rewards: torch.Tensor, mask: torch.Tensor, group_size: int) -> tuple[torch.Tensor, None]:
+    return (rewards.view(-1, group_size).mean(-1).repeat_interleave(group_size)[None] * mask), None
+
+
+def test_a_call_is_declared_by_its_layout():
+    binding = Binding("pkg.mean", "group_advantage", arguments={"values": ("rewards",)}, outputs=("advantages",))
+    boundary = Boundary("pkg.mean", sys.modules[__name__], _group_mean, None, binding, frozenset({"values", "mask"}))
+    values = torch.tensor([[1.0, 9.0], [2.0, 3.0]])
+    inputs = {"values": values, "mask": torch.tensor([[1, 0], [1, 1]]), "group": ["p", "p"]}
+    options = {"tokens_first": True, "sums": {"values": "mask"}, "bools": ("mask",), "group": "group_size"}
+    found, nothing = kit.call_with(boundary, inputs, takes=("values", "mask"), **options)
+    assert found.tolist() == [[3.0, 0.0], [3.0, 3.0]]  # the mean of 1 and 2 + 3, at the valid tokens
+    assert nothing is None
+
+
 def test_a_word_that_a_function_lacks_is_of_another_version():
     with pytest.raises(AbsentError, match="has no side middle"):
-        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, says={"side": {"left": True}})
+        kit.call_with(_boundary(), {"values": [1], "bounds": 2, "side": "middle"}, values_of={"side": {"left": True}})
 
 
 def test_an_input_that_a_function_lacks_is_drift():

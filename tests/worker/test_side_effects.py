@@ -47,12 +47,14 @@ def test_what_code_decides_by_is_read_of_it():
     def step(self, batch):
         if self.config.use_kl and batch.get("kind") == "new":
             return [self.loss(i) for i in range(self.config.epochs)]
+        share = 1.0 if self.share is None else self.share
         return 1 if self.count > 4 else len(batch)
     """
     )
-    assert {name: found[name] for name in ("use_kl", "kind", "epochs", "count")} == {
+    assert {name: found[name] for name in ("use_kl", "kind", "epochs", "count", "share")} == {
         "use_kl": [True, False],
         "kind": ["new"],
         "epochs": [2, 3, 1],
         "count": [4, 5],
+        "share": [None, 0.5],
     }

@@ -7,8 +7,10 @@ and reported. ``bash -c "…"`` is read as a script.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +39,9 @@ _OPTION = re.compile(r"--?[A-Za-z_]")
 _LOOPS = ("while_statement", "for_statement", "c_style_for_statement")
 #: Statements whose assignments need not happen, or end with them.
 _CONDITIONAL = ("if_statement", "case_statement", *_LOOPS, "list", "subshell", "pipeline")
+#: Commands whose output is one word, and variables that have one word.
+_ONE_WORD = re.compile(r"pwd|dirname|basename|realpath|readlink|date|nproc|wc|hostname")
+_ONE_WORD_VARIABLES = ("HOME", "PWD", "USER", "HOSTNAME", "TMPDIR", "RANDOM", "SLURM_JOB_ID", "?", "#", "$", "0")
 #: Programs that add arguments of their own to a command.
 _ADDING = ("xargs", "parallel")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -105,7 +110,7 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
             settings.append(f"{name}={value}")
     return CommandLine(
         tuple(settings),
-        tuple(unknown),
+        tuple(dict.fromkeys(unknown)),
         tuple(dict.fromkeys(further)),
         tuple(single if program else ()),
         where,
@@ -174,12 +179,13 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield name, values
 
 
-def of_script(file: Path, source: bytes | None = None) -> CommandLine:
+def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
     """Read a launch script's command that passes the most settings to a Python program.
 
     :param source: text to read instead of the file.
+    :param arguments: the script's own arguments, if they are known.
     """
-    script = _Script(file)
+    script = _Script(file, list(arguments))
     try:
         script.read(file, source=source)
     except RecursionError:
@@ -196,7 +202,10 @@ class _Script:
     """A script's variables, each with its words, while its commands are read in order."""
 
     file: Path
+    arguments: Sequence[str] = ()
     left: int = _MOST_TEXT
+    #: How deep the text that is read lies in functions, other files and texts, which have arguments of their own.
+    inside: int = 0
     arrays: dict[str, list[str]] = field(default_factory=dict)
     #: Where a variable is assigned: the numbers of functions, 0 outside them, -1 where its value is never certain.
     scopes: dict[str, set[int]] = field(default_factory=dict)
@@ -215,7 +224,9 @@ class _Script:
         if source not in self.noted:
             self.noted.add(source)
             self._note(root, 0, loop=False)
+        self.inside += depth > 0
         self._walk(root, file, depth, certain=True)
+        self.inside -= depth > 0
 
     def _note(self, node: Node, scope: int, loop: bool) -> None:
         """Record where each variable is assigned.
@@ -237,7 +248,9 @@ class _Script:
         elif kind == "arithmetic_expansion" or (node.children and node.children[0].type == "(("):
             text = _of(node) if re.search(r"[^=!<>]=[^=]|\+\+|--", _of(node)) else ""
         elif kind == "expansion":
-            names = re.findall(r"^\$\{(\w+):?=", _of(node))
+            for name in re.findall(r"^\$\{(\w+):?=", _of(node)):
+                self.again |= {name} & self.scopes.keys()
+                self.scopes.setdefault(name, set()).add(-1 if loop else scope)
         for name in (*names, *_NAME.findall(text)):
             if _NAME.fullmatch(name):
                 self.scopes.setdefault(name, set()).add(-1)
@@ -258,6 +271,7 @@ class _Script:
             self._assign(node, certain)
         elif node.type == "command":
             where = f"{file}:{node.start_point[0] + 1}"
+            self._set_defaults(node)
             words = [word for child in node.named_children for word in self._argument(child)]
             inner = _shell_command(words)
             if words and words[0] in ("source", ".") and depth < _DEEPEST:
@@ -277,14 +291,25 @@ class _Script:
         elif node.type == "function_definition":
             outside = self.arrays
             self.arrays = {name: words for name, words in outside.items() if name not in self.again}
+            self.inside += 1
             for child in node.named_children:
                 self._walk(child, file, depth, certain)
+            self.inside -= 1
             self.arrays = outside
         else:
             if node.type == "for_statement":
                 self._loop(node)
             for child in node.named_children:
                 self._walk(child, file, depth, certain and node.type not in _CONDITIONAL)
+
+    def _set_defaults(self, node: Node) -> None:
+        """Assign the variables of ``${NAME:=default}`` that are not set."""
+        for child in node.named_children:
+            name = re.match(r"\$\{(\w+)(:?)=", _of(child)) if child.type == "expansion" else None
+            if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
+                text = "".join(map(self._text, child.named_children[1:]))
+                self.arrays[name[1]] = [text if _is_plain(text) else f"{text} {_ANY_NUMBER}".strip()]
+            self._set_defaults(child)
 
     def _loop(self, node: Node) -> None:
         name = node.child_by_field_name("variable")
@@ -314,7 +339,10 @@ class _Script:
         words = [word for child in node.named_children for word in self._output_words(child)]
         file = self._file(words[1]) if len(words) == 2 and words[0] == "cat" else None
         if file is None:
-            return UNKNOWN
+            last = node.named_children[-1] if node.named_children else node
+            last = last.named_children[-1] if last.type in ("list", "pipeline") else last
+            command = last.child_by_field_name("name") if last.type == "command" else None
+            return _ONE if command is not None and _ONE_WORD.fullmatch(_of(command)) else UNKNOWN
         text = read_text(file)
         self._spend(len(text))
         return text.strip()
@@ -340,7 +368,9 @@ class _Script:
         before = self.arrays.get(_of(name), [])
         if not certain:
             plain = (value is None or value.type != "array") and all(map(_is_plain, [*before, *words]))
-            self.arrays[_of(name)] = [_ONE] if plain else [*(before if adds else []), _ANY_NUMBER]
+            doubt = _doubted(words if adds else [*before, *words]) if value and value.type == "array" else None
+            left = doubt if doubt is not None else [_ANY_NUMBER]
+            self.arrays[_of(name)] = [_ONE] if plain else [*(before if adds else []), *left]
             return
         before = before if adds else []
         if adds and (value is None or value.type != "array"):
@@ -357,7 +387,7 @@ class _Script:
         if name:
             words = self._words(name, _ANY_NUMBER)
         elif _of(inner) in ("$@", "$*"):
-            words = [_ANY_NUMBER]
+            words = [*self.arguments] if self.arguments and not self.inside else [_ANY_NUMBER]
         else:
             text = self._text(node)
             one = text.replace(_ANY_NUMBER, UNKNOWN)
@@ -373,23 +403,42 @@ class _Script:
             return re.sub(r"\\(.)", r"\1", _of(node)) if node.type != "string_content" else _unescaped(_of(node))
         if node.type == "raw_string":
             return _of(node)[1:-1]
-        if node.type in ("concatenation", "command_name", "string"):
-            text = "".join(map(self._text, node.named_children))
-            return text.replace(_ANY_NUMBER, UNKNOWN) if node.type == "string" else text
+        if node.type in ("concatenation", "command_name"):
+            return "".join(map(self._text, node.named_children))
+        if node.type == "string":
+            text, place, whole = "", 1, node.text or b""
+            for child in node.named_children:  # the parser drops some of the spaces between them
+                end = child.end_byte - node.start_byte
+                between = whole[place : end - len(_of(child).encode(errors="replace"))]
+                text += _unescaped(between.decode(errors="replace")) + self._text(child)
+                place = end
+            return (text + whole[place:-1].decode(errors="replace")).replace(_ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
         if node.type == "command_substitution":
             return self._output(node)
         if node.type == "arithmetic_expansion":
-            return _ONE
-        plain = re.fullmatch(r"\$\{(\w+)(?::?-.*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
+            return self._computed(_of(node)[3:-2])
+        plain = re.fullmatch(r"\$\{(\w+)(?::?[-=].*)?\}", _of(node), re.DOTALL) if node.type == "expansion" else None
         if plain is None:
             return UNKNOWN
         default = node.named_children[1:]
-        if plain[1] in self.arrays or not default:
+        unset = self.arrays.get(plain[1]) == [""] and ":" in _of(node)[: len(plain[1]) + 3]
+        if not default or (plain[1] in self.arrays and not unset):
             return self._value(plain[1])
         text = "".join(map(self._text, default))
-        return text if text and _is_plain(text) else f"{text} {UNKNOWN}".strip()  # the environment may have options
+        plain_text = text and _is_plain(text.replace(_ONE, ""))
+        return text if plain_text else f"{text} {UNKNOWN}".strip()  # the environment may have options
+
+    def _computed(self, text: str) -> str:
+        """Return the result of ``$((A * 2))``, if it has only integers, the script's variables and ``+ - * / %``."""
+        text = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda name: self._value(name[1]), text)
+        if len(text) > _LONGEST_SUM or not re.fullmatch(r"[\d\s()+*/%-]+", text) or "**" in text:
+            return _ONE
+        try:
+            return str(_sum(ast.parse(text.strip().replace("//", "?").replace("/", "//"), mode="eval").body))
+        except (SyntaxError, ValueError, ArithmeticError):
+            return _ONE
 
     def _value(self, name: str) -> str:
         return " ".join(self._words(name, UNKNOWN))
@@ -397,9 +446,34 @@ class _Script:
     def _words(self, name: str, otherwise: str) -> list[str]:
         """Return the words of a variable, or one word if the script does not set it."""
         places = self.scopes.get(name, set[int]())
+        otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
         self._spend(len(words) + sum(map(len, words)))
         return words
+
+
+_LONGEST_SUM = 200
+_OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+}
+
+
+def _sum(node: ast.expr) -> int:
+    """Return the value of integer arithmetic; division rounds to zero, as a shell's does."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_sum(node.operand)
+    if isinstance(node, ast.BinOp):
+        left, right = _sum(node.left), _sum(node.right)
+        if type(node.op) in _OPERATORS:
+            return _OPERATORS[type(node.op)](left, right)
+        if isinstance(node.op, (ast.FloorDiv, ast.Mod)):
+            whole = abs(left) // abs(right) * (1 if (left < 0) == (right < 0) else -1)
+            return whole if isinstance(node.op, ast.FloorDiv) else left - whole * right
+    raise ValueError
 
 
 def _array(node: Node) -> str:
@@ -413,8 +487,26 @@ def _is_plain(word: str) -> bool:
     return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
+def _doubted(words: Sequence[str]) -> list[str] | None:
+    """Return words that set the same options to unknown values; None if words may be values of earlier options."""
+    doubt: list[str] = []
+    for word in words:
+        if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
+            doubt.append(f"{word.partition('=')[0]}={UNKNOWN}")
+        elif _OPTION.match(word) and UNKNOWN not in word:
+            doubt += [word, UNKNOWN]
+        elif not doubt or word.replace(_ONE, "").startswith(("-", UNKNOWN, "\1")):
+            return None
+    return doubt
+
+
+_EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion")
+
+
 def _of(node: Node) -> str:
-    return (node.text or b"").decode(errors="replace")
+    """Return a node's text, without the spaces that the parser puts before an expansion."""
+    text = (node.text or b"").decode(errors="replace")
+    return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 
 
 def _unescaped(text: str) -> str:

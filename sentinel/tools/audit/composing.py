@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
@@ -27,12 +29,16 @@ _ENTRY = re.compile(r"(?:(override|optional) +)?([^@ ]+)(?:@([\w.]*))?")
 _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 
 
-def composed(file: Path, data: Mapping[Any, Any], folders: Sequence[Path]) -> tuple[dict[Any, Any], list[str]]:
+def composed(
+    file: Path, data: Mapping[Any, Any], folders: Sequence[Path], chosen: Mapping[str, Any] | None = None
+) -> tuple[dict[Any, Any], list[str]]:
     """Return a configuration merged with the files that its ``defaults`` list names, and the entries left unread.
 
     :param folders: the search path of these files, after the folder of the configuration.
+    :param chosen: the command line's choices, which override those of the lists.
     """
     reader = _Reader((file.absolute().parent, *folders))
+    reader.choices = {_place(name, "", "", choice)[:2]: choice for name, choice in (chosen or {}).items()}
     return reader.merged(data, "", ""), reader.unread
 
 
@@ -50,7 +56,7 @@ class _Reader:
         :param package: the dotted section that its settings belong to.
         """
         listed = data.get("defaults")
-        entries = list(_entries(listed if isinstance(listed, list) else []))
+        entries = list(_entries(listed if isinstance(listed, list) else [] if listed is None else [str(listed)]))
         if not any(name == "_self_" for name, _ in entries):
             entries.append(("_self_", None))
         for name, choice in entries:
@@ -71,6 +77,9 @@ class _Reader:
     def _entry(self, name: str, choice: Any, group: str, package: str, depth: int) -> dict[Any, Any]:
         words = name if choice is _PLAIN else f"{name}: {choice}"
         folder, section, absolute = _place(name, group, package, choice)
+        inherits = name.endswith((".yaml", ".yml"))  # not Hydra's: a file that this one inherits from
+        if inherits:
+            section, absolute = package, True
         if choice is _PLAIN:
             choice = name.partition("@")[0].removeprefix("optional ").rpartition("/")[2]
         else:
@@ -79,6 +88,7 @@ class _Reader:
         for item in choice if isinstance(choice, list) else [choice]:
             if item is None:
                 continue
+            item = os.path.basename(name) if inherits else item
             stem = re.sub(r"\$\{([\w/]+)\}", self._chosen, str(item))
             file = self._find(f"{folder}/{stem}".lstrip("/"))
             self.left -= 1
@@ -99,8 +109,21 @@ class _Reader:
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
-        names = (folder / f"{name}.yaml" for folder in self.folders if "$" not in name and "\0" not in name)
+        name = name if name.endswith((".yaml", ".yml")) else f"{name}.yaml"
+        names = (folder / name for folder in self.folders if "$" not in name and "\0" not in name)
         return next((file for file in names if file.is_file()), None)
+
+
+def groups(folders: Sequence[Path]) -> frozenset[str]:
+    """Return the names that the ``defaults`` lists in some folders give to choices, as in ``model_engine: dp``."""
+    found: set[str] = set()
+    for folder in folders:
+        for file in sorted(folder.glob("*.yaml"))[:_MOST]:
+            with suppress(SentinelError):
+                listed = read_mapping(file).get("defaults")
+                entries = _entries(listed if isinstance(listed, list) else [])
+                found.update(name.rpartition(" ")[2] for name, choice in entries if choice is not _PLAIN)
+    return frozenset(found | {name.partition("@")[0] for name in found})
 
 
 #: The choice of an entry that is a file name.
@@ -136,10 +159,13 @@ def _below(package: str, data: Mapping[Any, Any]) -> dict[Any, Any]:
 def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
     """Merge settings into others, section by section; later values win."""
     for name, value in data.items():
-        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+        if isinstance(value, Mapping) and value.get("_override_") is True:  # the section replaces the inherited one
+            into[name] = {key: item for key, item in value.items() if key != "_override_"}
+        elif isinstance(value, Mapping):
+            into[name] = into[name] if isinstance(into.get(name), dict) else {}
             _merge(into[name], value)
         else:
-            into[name] = dict(value) if isinstance(value, Mapping) else value
+            into[name] = value
 
 
 def search_path(

@@ -51,6 +51,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
             flags: Mapping[str, tuple[str, str | None]] = {}
             if entry["kind"] == "classes":
                 options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                flags = {f"no_{name}": (name, "false") for name, option in options.items() if option.default == "true"}
             elif entry["kind"] == "parser":
                 options, unread, flags = options_of_parser(place)
             else:

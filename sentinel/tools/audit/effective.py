@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -14,8 +14,25 @@ from sentinel.tools.audit.options import Options
 _REFERENCE = re.compile(r"\$\{(?:oc\.select: *)?([A-Za-z_][\w.]*) *(?:, *([^${}]*))?\}")
 
 
+_NO_NAMES = ("true", "false", "null", "{…}")
+
 #: The most unknown settings for which a similar option is looked up.
 _MOST = 30
+
+
+#: Names of settings and arguments that name reward functions, environments or data.
+_SUBJECT = re.compile(
+    r"(.*[._])?(agent|custom|data|datasets?|env|environment|judge|prompt|rewards?|rm|source|taskset|"
+    r"verifier)([._].*)?|.*_function_path"
+)
+_ENDING = re.compile(
+    r"(.*[._])?(cls|class|data|dataset|files?|f(u?n|unc|unction)s?|id|name|paths?|source|url|(rm|reward)[._]type)"
+)
+
+
+def is_reference(name: str) -> bool:
+    """Return True if a setting or argument with this name names a reward function, an environment or data."""
+    return bool(_SUBJECT.fullmatch(name) and _ENDING.fullmatch(name))
 
 
 @dataclass(frozen=True)
@@ -67,6 +84,30 @@ class Training:
                 found[first] = None
         return list(found)
 
+    @cached_property
+    def nested(self) -> Mapping[str, str]:
+        """Map settings in a section that the trainer does not have to the options that their last parts name.
+
+        A parser of flat options does not read them; the user's own code may.
+        """
+        options = self.options.options if self.options is not None else {}
+        found: dict[str, str] = {}
+        for name in self.configuration:
+            parts = name.split(".")
+            sections = (".".join(parts[:size]) for size in range(1, len(parts) + 1))
+            if name not in self.added and not any(self.options and section in self.options for section in sections):
+                tails = (".".join(parts[start:]) for start in range(1, len(parts)))
+                found[name] = next(filter(options.__contains__, tails), "")
+        return {name: option for name, option in found.items() if option}
+
+    @property
+    def references(self) -> dict[str, str]:
+        """Return the settings that name reward functions, environments or data, with their values."""
+        names = (
+            name for name, text in self.configuration.items() if is_reference(name) and re.search(r"[^\W\d]|\?", text)
+        )
+        return {name: self.configuration[name] for name in names if self.configuration[name] not in _NO_NAMES}
+
     def unread(self) -> list[str]:
         """Return the settings that are not among the options read, but may be declared by code that was not read."""
         options = self.options
@@ -89,7 +130,7 @@ class Training:
         return setting is not None and given and setting.value is None
 
     def _doubtful(self, name: str) -> bool:
-        return any(name == item or (item[-1:] in ("", ".") and name.startswith(item)) for item in self.doubtful)
+        return covers(self.doubtful, name)
 
     def meant(self) -> dict[str, str]:
         """Map settings that may be misspelled to the options with the most similar names."""
@@ -153,6 +194,11 @@ class Training:
         return Setting(setting.name, value, setting.default and (other is None or other.default))
 
 
+def covers(items: Collection[str], name: str) -> bool:
+    """Return True if a name is among these options, or in one of these sections, as in :attr:`Training.doubtful`."""
+    return name in items or any(item[-1:] in ("", ".") and name.startswith(item) for item in items)
+
+
 def training(
     configuration: Mapping[str, str],
     trainers: Sequence[Options],
@@ -178,4 +224,5 @@ def training(
     run = Training(meanings[best], trainers[best], (*trainers[:best], *trainers[best + 1 :]), added)
     unknown = (*run.unknown(), *run.unread())  # argparse accepts the beginning of a flag's name
     short = {name for name in trainers[best].options if any(map(name.startswith, unknown))}
-    return replace(run, doubtful=hidden | frozenset(filter(None, run.meant().values())) | short)
+    meant = filter(None, (*run.meant().values(), *run.nested.values()))
+    return replace(run, doubtful=hidden | frozenset(meant) | short)

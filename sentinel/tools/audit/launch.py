@@ -11,7 +11,7 @@ from sentinel.commands.console import counted
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.command_line import NOT_KNOWN, of_script, of_words
 from sentinel.tools.audit.files import spelled, value_of
-from sentinel.tools.audit.python_script import read_script
+from sentinel.tools.audit.python_script import ANY, Call, read_script
 
 #: Other commands of a script that are listed.
 _MOST = 10
@@ -24,11 +24,13 @@ class Launch:
     :ivar settings: setting -> value, in order.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
     :ivar config: the configuration file that the command names.
+    :ivar missing: the arguments that name a configuration file that is not here.
     :ivar files: other options whose value is a file of settings, with the file.
     :ivar assigned: the options that the program's own code may set later, with the place.
     :ivar hidden: sections, with a final dot, any member of which code that was not read may set; the empty name stands
         for all options.
     :ivar added: settings that the command adds with ``+`` to those that the configuration has.
+    :ivar references: the reward functions and data that a Python script names.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -36,33 +38,40 @@ class Launch:
     settings: tuple[tuple[str, Any], ...] = ()
     made_by: str = ""
     config: Path | None = None
+    missing: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
     assigned: Mapping[str, str] = field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
+    references: tuple[str, ...] = ()
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
 
-def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str]) -> Launch:
+def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str], configured: bool = False) -> Launch:
     """Read the shell or Python script, or the words of the command, that start the training.
 
+    :param words: the command, or the arguments of the script.
     :param classes: the classes that Python scripts configure a trainer with.
+    :param configured: whether the user gives settings besides, so that the script need not have any.
     """
-    if script and words:
-        raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
     if not script and not words:
         return Launch()
+    if script and script.suffix == ".py" and not words:
+        return _of_python(script, (), classes, must=not configured)
     if script and script.suffix == ".py":
-        return _of_python(script, (), classes)
-    line = of_script(script) if script else of_words(words)
+        line = of_words(["python", str(script), *words])
+    else:
+        line = of_script(script, arguments=words) if script else of_words(words)
     where = line.where or " ".join(words)
     read = (f"{where}: {counted(len(line.settings), 'setting')} read",) if line.where else ()
     unread: list[str] = []
     if line.unknown:
         unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
     if line.further:
-        unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
+        own = any("$@" in word for word in line.further)
+        advice = "; give the arguments of the script after --" if script and own and not words else ""
+        unread.append(f"not known, because further options may be set by {', '.join(line.further)}{advice}")
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
@@ -72,7 +81,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
         made = _of_python(
             program, line.settings, classes, must=not line.settings and not line.unknown and not line.further
         )
-        if made.made_by:
+        if made.read:
             return replace(made, unread=(*unread, *made.unread))
     settings = [setting_of(word) for word in line.settings]
     named = {name: str(value) for name, value in settings if name in _NAMES_A_FILE}
@@ -85,9 +94,7 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
     if left:
         unread.append(f"not read, arguments without a name: {', '.join(left)}")
     files = {name: file for name, value in settings if (file := _settings_file(script, str(value))) is not None}
-    if named and config is None:
-        words_of = ", ".join(f"--{name} {value}" for name, value in named.items())
-        unread.append(f"not read, because it is not a file here: the configuration that {words_of} names")
+    unfound = [word for word in left if word.lower().endswith(_ENDS)]
     if not settings and config is None:
         gone = f", and {line.program} is not a file here" if line.program.endswith(".py") and program is None else ""
         raise NothingExamined(
@@ -97,11 +104,14 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str])
     added = frozenset(setting_of(word)[0] for word in line.settings if word.startswith("+"))
     return Launch(
         tuple(settings),
+        made.made_by,
         config=config,
+        missing={} if config else named,
         files=files,
         assigned=made.assigned,
-        hidden=frozenset([""] if line.further else []),
+        hidden=frozenset([""] if line.further or unfound else []),
         added=added,
+        references=made.references,
         read=read,
         unread=tuple(unread),
     )
@@ -113,33 +123,53 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     :param words: the script's arguments. They are not read if the script makes the configuration itself.
     :param must: whether it is an error if the script makes no configuration.
     """
-    calls, lines = read_script(file, classes)
+    made = read_script(file, classes)
+    calls, parsed = made.calls, made.parsed
     if not calls and must:
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
+        if parsed:
+            raise NothingExamined(
+                f"{file}: it fills {parsed[0]} from its command line; give its arguments after --, or its --config"
+            )
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
-    assigned = {option: f"{file}:{line}" for option, line in lines.items()}
+    assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}
     if not calls:
-        return Launch(assigned=assigned)
+        made_by = parsed[0] if len(parsed) == 1 else ""
+        return Launch(made_by=made_by, assigned=assigned, references=made.references)
     call, *others = calls
+    differ = _differences(call, [one for one in others if one.name == call.name])
     read = f"{file}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
     unread = []
     if call.unread:
         unread.append(f"not read in {file}:{call.line}, because the script computes them: {', '.join(call.unread)}")
     if others:
         unread.append(f"not read in {file}: {', '.join(f'{one.name} (line {one.line})' for one in others)}")
+    if differ:
+        unread.append(f"not known, because the calls of {call.name} differ: {', '.join(differ)}")
     if words:
         unread.append(f"not read, because they are arguments of {file.name} itself: {' '.join(words)}")
-    unknown = [(name, NOT_KNOWN) for name in call.unread if "*" not in name and "(" not in name]
-    computed = [name.replace("setattr(", "*") for name in call.unread]
-    hidden = frozenset(name.partition("*")[0] for name in computed if "*" in name)
+    computed = {name: name.partition("*")[0].partition("(")[0] for name in call.unread if {*name} & {*"*("}}
+    unknown = [(name, NOT_KNOWN) for name in (*call.unread, *differ) if name not in computed]
+    hidden = frozenset("" if name.startswith(ANY) else prefix for name, prefix in computed.items())
     later = {option: place for option, place in assigned.items() if option not in call.later}
     return Launch(
-        (*call.settings.items(), *unknown),
+        (*((name, value) for name, value in call.settings.items() if name not in differ), *unknown),
         call.name,
         assigned=later,
         hidden=hidden,
+        references=made.references,
         read=(read,),
         unread=tuple(unread),
+    )
+
+
+def _differences(call: Call, others: Sequence[Call]) -> list[str]:
+    """Return the options that other calls of the same class do not set to the same value."""
+    names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
+    return sorted(
+        name
+        for name in names
+        if any(name not in one.settings or one.settings[name] != call.settings.get(name, one) for one in others)
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import field as dataclass_field
 from functools import cached_property
 from pathlib import Path
 
-from sentinel.tools.audit.options import Option, called, choices_of, parsed, text_of
+from sentinel.tools.audit.options import Option, called, choices_of, name_of, parsed, text_of
 
 _DEEPEST = 12
 
@@ -53,8 +53,8 @@ class _Module:
         return {
             target.id: node.value
             for node in self.tree.body
-            if isinstance(node, ast.Assign)
-            for target in node.targets
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
             if isinstance(target, ast.Name)
         }
 
@@ -175,23 +175,50 @@ class _Modules:
             value = item.module.values[value.id]
         call = _inner(value)
         made = self.class_named(item.module, called(call)) if call is not None else None
-        section = made or self._section(item)
+        sections = self._sections(item)
         text = "" if call is not None and called(call) in ("list", "dict", "set", "tuple") else text_of(value)
         if made is not None and call is not None:
             values = {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-            yield from self.options(made, f"{name}.", values)
-            return
-        yield name, Option(text, choices)
-        if section is not None:
-            yield from self.options(section, f"{name}.")
+            found = dict(self.options(made, f"{name}.", values))
+        else:
+            found = {name: Option(text, choices)}
+        for section in (section for section in sections if made is None or section.node is not made.node):
+            for member, option in self.options(section, f"{name}."):
+                known = found.setdefault(member, option)
+                if known.choices and option.choices:  # the type of each member of a union
+                    found[member] = Option(known.default, tuple(dict.fromkeys((*known.choices, *option.choices))))
+                elif known.default != option.default:  # it depends on the type
+                    found[member] = Option(None)
+        yield from found.items()
 
-    def _section(self, item: _Field) -> _Class | None:
-        """Return the dataclass that an annotation names, alone or with None."""
-        for name in _named(item.annotation):
-            owner = self.class_named(item.module, name)
-            if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body):
-                return owner
-        return None
+    def _sections(self, item: _Field) -> list[_Class]:
+        """Return the dataclasses that an annotation names: alone, with None, or as members of a union."""
+        named = [self.class_named(module, name) for module, name in self._named(item.module, item.annotation)]
+        return [
+            owner
+            for owner in named
+            if owner is not None and any(isinstance(node, ast.AnnAssign) for node in owner.node.body)
+        ]
+
+    def _named(self, module: _Module, annotation: ast.expr, depth: int = 0) -> Iterator[tuple[_Module, str]]:
+        """Yield the names in an annotation, with those in the types that it names (``Optim = SGD | AdamW``)."""
+        for name in _named(annotation):
+            yield module, name
+            owner, alias = self._alias(module, name)
+            if alias is not None and depth < _DEEPEST:
+                yield from self._named(owner, alias, depth + 1)
+
+    def _alias(self, module: _Module, name: str) -> tuple[_Module, ast.expr | None]:
+        """Return the module that binds a name to a value, and the value; None if none does."""
+        for _ in range(_DEEPEST):
+            if name in module.values or name in module.classes or name not in module.imports:
+                break
+            source, name = module.imports[name]
+            file = module.relative(source) if source.startswith(".") else self.find(source) if source else None
+            if file is None:
+                break
+            module = self.read(file)
+        return module, module.values.get(name)
 
 
 Named = tuple[str, Option]
@@ -223,7 +250,7 @@ def _named(annotation: ast.expr) -> Iterator[str]:
     elif isinstance(annotation, ast.BinOp):
         yield from _named(annotation.left)
         yield from _named(annotation.right)
-    elif isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") in ("Optional", "Union"):
+    elif isinstance(annotation, ast.Subscript) and name_of(annotation.value) in ("Optional", "Union", "Annotated"):
         inner = annotation.slice
         for part in inner.elts if isinstance(inner, ast.Tuple) else [inner]:
             yield from _named(part)
@@ -235,7 +262,8 @@ def _choices(annotation: ast.expr) -> tuple[str, ...]:
         for node in ast.walk(annotation)
         if isinstance(node, ast.Subscript) and getattr(node.value, "id", "") == "Literal"
     ]
-    return choices_of(literals[0]) if len(literals) == 1 else ()
+    others = {*_named(annotation)} - {"None"}  # int | Literal["disabled"]
+    return choices_of(literals[0]) if len(literals) == 1 and not others else ()
 
 
 def _declared_choices(metadata: ast.expr | None) -> tuple[str, ...]:

@@ -85,18 +85,26 @@ class Options:
     def closest(self, name: str, alike: float = 0.6) -> str:
         """Return the option whose name is most similar to a wrong name, by letters or by words; empty if none is
         similar."""
-        words, matcher = _words(name), SequenceMatcher(None, "", name)
+        section, _, last = name.rpartition(".")
+        whole, ending = SequenceMatcher(None, "", name), SequenceMatcher(None, "", last)
         best = (alike, 0.0, "")
         for other in islice(self.options, _MOST):
-            known = _words(other)
+            above, _, end = other.rpartition(".")
+            same = above == section  # then the section is no evidence
+            words, known = _words(last if same else name), _words(end if same else other)
             common = 2 * len(words & known) / (len(words) + len(known) or 1)
-            matcher.set_seq1(other)
+            whole.set_seq1(other)
+            ending.set_seq1(end)
+            matchers = [ending] if same else [whole, ending]
             # The quick ratios are upper bounds of the ratio.
-            quick = common < best[0] and (matcher.real_quick_ratio() < best[0] or matcher.quick_ratio() < best[0])
+            quick = common < best[0] and any(
+                matcher.real_quick_ratio() < best[0] or matcher.quick_ratio() < best[0] for matcher in matchers
+            )
             if not quick:
-                letters = matcher.ratio()
+                letters = min(matcher.ratio() for matcher in matchers)
                 best = max(best, (max(letters, common), letters, other))
-        return best[2]
+        near = f"{section}.{best[2].rpartition('.')[2]}"
+        return near if near in self.options else best[2]
 
     def section(self, name: str) -> bool:
         """Return True if this is not an option itself, but a section of options."""

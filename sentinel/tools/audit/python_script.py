@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import SentinelError
+from sentinel.tools.audit.effective import is_reference
 from sentinel.tools.audit.options import called, name_of
 from sentinel.values.files import read_text
 
 _DEEPEST = 20
+#: The most configurations of one class that a script may make, and the most names of one.
+_MOST = 20
 _ARITHMETIC: Mapping[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -48,9 +52,24 @@ class Call:
     later: set[str] = field(default_factory=set)
 
 
-def read_script(file: Path, classes: Collection[str]) -> tuple[list[Call], dict[str, int]]:
-    """Return the calls of configuration classes in a script, the call with the most arguments first; and the options
-    that it assigns to any object (``args.beta = 0.1``), with the line.
+@dataclass(frozen=True)
+class Script:
+    """The configuration that a script makes or changes.
+
+    :ivar calls: the calls of configuration classes, the one with the most arguments first.
+    :ivar assigned: the options that it assigns to any object (``args.beta = 0.1``), with the line.
+    :ivar parsed: the configuration classes that it fills from its command line.
+    :ivar references: the reward functions and data that it names.
+    """
+
+    calls: list[Call]
+    assigned: Mapping[str, int]
+    parsed: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+
+
+def read_script(file: Path, classes: Collection[str]) -> Script:
+    """Read the configuration that a script makes or changes.
 
     :param classes: the names of the classes; a script may import them under other names.
     :raises SentinelError: if the file cannot be read, or is not Python.
@@ -60,13 +79,18 @@ def read_script(file: Path, classes: Collection[str]) -> tuple[list[Call], dict[
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(text)
-        calls = list(_Script(tree, frozenset(classes)).calls())
-        assigned = {option: node.lineno for node, _ in _statements(tree.body) for option, _ in _assigned(node, "*")}
+        script = _Script(tree, frozenset(classes))
+        calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
+        assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
+        for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
+            if isinstance(trainer, ast.ClassDef) and any(name_of(base).endswith("Trainer") for base in trainer.bases):
+                own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
+                assigned |= {option: node.lineno for node in own for option, _ in _assigned(node, _is_self)}
     except SyntaxError as error:
         raise SentinelError(f"{file}:{error.lineno or 1}:{error.offset or 1}: not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise SentinelError(f"{file}: not Python that can be parsed: {error or type(error).__name__}") from None
-    return sorted(calls, key=lambda call: -len(call.settings) - len(call.unread)), assigned
+    return Script(calls, assigned, parsed, references)
 
 
 #: Methods that change a dictionary or a list.
@@ -75,6 +99,8 @@ _CHANGES = frozenset({"append", "clear", "extend", "pop", "popitem", "setdefault
 
 #: Stands for a value that cannot be read.
 _UNREADABLE = object()
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass
@@ -101,6 +127,16 @@ class _Script:
             if isinstance(only, ast.Name) and bound[only.id] == 1:
                 self.once[only.id] = node.value  # type: ignore[assignment]
         self.nodes = nodes
+        self.parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+        self.functions = {node.name: node for node in nodes if isinstance(node, _FUNCTIONS)}
+        self.uses: dict[str, list[ast.expr]] = {}
+        for use in nodes:
+            if isinstance(use, (ast.Name, ast.Attribute)) and isinstance(use.ctx, ast.Load):
+                self.uses.setdefault(_key(use), []).append(use)
+        for name, value in list(self.once.items()):
+            made = isinstance(value, ast.Call) and called(value) == "dict"
+            if (made or isinstance(value, (ast.Dict, ast.List))) and not self._is_only_read(name):
+                del self.once[name]
         self.aliases = {
             alias.asname: alias.name
             for node in nodes
@@ -108,6 +144,7 @@ class _Script:
             for alias in node.names
             if alias.asname
         }
+        self.aliases |= {name: name_of(value) for name, value in self.once.items() if name_of(value) in self.classes}
         self.derived: dict[str, Call] = {}
         for own in sorted((node for node in nodes if isinstance(node, ast.ClassDef)), key=lambda node: node.lineno):
             bases = [name_of(base) for base in own.bases]
@@ -119,6 +156,37 @@ class _Script:
                     call.unread += above.unread
                 self._declare(own, call)
                 self.derived[own.name] = call
+
+    def _is_only_read(self, name: str) -> bool:
+        """Return True if nothing in the script can change a dictionary or list: it has no other name, and no function
+        gets it."""
+        for node in self.uses.get(name, ()):
+            above = self.parents[node]
+            call = self.parents[above] if isinstance(above, ast.keyword) and above.arg else above
+            named = call.func is not node and called(call) if isinstance(call, ast.Call) else ""
+            if named and not (named[:1].isupper() or named == "dict" or _HARMLESS.fullmatch(named)):
+                return False
+            if isinstance(above, (ast.Assign, ast.AnnAssign, ast.Return, ast.List, ast.Tuple)):
+                return False
+        return True
+
+    def parsed(self) -> Iterator[str]:
+        """Yield the configuration classes that a parser fills: ``TrlParser((ScriptArguments, GRPOConfig))``."""
+        for node in self.nodes:
+            if isinstance(node, ast.Call) and called(node).endswith("Parser"):
+                for part in (part for item in (*node.args, *node.keywords) for part in ast.walk(item)):
+                    name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
+                    if name in self.derived or self._class(name):
+                        yield self.derived[name].name if name in self.derived else self._class(name)
+
+    def references(self) -> Iterator[str]:
+        """Yield the reward functions and data that a trainer gets, and the data sets that the script loads."""
+        for node in (node for node in self.nodes if isinstance(node, ast.Call)):
+            if called(node).endswith("Trainer"):
+                given = [(item.arg, item.value) for item in node.keywords if item.arg and is_reference(item.arg)]
+                yield from (f"{name}={ast.unparse(value)[:60]}" for name, value in given)
+            elif called(node) == "load_dataset" and node.args:
+                yield f"load_dataset({ast.unparse(node.args[0])[:60]})"
 
     def _class(self, name: str) -> str:
         name = self.aliases.get(name, name)
@@ -135,14 +203,27 @@ class _Script:
                 if isinstance(target, ast.Name) and isinstance(value, ast.expr):
                     self._value(target.id, value, call)
         for child in ast.walk(node):
-            if isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Store) and name_of(child.value) == "self":
-                self._value(child.attr, None, call)
+            if isinstance(child, ast.stmt):
+                for option, _ in _assigned(child, _is_self):
+                    self._value(option, None, call)
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> list[Call]:
+        """Return the calls of configuration classes, the one with the most arguments first.
+
+        :raises ValueError: if there are too many of one class.
+        """
+        made = sorted(self._calls(), key=lambda item: -len(item[1].settings) - len(item[1].unread))
+        followed = [(node, call) for node, call in made if call.name == made[0][1].name]
+        if len(followed) > _MOST:
+            raise ValueError(f"it makes {len(followed)} configurations")
+        for node, call in followed:
+            self._assigned_later(node, call)
+        return [call for _, call in made]
+
+    def _calls(self) -> Iterator[tuple[ast.Call, Call]]:
         arguments = {
             id(child) for node in self.nodes if self._made(node) for child in ast.walk(node) if child is not node
         }
-        named = {id(value): name for name, value in self.once.items()}
         for node in self.nodes:
             name = self._made(node)
             if name and id(node) not in arguments:  # a section of another configuration is read as part of it
@@ -150,9 +231,7 @@ class _Script:
                 declared = self.derived.get(called(node), Call(name, 0))
                 call = Call(name, node.lineno, dict(declared.settings), [*declared.unread])
                 self._read(node, call)
-                if id(node) in named:
-                    self._assigned_later(named[id(node)], call)
-                yield call
+                yield node, call
 
     def _made(self, node: ast.AST) -> str:
         """Return the configuration class that a node calls; empty if it calls none."""
@@ -197,16 +276,91 @@ class _Script:
         else:
             call.unread.append(f"{prefix}**{ast.unparse(node)[:40]}")
 
-    def _assigned_later(self, name: str, call: Call) -> None:
+    def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
+        """Return the names under which a script has a configuration, and the code that gets it and may change it.
+
+        Such code is a call of a function that the script does not define, a method of the configuration, a container,
+        and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`
+        finds are left out.
+        """
+        names: set[str] = set()
+        found: list[ast.AST] = []
+        left: list[ast.expr] = [made]
+        while left:
+            use = left.pop()
+            inner: ast.AST = use
+            above = self.parents[use]
+            more: list[str] = []
+            while isinstance(above, _CARRIERS) or _fields_of(above, inner.__eq__):
+                more += [above.target.id] if isinstance(above, ast.NamedExpr) else []
+                inner, above = above, self.parents[above]
+            if isinstance(above, (ast.Assign, ast.AnnAssign)):
+                targets = above.targets if isinstance(above, ast.Assign) else [above.target]
+                more += [_key(part) for target in targets for part in getattr(target, "elts", [target])]
+                found += [above] if isinstance(inner, (ast.List, ast.Dict, ast.Set)) or "" in more else []
+            elif isinstance(above, ast.Return):
+                maker = getattr(self._function_of(use), "name", "")
+                calls = [self.parents[name] for name in self.uses.get(maker, ())]
+                left += [call for call in calls if isinstance(call, ast.Call) and call is not use]
+            elif isinstance(above, ast.Call) and above.func is not inner:
+                name = called(above)
+                logs = isinstance(above.func, ast.Attribute) and _LOGS.fullmatch(name)
+                if name in self.functions:
+                    more += self._parameters(above, inner)
+                elif not (name in (*_WRITES, "update") or _HARMLESS.fullmatch(name) or logs or name[:1].isupper()):
+                    found.append(above)
+            elif isinstance(above, ast.Attribute):
+                call = self.parents[above]
+                fields = inner is not use and above.attr in _CHANGES
+                known = _READS.fullmatch(above.attr) or above.attr in _WRITES or fields
+                found += [call] if isinstance(call, ast.Call) and call.func is above and not known else []
+            elif isinstance(above, (ast.For, ast.comprehension, ast.Yield, ast.Lambda)):
+                found.append(above)
+            for name in more:
+                if name and name not in names:
+                    names.add(name)
+                    left += self.uses.get(name, ())
+        for node in self.nodes:
+            if isinstance(node, ast.Assign) and any(_key(target) in names for target in node.targets):
+                value = node.value
+                same = _key(value) in names or isinstance(value, (ast.Constant, ast.IfExp)) or _replaced(node)
+                if not (same or self._made(value) or (isinstance(value, ast.Call) and called(value) in self.functions)):
+                    found.append(node)
+        return names, found
+
+    def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
+        """Return the parameters of the script's own function that get an argument."""
+        arguments = self.functions[called(call)].args
+        named = [*arguments.posonlyargs, *arguments.args]
+        if isinstance(given, ast.keyword):
+            return [given.arg or ""]
+        first = 1 if named and named[0].arg in ("self", "cls") else 0
+        place = first + next((place for place, item in enumerate(call.args) if item is given), len(named))
+        return [named[place].arg] if place < len(named) else []
+
+    def _function_of(self, node: ast.AST) -> ast.AST | None:
+        """Return the function that a node is in; None if it is in none."""
+        above: ast.AST | None = node
+        while above is not None and not isinstance(above, _FUNCTIONS):
+            above = self.parents.get(above)
+        return above
+
+    def _assigned_later(self, node: ast.Call, call: Call) -> None:
         """Apply ``config.beta = 0.1`` and similar statements. A value that is set under a condition, or twice, is not
-        known."""
+        known. If code that is not read may set any option, no value is known."""
         found: dict[str, list[ast.expr | None]] = {}
-        for node, certain in _statements(self.tree.body):
-            for option, value in _assigned(node, name):
+        names, others = self._follow(node)
+        for statement, certain in _statements(self.tree, self._function_of(node)):
+            for option, value in _assigned(statement, lambda owner: _key(owner) in names):
                 found.setdefault(option, []).append(value if certain else None)
+        for code in others:
+            found[_any(code)] = [None]
         call.later = set(found)
         for option, values in found.items():
             self._value(option, values[0] if len(values) == 1 else None, call)
+        if any(option.startswith(ANY) for option in found):
+            for option in list(call.settings):
+                self._value(option, None, call)
 
     def _read_literal(self, node: ast.expr | None) -> Any:
         try:
@@ -227,6 +381,10 @@ class _Script:
             left, right = self._literal(node.left, depth + 1), self._literal(node.right, depth + 1)
             if all(isinstance(side, (int, float)) for side in (left, right)):
                 return _ARITHMETIC[type(node.op)](left, right)
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.FormattedValue) else part for part in node.values]
+            if not any(isinstance(part, ast.FormattedValue) and part.format_spec for part in node.values):
+                return "".join(str(self._literal(part, depth + 1)) for part in parts)
         if isinstance(node, (ast.List, ast.Tuple)):
             return [self._literal(item, depth + 1) for item in node.elts]
         if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
@@ -247,33 +405,125 @@ def _replaced(node: ast.AST) -> str:
     return name if name and getattr(value.args[0], "id", "") == name else ""
 
 
-def _assigned(node: ast.stmt, name: str) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options of the configuration `name` that a statement sets, with their values; None if not known.
+#: Begins the name of a write that may set any option; the text of the code follows.
+ANY = "any option ("
+_HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p?print|repr|str|type|vars")
+#: Calls that :func:`_assigned` reads.
+_WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
+_LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
+_CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
+_READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_process_first")
 
-    :param name: ``*`` for any object except ``self``.
+
+def _assigned(node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the options that a statement sets on an object, with their values; None for a value that is not known.
+
+    The statements inside it are left out. An option's name begins with :data:`ANY` if it may be any option.
+
+    :param is_it: returns whether an expression is the object.
     """
+    direct = [] if isinstance(node, ast.AugAssign) else getattr(node, "targets", [getattr(node, "target", None)])
+    value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) and len(direct) == 1 else None
+    for part in _expressions(node):
+        plain = value if part in direct else None
+        if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
+            option = _dotted(part, is_it)
+            if option:
+                yield option, None if option.startswith(ANY) else plain
+        elif isinstance(part, ast.Call):
+            yield from _called(part, node, is_it)
 
-    def is_it(owner: ast.expr) -> bool:
-        named = getattr(owner, "id", "")
-        return named == name or (name == "*" and named not in ("self", "cls"))
 
-    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
-        value = node.value if isinstance(node, ast.Assign) else None
-        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            for part in getattr(target, "elts", [target]):
-                if isinstance(part, ast.Attribute) and is_it(part.value):
-                    yield part.attr, value if part is target else None
-    for call in ast.walk(node) if isinstance(node, (ast.Assign, ast.Expr, ast.Return)) else ():
-        if not isinstance(call, ast.Call) or not call.args or not is_it(call.args[0]):
-            continue
-        if called(call) == "setattr" and len(call.args) == 3:
-            option = call.args[1].value if isinstance(call.args[1], ast.Constant) else None
-            yield str(option or f"setattr({ast.unparse(call.args[1])[:40]})"), call.args[2] if option else None
-        elif called(call) == "replace":
-            known = _replaced(node) != ""
-            for keyword in call.keywords:
-                text = keyword.arg or f"**{ast.unparse(keyword.value)[:40]}"
-                yield text, keyword.value if known and keyword.arg else None
+def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the options that a call sets on an object, as :func:`_assigned` does."""
+    name, arguments = called(call), call.args
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    if name in ("setattr", "delattr", "__setattr__", "__delattr__"):
+        if owner is not None and len(arguments) == (2 if "set" in name else 1):  # args.__setattr__("beta", 1)
+            arguments = [owner, *arguments]
+        if len(arguments) < 2 or is_it(arguments[0]):
+            option = _named(arguments[1], call) if len(arguments) > 1 else _any(call)
+            sure = getattr(node, "value", None) is call and len(arguments) == 3
+            yield option, arguments[2] if sure and not option.startswith(ANY) else None
+    elif name == "replace" and arguments and is_it(arguments[0]):
+        for keyword in call.keywords:
+            known = keyword.arg is not None and _replaced(node) != ""
+            yield keyword.arg or _any(keyword.value), keyword.value if known else None
+    elif name == "update" and len(arguments) > 1 and is_it(arguments[0]):  # OmegaConf.update(config, "a.b", 1)
+        yield _named(arguments[1], call), None
+    elif owner is not None and name in (*_CHANGES, *_WRITES) and _fields_of(owner, is_it):
+        for keyword in call.keywords:
+            yield keyword.arg or _any(call), None
+        for argument in arguments[:1] if name in ("setdefault", "pop", "__setitem__") else arguments:
+            for key in argument.keys if isinstance(argument, ast.Dict) else [argument]:
+                yield (_named(key, call) if isinstance(key, ast.Constant) else _any(call)), None
+        if not call.keywords and not arguments:
+            yield _any(call), None
+    elif name in ("exec", "eval") and owner is None:
+        yield _any(call), None
+
+
+def _expressions(node: ast.stmt) -> Iterator[ast.AST]:
+    """Yield the expressions of a statement, without those of the statements inside it."""
+    left: list[ast.AST] = [node]
+    while left:
+        for child in ast.iter_child_nodes(left.pop()):
+            if not isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+                yield child
+                left.append(child)
+
+
+def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
+    """Return the name of an object's option: ``actor.lr`` for ``config.actor.lr`` or ``config.actor["lr"]``.
+
+    Empty if it is not an option of the object.
+    """
+    parts: list[str] = []
+    while not (parts and is_it(node)):
+        if isinstance(node, ast.Attribute):
+            parts += [node.attr] if node.attr != "__dict__" or not parts else []
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            parts.append(_named(node.slice, node))
+            node = node.value
+        elif isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1:
+            node = node.args[0]
+        else:
+            return ""
+    if parts[0] == "__dict__" or parts[0].startswith(ANY):
+        return parts[0] if parts[0].startswith(ANY) else _any(node)
+    return ".".join(part for part in reversed(parts) if not part.startswith(ANY))
+
+
+def _fields_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
+    """Return True if an expression is the dictionary of an object's fields."""
+    if isinstance(node, ast.Attribute) and node.attr == "__dict__":
+        return is_it(node.value)
+    return isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1 and is_it(node.args[0])
+
+
+def _key(node: ast.AST) -> str:
+    """Return a name, or ``.attribute`` for an attribute of any object; empty for anything else."""
+    return f".{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _is_self(node: ast.expr) -> bool:
+    return name_of(node) == "self"
+
+
+def _is_any(node: ast.expr) -> bool:
+    """Return True for any object that an expression may name, except ``self`` itself."""
+    if isinstance(node, ast.Name):
+        return node.id not in ("self", "cls")
+    return (isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self") or isinstance(node, ast.Call)
+
+
+def _named(key: ast.expr, code: ast.AST) -> str:
+    return str(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) else _any(code)
+
+
+def _any(code: ast.AST) -> str:
+    return f"{ANY}{ast.unparse(code)[:60]})"
 
 
 def _bindings(node: ast.AST) -> Iterator[str]:
@@ -297,15 +547,17 @@ def _bindings(node: ast.AST) -> Iterator[str]:
             yield node.func.value.id
 
 
-def _statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield the statements of a body and of its blocks, and whether each runs unconditionally."""
-    left = [(statement, True) for statement in body]
+def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
+    """Yield all statements of a script, and whether each runs unconditionally in `home`: a function, or the module."""
+    left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
-        statement, sure = left.pop()
-        yield statement, sure
-        inside = sure and isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.With, ast.AsyncWith))
-        main = isinstance(statement, ast.If) and "__main__" in ast.unparse(statement.test)
-        for blocks in ("body", "orelse", "finalbody"):
-            left += [(child, inside or (sure and main)) for child in getattr(statement, blocks, [])]
-        for handler in getattr(statement, "handlers", []):
-            left += [(child, False) for child in handler.body]
+        node, function, sure = left.pop()
+        if isinstance(node, ast.stmt):
+            yield node, sure and function is (home or tree)
+        if isinstance(node, _FUNCTIONS):
+            function, sure = node, True
+        elif not isinstance(node, (ast.With, ast.AsyncWith)):
+            sure = sure and isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+                left.append((child, function, sure and child not in getattr(node, "orelse", ())))

@@ -312,7 +312,7 @@ class Frameworks:
     recipes: Sequence[Recipe] = ()
     examples: int = 60
     seed: int = 0
-    tell: Callable[[str], None] = lambda line: None
+    notify: Callable[[str], None] = lambda line: None
     reference: str = ""
     opened: dict[str, OpenTarget] = field(default_factory=dict)
 
@@ -344,7 +344,7 @@ class Frameworks:
         self.reference = members[0].name
         yield from unavailable
         for member in members[1:]:
-            self.tell(f"{member.name} and {self.reference}")
+            self.notify(f"{member.name} and {self.reference}")
             yield self._compare(members[0], member)
 
     def _compare(self, one: Function, other: Function) -> Compared:

@@ -16,8 +16,10 @@ import sentinel
 from sentinel.comparing import report
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER, BEFORE
+from sentinel.comparing.other_files import CommitFiles, list_changed_files
+from sentinel.comparing.patch import other_changes
 from sentinel.comparing.processes import Shared
-from sentinel.comparing.reached import Code, changed_effect, changed_functions, signal_changes
+from sentinel.comparing.reached import Code, changed_effect, signal_changes
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.comparing.units import Modules
 from sentinel.deciding.runner import Runner
@@ -118,10 +120,10 @@ class Radar:
         store: MirrorStore,
         recipes: Sequence[Recipe],
         examples: int,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
     ) -> None:
         self._catalog, self._runner, self._target, self._recipes = catalog, runner, target, recipes
-        self._examples, self._tell = examples, tell
+        self._examples, self._notify = examples, notify
         self._mirror = store.path(target.name)
         self._branch = store.resolve(target, target.branch)
         self._trees = GitTrees(self._mirror)
@@ -194,8 +196,10 @@ class Radar:
             raise Unavailable(f"the head has none of the package roots: {roots}")
         if not self.touches(base.tree, head.tree):
             seconds = round(time.monotonic() - began, 2)
-            said = (_PROVEN, *report.list_others(self._other_changes(base.tree, head.tree)))
-            return Pull(number, head.sha, head.subject, base.sha, "nothing", said, seconds=seconds)
+            unread, harmless = self._other_changes(base, head)
+            answer: Answer = "cannot be decided" if unread else "nothing"
+            said = (*(() if unread else (_PROVEN,)), *report.list_others(unread, harmless))
+            return Pull(number, head.sha, head.subject, base.sha, answer, said, seconds=seconds)
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
@@ -220,11 +224,14 @@ class Radar:
                 return True
         return False
 
-    def _other_changes(self, base: str, head: str) -> list[str]:
-        one, other = self._code.files(base), self._code.files(head)
+    def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
+        """Return the changes that may matter, files included, and those that do not."""
+        one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
-        sides = [(file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed]
-        return [text for each in sides for _, text in changed_functions(*each)]
+        sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
+        first, rest = other_changes(sides)
+        files = list_changed_files(self._target, *(CommitFiles(self._mirror, each.sha) for each in (base, head)))
+        return [*first, *files], rest
 
     def compare(self, number: int, head: Commit, base: Commit, began: float) -> Pull:
         refs = Ref("git", base.sha), Ref("git", head.sha)
@@ -237,7 +244,7 @@ class Radar:
                 refs,
                 self._recipes,
                 self._examples,
-                tell=lambda line: self._tell(f"pull request {number}: {line}"),
+                notify=lambda line: self._notify(f"pull request {number}: {line}"),
                 shared=self._shared,
                 trees=(base.tree, head.tree),
                 until=began + _LONGEST,

@@ -36,7 +36,7 @@ def require() -> None:
         raise SentinelError(f"a site needs jinja2; {INSTALL.format('site')}")
 
 
-def build(material: Material, tell: Callable[[str], None] = lambda text: None) -> Files:
+def build(material: Material, notify: Callable[[str], None] = lambda text: None) -> Files:
     """Yield every file of the site as path and text."""
     require()
     from sentinel.tools.site.rendering import Pages
@@ -55,7 +55,7 @@ def build(material: Material, tell: Callable[[str], None] = lambda text: None) -
         about = f"{'bugs' if bug.bug_id else 'laws'} of {bug.target}"
         if about != heading:
             heading = about
-            tell(f"pages: {heading}")
+            notify(f"pages: {heading}")
         yield bug.page, bug_page(pages, material, bug)
         for evidence in bug.evidence:
             yield f"evidence/{evidence.place}", evidence.text

@@ -220,7 +220,7 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
     """Load the histories, and return notes about unreadable ones, which are skipped."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
-    for document in history.load_all(folder, complain=notes.append):
+    for document in history.load_all(folder, on_error=notes.append):
         histories.setdefault((document["target"], document["bug_id"]), []).append(document)
     return histories, notes
 

@@ -60,7 +60,7 @@ def _order(text: str) -> Version:
 
 
 def sweep_releases(
-    catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], tell: Progress | None = None
+    catalog: Catalog, settings: Settings, target: Target, recipes: Sequence[Recipe], notify: Progress | None = None
 ) -> Account:
     """Decide each recipe in each release, and save the histories."""
     store, whole = ClosureVerdictStore(), closure_of(None, target.roots)
@@ -71,10 +71,10 @@ def sweep_releases(
     }
     probed = 0
     decided: dict[str, dict[str, ClosureVerdict]] = {recipe.bug_id: {} for recipe in recipes}
-    with closing(runner_of(catalog, settings, tell)) as runner:
+    with closing(runner_of(catalog, settings, notify)) as runner:
         for number, version in enumerate(releases):
-            if tell:
-                tell(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
+            if notify:
+                notify(f"{target.name}: release {version}, {number + 1} of {len(releases)}")
             ref = Ref("pypi", version)
             answers = hashlib.sha256(str(ref).encode()).hexdigest()[:40]
             for recipe in recipes:

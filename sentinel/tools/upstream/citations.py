@@ -39,7 +39,7 @@ class Citation:
     :ivar what: ``#N`` or a hash.
     :ivar problem: why it does not resolve; empty if it does, or if no mirror can tell.
     :ivar subject: the first line of the message of the commit or pull request.
-    :ivar unknown: why no mirror can tell: it is an issue, newer than the mirror, or of another repository.
+    :ivar unknown: why no mirror can notify: it is an issue, newer than the mirror, or of another repository.
     """
 
     place: str

@@ -56,10 +56,10 @@ class Exporter:
     """Makes bundles, with the same workers for all of them. Close it at the end."""
 
     def __init__(
-        self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, tell: Callable[[str], None]
+        self, catalog: Catalog, open_checkout: OpenCheckout, options: Options, notify: Callable[[str], None]
     ) -> None:
         self._catalog = catalog
-        self._tell = tell
+        self._notify = notify
         self._deciding = Runner(catalog, open_checkout, options)
         self._environment = Environment(options.python)
 
@@ -74,7 +74,7 @@ class Exporter:
         """
         sides = []
         for name, ref in (("base", base), *([("head", head)] if head is not None else [])):
-            self._tell(f"{recipe.bug_id} at {ref.short}")
+            self._notify(f"{recipe.bug_id} at {ref.short}")
             sides.append(Side(name, self._deciding.decide(Job(recipe, ref))))
         bundle = Bundle(recipe, tuple(sides))
         try:
@@ -118,7 +118,7 @@ class Exporter:
         checkouts = [side.decision.checkout.path for side in sides if side.decision.checkout is not None]
         environments = [side.decision.environment for side in sides]
         contained = all(there is not None and there.sandbox == "strict" for there in environments)
-        self._tell(f"testing the runner of {bundle.recipe.bug_id}")
+        self._notify(f"testing the runner of {bundle.recipe.bug_id}")
         for _ in range(_MOST_PACKAGES):
             text = script_of(case)
             answers = self._environment.run(text, checkouts, case.needs, contained)

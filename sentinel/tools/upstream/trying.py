@@ -113,7 +113,7 @@ def try_fix(
     settings: Settings,
     fix: Fix,
     store: MirrorStore,
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
     tests: bool = True,
     tests_python: str | None = None,
 ) -> FixTrial:
@@ -123,16 +123,16 @@ def try_fix(
     recipes = find_recipes(catalog, [fix.target])
     if absent := set(fix.bugs) - {recipe.bug_id for recipe in recipes}:
         raise SentinelError(f"{fix.path}: no recipe has the bug id {', '.join(sorted(absent))}")
-    opened = opening([fix], opener(settings, tell, store), store)
+    opened = opening([fix], opener(settings, notify, store), store)
     with closing(Runner(catalog, opened, options_of(settings, fix.target))) as runner:
-        tell(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
+        notify(f"{fix.bugs[0]}: {len(recipes)} recipes without the fix and with it")
         decided = _decide(fix, recipes, runner, tried)
         chosen, _ = subjects(catalog, fix.target)
-        tell(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
+        notify(f"{fix.bugs[0]}: drawn scenarios at {len(chosen)} boundaries")
         _draw(fix, chosen, decided, recipes, runner, tried)
     if tests:
         with UpstreamTests(store.path(fix.target), fix, files_of(fix, store), tests_python) as upstream:
-            tell(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
+            notify(f"{fix.bugs[0]}: upstream's {', '.join(upstream.files) or 'tests: none'}")
             _test(fix, upstream, tried)
     return tried
 

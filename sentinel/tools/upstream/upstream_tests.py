@@ -152,7 +152,8 @@ class UpstreamTests:
             shown = re.sub(r"([=_ ])\1{9,}", r"\1" * 10, shown)
             # A later attempt, without conftest.py, replaces the first.
             called = f"$ pytest {' '.join([*option.split(), *tests])}  # {side} the fix"
-            self._logs[(side, *tests)] = f"{called}\n{shown}\n"
+            key = (side, *tests)
+            self._logs[key] = f"{called}\n{shown}\n"
         lines = _OUTCOME.findall(out)
         results = {}
         for test in tests:

@@ -40,7 +40,7 @@ from sentinel.search.checks import subjects
 from sentinel.search.scenarios import cut_to, sizes_of
 from sentinel.targets import Target
 from sentinel.tools.watch import meeting
-from sentinel.tools.watch.invariants import Invariant, Memory, mismatch
+from sentinel.tools.watch.invariants import INVARIANTS, Invariant, Memory, mismatch
 from sentinel.tools.watch.reading import Reading, Unreadable, case_of, reading_of
 from sentinel.tools.watch.values import unpacked
 from sentinel.tools.watch.wrapping import ENDED, Call
@@ -68,6 +68,8 @@ _INERT = (
 _MEMORY = 4 << 30
 #: Seconds for one check or one function; then the checker ends, and the run continues without it.
 _LONGEST = 600.0
+#: What an invariant examines, if it is more than a setting.
+_EXAMINES = ("loss", "compute_loss", "advantages", "samples")
 #: The most causes of unexamined calls that are printed; the events file has all of them.
 _CAUSES = 5
 
@@ -165,6 +167,10 @@ class Checker:
         self._numbers, self._numbers_at = {"sentinel/violations": 0, "sentinel/checked": 0}, 0.0
         self._configured: Path | None = None
         self._rate, self._begun = "", False
+        self._noted: Counter[str] = Counter()
+        self._lost: list[int] = []
+        self._told_of: tuple[str, Mapping[str, str]] = "", {}
+        self._skipped: dict[str, str] = {}
 
     def prepare(self, modules: Sequence[str]) -> None:
         """Read the functions of these modules before the run starts."""
@@ -178,7 +184,7 @@ class Checker:
 
     def attach(self, connection: Connection) -> None:
         """Accept messages from a process of the run."""
-        memory = Memory(self._without, self._together, self._invariants)
+        memory = Memory(self._without, self._together, self._invariants, known=self._target.steps)
         self._processes[connection] = Process(connection, memory)
 
     def serve(self, listening: socket.socket | None = None, place: Path | None = None) -> None:
@@ -210,6 +216,8 @@ class Checker:
             message = connection.recv()
         except (EOFError, OSError):
             message = ("end", {})
+            self._lost.append(process.pid)
+            _say(f"process {process.pid}{_rank_of(process)} has ended without a report: its last calls may be missing")
         if message[0] == "end":
             self._end(process, message[1])
         else:
@@ -218,6 +226,7 @@ class Checker:
     def _end(self, process: Process, totals: Mapping[str, Any]) -> None:
         """Finish a process; after the last one, write the summary."""
         del self._processes[process.connection]
+        self._skipped |= process.memory.skipped
         if not self._processes and (late := len(self._waiting) + len(self._readings.keys() - self._answered)):
             self._not["watched"][ENDED] += late
         self._counts["calls"] += sum(totals.get("calls", {}).values())
@@ -279,9 +288,10 @@ class Checker:
             with contextlib.suppress(OSError):
                 self._configured.write_text(json.dumps(message[1].values, indent=1, sort_keys=True), encoding="utf-8")
         elif message[0] == "event":
-            self._look(
-                process, message[1].kind, message[1].step, {**unpacked(message[1].values), "moment": message[1].moment}
-            )
+            values = {**unpacked(message[1].values), "moment": message[1].moment}
+            self._look(process, message[1].kind, message[1].step, values)
+            if message[1].kind == "facts":
+                self._tell_facts(process)
         else:
             self._check(process, *message[1:])
 
@@ -319,7 +329,24 @@ class Checker:
         except Exception as error:
             self._not["checked"][f"{kind}: {type(error).__name__}: {error}"[:200]] += 1
 
+    def _tell_facts(self, process: Process) -> None:
+        """Print which invariants of a trainer are checked, and why the others are not."""
+        facts, skipped = process.memory.facts, process.memory.skipped
+        lines = {name: why for name, why in skipped.items() if name not in self._without}
+        of = [one.name for one in INVARIANTS if not one.note and one.name not in lines]
+        if self._told_of == (facts["class"], lines):
+            return
+        self._told_of = facts["class"], lines
+        _say(f"{facts['class'].rpartition('.')[2] or 'the trainer'}: checked if its inputs occur: {', '.join(of)}")
+        for why, names in _by_reason(lines):
+            _say(f"not checked: {', '.join(names)}: {why}")
+
     def _tell_of(self, process: Process, one: Invariant, how: str, step: int) -> None:
+        if one.note:
+            if not self._noted[one.name]:
+                _say(f"note, step {step}{_rank_of(process)}: {how} ({one.reason})")
+            self._noted[one.name] += 1
+            return
         if not self._first(process, ("", one.name, "training")):
             return
         _say(f"{one.name} does not hold, step {step}{_rank_of(process)}: {how} ({one.reason})")
@@ -365,6 +392,10 @@ class Checker:
             return
         self._counts["copied"] += 1
         try:
+            facts = process.memory.facts
+            if reading.boundary.path.startswith(f"{facts.get('class')}."):
+                for option in reading.unread(facts["changed"]):
+                    raise Unreadable(f"the option {option} is set")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)
             gradients = {path: unpacked(gradient) for path, gradient in call.gradients.items()}
@@ -385,7 +416,7 @@ class Checker:
                 if (law.name, violation.symptom) in reported:
                     continue
                 reported.add((law.name, violation.symptom))
-                self._tell(process, reading, law, violation, call, variants, where)
+                self._notify(process, reading, law, violation, call, variants, where)
         except Exception as error:
             self._not["checked"][f"{reading.subject.name}: {type(error).__name__}: {error}"[:200]] += 1
 
@@ -439,7 +470,7 @@ class Checker:
                 self._counts["laws"] += 1
                 self._looks[reading.boundary.path, law.name] += 1
 
-    def _tell(
+    def _notify(
         self,
         process: Process,
         reading: Reading,
@@ -485,6 +516,9 @@ class Checker:
         return {
             "violations": kinds,
             "invariants": dict(self._invariants),
+            "skipped": {name: why for name, why in sorted(self._skipped.items()) if not self._invariants[name]},
+            "notes": dict(self._noted),
+            **({"lost": self._lost} if self._lost else {}),
             "mismatch": mismatch(self._together.get("the_first_ratio_is_one", {})),
             "boundaries": sorted(reading.boundary.path for reading in self._readings.values()),
             "called": dict(self._called),
@@ -498,10 +532,10 @@ class Checker:
     def _nothing(self) -> str:
         """Return why no call of this run was examined; empty if calls were.
 
-        Invariants alone count as an examination only if no call was copied and no function failed to be set up.
+        Invariants count as an examination if one of them has compared a loss, advantages or samples.
         """
-        missed = self._counts["copied"] or self._failed or self._not["watched"][ENDED]
-        if self._kinds or (self._checked() and (self._counts["read"] or not missed)):
+        compared = sum(self._invariants[one.name] for one in INVARIANTS if one.where in _EXAMINES)
+        if self._kinds or compared or (self._counts["read"] and self._checked()):
             return ""
         why: Mapping[str, int]
         if not self._watched:
@@ -526,6 +560,8 @@ class Checker:
             f"{counts['seconds']:.2f} s, {counts['read']} read, {counts['laws']} checks by laws: {len(kinds)} "
             f"kinds of violation; {self.events}"
         )
+        for why, names in _by_reason(counts["skipped"]):
+            _say(f"skipped: {', '.join(names)}: {why}")
         for name, noun in (("watched", "function"), ("copied", "call"), ("read", "call"), ("checked", "call")):
             why = counts[f"not_{name}"]
             for line in _causes({f"not {name}: {reason}": count for reason, count in why.items()}, noun):
@@ -592,6 +628,11 @@ def _causes(causes: Mapping[str, int], noun: str = "") -> Iterator[str]:
         yield f"{cause} ({counted(causes[cause], noun)})" if noun else cause
     if len(causes) > _CAUSES:
         yield f"and {counted(len(causes) - _CAUSES, 'other cause')}: see the last line of the events' file"
+
+
+def _by_reason(reasons: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    for why in dict.fromkeys(reasons.values()):
+        yield why, [name for name, other in reasons.items() if other == why]
 
 
 def _names(names: Sequence[str]) -> str:

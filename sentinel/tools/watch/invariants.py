@@ -1,17 +1,30 @@
-"""Invariants of a training from one step to the next. Each is an object that checks the observed events."""
+"""Invariants of a training from one step to the next. Each is an object that checks the observed events.
+
+An invariant is checked only if every input that could invalidate it was read from the run. Otherwise it is skipped,
+and the reason is reported. Code of the user (a subclass, a loss, a scheduler, a callback) is not judged.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from sentinel.contracts.step_losses import PREFERENCE_LOSS
+from sentinel.contracts.contract import DoesNotApply
+from sentinel.targets import Steps
+from sentinel.tools.watch.facts import SET
+from sentinel.tools.watch.training import TILTS
 
-_TRAINER, _OPTIMISER = "a trainer of transformers", "an optimizer of torch"
+_TRAINER = "a trainer of transformers"
+#: Returns what is wrong; "" if nothing is; None if nothing was compared.
+Check = Callable[[str, Mapping[str, Any], dict[str, Any]], "str | None"]
+#: Returns why an invariant does not apply to a training with these facts; empty if it applies.
+Unless = Callable[[Mapping[str, Any], "Steps | None"], str]
 
 
 @dataclass(frozen=True)
@@ -19,36 +32,150 @@ class Invariant:
     """One invariant.
 
     :ivar of: the kinds of events that it checks.
-    :ivar needs: what a run must have for it to apply.
-    :ivar broken: returns the violation in words; empty if the invariant holds. It may store data for the next check.
+    :ivar needs: the things that a run must have for it to apply.
+    :ivar broken: the check. It may store data for the next check.
+    :ivar where: the method that computes it: a name, or a key of :attr:`Steps.methods`.
+    :ivar advice: one thing to try.
     :ivar across: whether it compares processes of one run, and shares its stored data between them.
+    :ivar note: whether a finding may be intended. It is printed, and is not a violation.
     """
 
     name: str
     of: tuple[str, ...]
     reason: str
     needs: str
-    broken: Callable[[str, Mapping[str, Any], dict[str, Any]], str]
+    broken: Check
+    unless: Unless = lambda facts, steps: ""
+    where: str = ""
+    advice: str = ""
     across: bool = False
+    note: bool = False
 
 
 @dataclass
 class Memory:
-    """Data that each invariant stores between checks of one process, and the number of its checks."""
+    """Data that each invariant stores between checks of one process, the number of its checks, and why it was skipped.
+
+    :ivar facts: the facts of the trainer, once they are known.
+    :ivar skipped: invariant -> reason.
+    """
 
     without: Sequence[str] = ()
     together: dict[str, Any] = field(default_factory=dict)
     looks: Counter[str] = field(default_factory=Counter)
     kept: dict[str, dict[str, Any]] = field(default_factory=dict)
+    known: Sequence[Steps] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> Steps | None:
+        """The adapter's declaration for this trainer."""
+        return next((one for one in self.known if one.trainer == self.facts.get("class")), None)
 
     def look(self, kind: str, values: Mapping[str, Any]) -> list[tuple[Invariant, str]]:
+        if kind == "facts":
+            self.facts, self.kept = values, {}
+            reasons = {one.name: one.unless(values, self.steps) for one in INVARIANTS}
+            self.skipped = {name: why for name, why in reasons.items() if why not in ("", _ELSEWHERE)}
         looks = []
         for one in INVARIANTS:
-            if kind in one.of and one.name not in self.without:
+            if kind not in one.of or one.name in self.without or one.unless(self.facts, self.steps):
+                continue
+            memory = (self.together if one.across else self.kept).setdefault(one.name, {})
+            try:
+                how = one.broken(kind, {**values, "facts": self.facts, "steps": self.steps}, memory)
+            except DoesNotApply as why:
+                if not self.looks[one.name]:
+                    self.skipped[one.name] = str(why)
+                continue
+            if how is not None:
                 self.looks[one.name] += 1
-                memory = self.together if one.across else self.kept
-                looks.append((one, one.broken(kind, values, memory.setdefault(one.name, {}))))
-        return [(one, how) for one, how in looks if how]
+                self.skipped.pop(one.name, None)
+                looks.append((one, how))
+        return [(one, how + self._more(one)) for one, how in looks if how]
+
+    def _more(self, one: Invariant) -> str:
+        """Return the method, the settings and the advice for a message."""
+        steps, places = self.steps, self.facts.get("places", {})
+        names = (steps.methods.get(one.where) if steps else None) or (one.where,)
+        place = next((places[name] for name in names if name in places), "")
+        options = self.facts.get("options", {})
+        chosen = [name for name in self.facts.get("changed", ()) if name not in _ASIDE and name in options]
+        shown = ", ".join(f"{name}={options[name]!r}" for name in chosen[:_SETTINGS]) if steps else ""
+        more = f"; in {place}" * bool(place) + f"; set: {shown}" * bool(shown)
+        return f"{more}. {one.advice}" if one.advice else more
+
+
+#: Options that messages do not show, and how many they show.
+_ASIDE = ("bf16", "logging_steps", "gradient_checkpointing", "log_completions", "generation_batch_size")
+_SETTINGS = 6
+
+
+#: Reason of an invariant that concerns other trainers. It is not reported.
+_ELSEWHERE = "it concerns other trainers"
+
+
+def _facts_read(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    return "" if facts else "the trainer's settings were not read"
+
+
+def _own(*names: str) -> Unless:
+    """Return a condition that no method of these names, or of these keys of the adapter, is the user's."""
+
+    def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
+        if not facts:
+            return "the trainer's settings were not read"
+        methods = [name for key in names for name in (steps.methods.get(key, ()) if steps else ())]
+        own = next((facts["own"][name] for name in (*names, *methods) if name in facts["own"]), "")
+        return f"{own} is your own" if own else ""
+
+    return unless
+
+
+def _also(*conditions: Unless) -> Unless:
+    return lambda facts, steps: next((why for one in conditions if (why := one(facts, steps))), "")
+
+
+def _documented(what: str) -> Unless:
+    """Return a condition: the adapter declares this value for the trainer, and knows all options that are set."""
+
+    def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
+        if not facts or steps is None or not getattr(steps, what):
+            return _ELSEWHERE if steps else _facts_read(facts, steps) or f"{facts['class'] or 'it'} is not documented"
+        unknown = [name for name in facts["changed"] if name not in steps.knows]
+        return f"the option {unknown[0]} is not known" if unknown else ""
+
+    return unless
+
+
+def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    random = facts.get("random")
+    return f"two forward passes differ: {random[0]}" if random else _facts_read(facts, steps)
+
+
+def _callback(*names: str) -> Unless:
+    def unless(facts: Mapping[str, Any], steps: Steps | None) -> str:
+        name = next((name for name in names if name in facts.get("callbacks", {})), "")
+        return f"{facts['callbacks'][name]}.{name} is your own" if name else ""
+
+    return unless
+
+
+def _one_process(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    if not facts:
+        return "the trainer's settings were not read"
+    if facts["scaler"]:
+        return "gradients are scaled (fp16)"
+    return "" if facts["distributed"] == "NO" else f"gradients of several processes ({facts['distributed']})"
+
+
+def _micro(values: Mapping[str, Any]) -> Any:
+    """Return a micro-batch for the adapter's functions."""
+    facts = values["facts"]
+    names = ("batch", "attributes", "forwards", "items", "rewards")
+    given = {name: values.get(name) for name in names}
+    return SimpleNamespace(facts=facts, options=facts["options"], world=values.get("world", 1), **given)
 
 
 def _near(one: Any, other: Any, relative: float = 1e-3, absolute: float = 1e-5) -> bool:
@@ -67,18 +194,18 @@ def _bits(tensor: torch.Tensor) -> bytes:
     return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     rows: Mapping[str, torch.Tensor] = values["rows"]
     if kind == "produced":
         memory["rows"] = rows
-        return ""
+        return None
     produced: Mapping[str, torch.Tensor] = memory.get("rows", {})
     missing = sorted(produced.keys() - rows.keys())
     if missing:
         return f"{', '.join(missing)} was computed for each row but does not reach the loss"
     shared = sorted(produced.keys() & rows.keys())
     if not shared:
-        return ""
+        return None
     rows_made = [{name: _trimmed(produced[name][row]) for name in shared} for row in range(len(produced["advantages"]))]
     for row in range(len(rows["advantages"])):
         here = {name: _trimmed(rows[name][row]) for name in shared}
@@ -89,30 +216,16 @@ def _rows_stay(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> 
     return ""
 
 
-def _of_one_prompt(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    rows, size = values["rows"], values.get("peers") or 0
-    prompts, advantages = rows.get("prompt_ids"), rows.get("advantages")
-    if size < 2 or prompts is None or advantages.dim() != 1:
-        return ""
-    labels = [_trimmed(row) for row in prompts]
-    for label in dict.fromkeys(labels):
-        peers = advantages[[row for row, other in enumerate(labels) if other == label]].double()
-        apart = abs(float(peers.sum()))  # part of a group may be in another process
-        if len(peers) % size == 0 and apart > 1e-3 * float(peers.abs().sum()) + 1e-4:
-            return f"the values of {len(peers)} responses to one prompt sum to {float(peers.sum()):.6g}"
-    return ""
-
-
 def _sampling_options(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
     options = [(name, pair) for name, pair in values.items() if isinstance(pair, tuple)]
     wrong = [f"{name} is {got}, not {wanted}" for name, (wanted, got) in options if (wanted or None) != (got or None)]
     return "; ".join(wrong)
 
 
-def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+def _ratio_is_one(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     mask = values["response_mask"] != 0
     if not mask.any():
-        return ""
+        return None
     apart = (values["log_probs"] - values["old_log_probs"]).abs().double()
     mean, sums = float(apart[mask].mean()), memory.setdefault("sums", {})
     for name, numbers in (("token", mask.cumsum(-1)), ("length", mask.sum(-1, keepdim=True).expand_as(mask))):
@@ -139,109 +252,298 @@ def mismatch(memory: Mapping[str, Any]) -> dict[str, float]:
 _AGREE = 0.1
 
 
-def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+def _of_the_model(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    if kind == "answers" and not _policy(values):
+        return None
     memory.setdefault(kind, {})[values["moment"]] = values
     call, answer = (memory.get(name, {}).pop(values["moment"], None) for name in ("call", "answers"))
     if call is None or answer is None:
         if call or answer:
             memory[kind] = {values["moment"]: values}
-        return ""
-    of_loss, mask = call["log_probs"], call["response_mask"] != 0
-    of_model = answer["log_probs"][:, -of_loss.shape[1] :]
+        return None
+    of_loss, mask, policy = call["log_probs"], call["response_mask"] != 0, _policy(answer)
+    of_model = policy["log_probs"][:, -of_loss.shape[1] :]
     if of_model.shape != of_loss.shape:
-        return ""
+        return None
     apart = (of_model - of_loss)[mask & ~of_model.isnan()].abs()
     if not len(apart):
-        return ""
-    return f"a token's differs by {float(apart.max()):.3g} from the model's" if float(apart.max()) > _AGREE else ""
+        return None
+    most = max(_AGREE, 2 * float(policy["bound"]))
+    return f"a token's differs by {float(apart.max()):.3g} from the model's" if float(apart.max()) > most else ""
 
 
-def _counted(values: Mapping[str, Any]) -> torch.Tensor | None:
-    """Return the trained tokens except the first, for a batch whose labels and log-probs are all known."""
-    labels, log_probs = values.get("labels"), values["log_probs"]
-    learned = None if labels is None or "ref_log_probs" in values else labels[:, 1:] != -100
-    complete = learned is not None and log_probs.shape == learned.shape and not log_probs[learned].isnan().any()
-    return learned if complete else None
+def _policy(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the first forward pass of the trained model whose log-probs were recomputed; empty if there is none."""
+    return next((one for one in values["forwards"] if one["model"] == "trained" and "log_probs" in one), {})
 
 
-def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    labels, ids, attention = (values.get(name) for name in ("labels", "ids", "attention_mask"))
+def _reported_are_the_models(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    compared, most = False, 0.0
+    for one in values["forwards"]:
+        reported = one["reported"]["log_probs"]
+        if reported is None or "log_probs" not in one or reported.shape != one["log_probs"].shape:
+            continue
+        known = ~one["log_probs"].isnan() & (reported != 0)
+        if known.any():
+            compared = True
+            apart = float((one["log_probs"] - reported)[known].abs().max())
+            most = max(most, apart if apart > max(2 * float(one["bound"]), 1e-4) else 0.0)
+    return (f"a token's differs by {most:.3g} from the one of the last layer" if most else "") if compared else None
+
+
+def _labels_are_tokens(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    batch = values["batch"]
+    labels, attention, ids = batch.get("labels"), batch.get("attention_mask"), batch.get("input_ids")
     if labels is None or ids is None or labels.shape != ids.shape:
-        return ""
+        return None
     learned = labels != -100
-    if (labels != ids)[learned].any():
-        return f"{int((labels != ids)[learned].sum())} of {int(learned.sum())} labels are not the token there"
-    if attention is not None and (attention[learned] == 0).any():
-        return "padding is learned"
+    for shift, how in ((1, "later"), (-1, "earlier")):
+        moved = ids.roll(shift, -1)
+        if learned.sum() > 1 and (labels == moved)[learned].all() and (moved != ids)[learned].any():
+            return f"all {int(learned.sum())} labels are the tokens one position {how} than the model expects"
+    if attention is not None and attention.shape == labels.shape:
+        behind = learned[:, 1:] & (attention[:, 1:] == 0) & (attention[:, :-1] == 0)
+        if behind.any():
+            return f"{int(behind.sum())} tokens of padding are trained"
     return ""
 
 
-def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    labels, attention = values.get("labels"), values.get("attention_mask")
-    if labels is None or attention is None or not values.get("partly") or labels.shape != attention.shape:
+def _prompts_are_masked(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    options, batch = values["facts"]["options"], values["batch"]
+    labels, attention = batch.get("labels"), batch.get("attention_mask")
+    partly = options.get("completion_only_loss") is True or options.get("assistant_only_loss") is True
+    if labels is None or attention is None or not partly or labels.shape != attention.shape:
+        return None
+    short = (attention != 0).sum(-1) < (options.get("max_length") or math.inf)
+    masked = ((labels == -100) & (attention != 0))[:, 1:].any(-1)[short]
+    memory["any"] = memory.get("any", False) or bool(masked.any())
+    memory["rows"] = memory.get("rows", 0) + len(masked)
+    if memory["any"] or memory["rows"] < _ROWS:
         return ""
-    masked = ((labels == -100) & (attention != 0)).any(-1)
-    return "" if masked.any() or not len(masked) else f"{len(masked)} of {len(masked)} rows train on all their tokens"
+    return f"all {memory['rows']} rows train on all their tokens, the prompt's too"
 
 
-def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    learned = _counted(values)
-    if learned is None or "advantages" in values:
-        return ""
-    total = -float(values["log_probs"][learned].sum())
+#: Number of rows after which unmasked prompts are reported.
+_ROWS = 8
+
+
+def _mean_of_labels(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    policy, labels = _policy(values), values["batch"].get("labels")
+    if not policy or labels is None or "advantages" in values["batch"]:
+        return None
+    learned = labels[:, 1:] != -100
+    if policy["log_probs"].shape != learned.shape or policy["log_probs"][learned].isnan().any():
+        return None
+    if any(one["reported"]["aux_loss"] is not None for one in values["forwards"]):
+        raise DoesNotApply("the model adds a loss of its own")
+    terms = -policy["log_probs"][learned].double()
     items = float(values["items"]) if values["items"] is not None else float(learned.sum())
-    memory["total"], memory["count"] = memory.get("total", 0.0) + total, memory.get("count", 0) + int(learned.sum())
-    shared = values["items"] is not None and values.get("world", 1)  # a count over all ranks; this is one rank's loss
-    expected = total / max(items, 1.0) * (shared or 1)
-    if values.get("loss_type") not in (None, "nll", "chunked_nll"):
+    shared = values.get("world", 1) if values["items"] is not None else 1  # a count over all ranks; one rank's loss
+    expected, loss = float(terms.sum()) / max(items, 1.0) * shared, float(values["loss"])
+    most = (2 * float(policy["bound"]) * len(terms) + 1e-3 * float(terms.abs().sum())) / max(items, 1.0) * shared
+    apart = abs(loss - expected) > most + 1e-6
+    return f"it is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}" if apart else ""
+
+
+def _loss(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    expected, rounding = values["steps"].loss(_micro(values))
+    loss, expected = float(values["loss"]), float(expected)
+    if not math.isfinite(expected) or not math.isfinite(float(rounding)):
+        raise DoesNotApply("the documented loss of this batch is not finite")
+    if abs(loss - expected) <= float(rounding) + 1e-6:
         return ""
-    loss = float(values["loss"])
+    ratio = f" ({loss / expected:.4g} times as much)" if abs(expected) > 1e-9 else ""
+    return f"a micro-batch's loss is {loss:.6g}, and its documented value is {expected:.6g}{ratio}"
+
+
+def _advantages(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    for place, returned in values["rewards"]:
+        infinite = [row for row, one in enumerate(returned) if one is not None and math.isinf(one)]
+        if infinite:
+            return f"reward function {place} returned {returned[infinite[0]]} for completion {infinite[0]}"
+    expected, rounding = values["steps"].advantages(_micro(values))
+    advantages = values["batch"]["advantages"].double()
+    if advantages.shape != expected.shape:
+        return f"{tuple(advantages.shape)} advantages for {tuple(expected.shape)} rewards"
+    wrong = ~((advantages - expected).abs() <= rounding)
+    if not wrong.any():
+        return ""
+    row = int(wrong.nonzero()[0])
+    returned = ", ".join(f"{columns[row]}" for _, columns in values["rewards"])
     return (
-        ""
-        if _near(loss, expected, 1e-2, 1e-4)
-        else f"it is {loss:.6g}; the mean cross-entropy of the labels is {expected:.6g}"
+        f"{int(wrong.sum())} of {len(wrong)} advantages do not follow from what the reward functions returned: "
+        f"row {row} has reward {returned} and advantage {float(advantages[row]):.6g}, not {float(expected[row]):.6g}"
     )
 
 
-def _of_pairs(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    mask, loss_type = values.get("completion_mask"), values.get("loss_type")
-    if (
-        mask is None
-        or "ref_log_probs" not in values
-        or loss_type not in ("sigmoid", "ipo")
-        or values["label_smoothing"]
-        or values["log_probs"].isnan().any()
-    ):
+def _constant(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    returned = {one for _, column in values["rewards"] for one in column}
+    if not values["rewards"]:
+        return None
+    memory["same"] = memory.get("same", 0) + 1 if len(returned) == 1 else 0
+    return f"every reward was {returned.pop()} in {_CONSTANT} checked batches" if memory["same"] == _CONSTANT else ""
+
+
+#: Batches of equal rewards that are noted.
+_CONSTANT = 3
+
+
+def _starts_as_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    if values["step"] or values["attributes"]["global_step"]:
+        return None
+    policy, reference = values["steps"].references(_micro(values))
+    count = values["batch"]["completion_mask"].sum(-1).max() if policy.dim() == 1 else 1
+    bound = max((float(one["bound"]) for one in values["forwards"] if "bound" in one), default=0.05)
+    apart = float((policy - reference).abs().max())
+    if apart <= 4 * bound * float(count) + 1e-4:
         return ""
-    inputs: dict[str, Any] = {"beta": values["beta"], "loss_type": loss_type, "ld_alpha": values["ld_alpha"]}
-    for name, whole in (("log_probs", values["log_probs"]), ("ref_log_probs", values["ref_log_probs"])):
-        for side, half in zip(("chosen", "rejected"), whole.double().chunk(2)):
-            inputs[f"{side}_{name}"] = half
-    for side, half in zip(("chosen", "rejected"), mask[:, 1:].chunk(2)):
-        inputs[f"{side}_mask"] = half
-    expected, loss = float(PREFERENCE_LOSS.reference(inputs)["loss"]), float(values["loss"])
+    return f"before the first step, its log-probs differ from the policy's by up to {apart:.3g}"
+
+
+def _is_not_policy(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """Log-probs of a reference that are bitwise equal to the policy's, after its weights have moved, are its own."""
+    if kind == "stepped":
+        several = values["parameters"].values()
+        moved = max(
+            (float((after.double() - before.double()).abs().max()) for before, after, *_ in several), default=0.0
+        )
+        size = max((float(before.double().abs().max()) for before, *_ in several), default=0.0)
+        memory["moved"] = max(memory.get("moved", 0.0), moved / max(size, 1e-12))
+        return None
+    if memory.get("moved", 0.0) < _MOVED:
+        return None
+    policy, reference = values["steps"].references(_micro(values))
+    if not policy.any():
+        return None
+    memory["equal"] = memory.get("equal", 0) + 1 if torch.equal(policy, reference) else 0
+    how = f"its log-probs equal the policy's bit by bit, although the policy's weights moved by {memory['moved']:.2g}"
+    return how if memory["equal"] >= _EQUAL else ""
+
+
+#: Relative change of a weight that changes log-probs, and the number of equal batches that is reported.
+_MOVED, _EQUAL = 1e-3, 2
+
+
+def _batch(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    if (kind == "scored") != ("advantages" in values["batch"]):
+        return None
+    return str(values["steps"].batch(_micro(values)))
+
+
+def _samples(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    """A likelihood ratio between the policy and itself at another temperature has mean 1 for its samples, so it exceeds
+    1/p with a probability of at most p, however long the run is (Ville's inequality)."""
+    one, mask = _policy(values), values["batch"].get("completion_mask")
+    if not values["fresh"] or "entropy" not in one or mask is None:
+        return None
+    values["steps"].samples(_micro(values))
+    width = mask.shape[1]
+    known = (mask != 0) & ~one["log_probs"][:, -width:].isnan()
+    known &= values["batch"].get("tool_mask", mask) != 0
+    log_probs, entropy = (one[name][:, -width:][known].double() for name in ("log_probs", "entropy"))
+    slack = 2 * float(one["bound"])
+    totals = memory.setdefault("totals", dict.fromkeys(TILTS, 0.0))
+    for tilt in TILTS:
+        totals[tilt] += float((tilt * log_probs - one[f"tilt {tilt:g}"][:, -width:][known].double() - slack).sum())
+    for name, value in (("log_probs", log_probs), ("minus entropy", -entropy), ("tokens", torch.ones_like(entropy))):
+        memory[name] = memory.get(name, 0.0) + float(value.sum())
+    evidence = torch.logsumexp(torch.tensor([*totals.values()]), 0) - math.log(len(totals))
+    if evidence <= _EVIDENCE:
+        return ""
+    count = memory["tokens"]
+    mean, expected = memory["log_probs"] / count, memory["minus entropy"] / count
+    how = "more probable" if mean > expected else "less probable"
     return (
-        "" if _near(loss, expected, 1e-2, 1e-4) else f"it is {loss:.6g}; {loss_type} of these pairs is {expected:.6g}"
+        f"{int(count)} sampled tokens have the mean log-prob {mean:.4g}, and minus the policy's entropy is "
+        f"{expected:.4g}: they are {how} than samples of the policy"
     )
 
 
-def _steps_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    if kind == "answers":
-        learned = _counted(values)
-        if learned is not None:
-            memory["total"] = memory.get("total", 0.0) - float(values["log_probs"][learned].sum())
-            memory["count"] = memory.get("count", 0) + int(learned.sum())
-            memory["calls"] = memory.get("calls", 0) + 1
-            memory["plain"] = values.get("loss_type") in (None, "nll", "chunked_nll")
-        return ""
-    total, count, calls, plain = (memory.pop(name, 0) for name in ("total", "count", "calls", "plain"))
-    losses = sum(map(float, values["losses"]))
-    if values.get("world", 1) > 1:  # each rank has a part of a step's tokens
-        return ""
-    if not count or not plain or calls != len(values["losses"]) or _near(losses, total / count, 1e-2, 1e-4):
-        return ""
-    mean = total / count
-    return f"the losses of {calls} micro-batches sum to {losses:.6g}; the mean over their {count} tokens is {mean:.6g}"
+#: Log of the inverse probability of a false alarm in a whole run.
+_EVIDENCE = math.log(1e6)
+
+
+def _settings_arrive(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    made, facts, steps = values.get("made"), values["facts"], values["steps"]
+    if made is None:
+        raise DoesNotApply("the trainer was made before it was watched")
+    wrong = []
+    for path, option in steps.settings.items():
+        try:
+            expected = option(facts["options"]) if callable(option) else facts["options"][option]
+        except KeyError:
+            continue
+        got = made.get(path)
+        if got not in (None, SET) and expected not in (None, SET) and not _same(got, expected):
+            name = option if isinstance(option, str) else "the configuration"
+            wrong.append(f"trainer.{path} is {got!r}, but {name} is {expected!r}")
+    return "; ".join(wrong)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, list) or isinstance(other, list):
+        one, other = (value if isinstance(value, list) else [value] for value in (one, other))
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) or isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return bool(one == other)
+
+
+def _optimizer(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    created, options = values.get("created"), values["facts"]["options"]
+    if created is None:
+        raise DoesNotApply("the optimizer is your own, or was made before it was watched")
+    if options.get("optim") not in ("adamw_torch", "adamw_torch_fused") or options.get("optim_args"):
+        raise DoesNotApply(f"optim is {options.get('optim')}")
+    expected = {"lr": options["learning_rate"], "eps": options["adam_epsilon"]}
+    expected["betas"] = [options["adam_beta1"], options["adam_beta2"]]
+    for group in created["groups"]:
+        for name, value in expected.items():
+            if group["names"] and not _same(group.get(name), value):
+                return f"{name} is {group.get(name)}, but {value} is configured"
+        decayed = [name for name in group["names"] if name in created["linear"]]
+        if decayed and not _same(group["weight_decay"], options["weight_decay"]):
+            right = options["weight_decay"]
+            return f"weight_decay of {decayed[0]} is {group['weight_decay']}, but {right} is configured"
+    return ""
+
+
+def _divided_once(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    for raw, returned, steps in values["returned"]:
+        if steps and not _near(returned, float(raw) / steps, 1e-2 if raw.dtype != torch.float32 else 1e-4, 1e-9):
+            return (
+                f"compute_loss returned {float(raw):.6g}, {float(returned):.6g} was differentiated, and "
+                f"{float(raw) / steps:.6g} is right for {values['wanted']} micro-batches of a step"
+            )
+    return "" if values["returned"] else None
+
+
+def _gradients_add_up(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    most = values["facts"]["options"].get("max_grad_norm")
+    factors = []
+    for name, (total, size, gradient) in values["sums"].items():
+        if not isinstance(total, torch.Tensor) or not torch.isfinite(total).all() or not total.any():
+            continue
+        total, gradient, size = total.double(), gradient.double(), size.double()
+        factor = float((gradient * total).sum() / total.square().sum())
+        spacing = 2.0**-6 if values["sums"][name][2].dtype != torch.float32 else 2.0**-14
+        if ((gradient - factor * total).abs() > spacing * (size + size.mean()) * max(abs(factor), 1e-3)).any():
+            return f"the gradient of {name} is not the sum over {len(values['losses'])} micro-batches, times one factor"
+        factors.append((factor, name, spacing))
+    if not factors:
+        return None
+    low, high = min(factors), max(factors)
+    slack = 16 * max(spacing for _, _, spacing in factors)
+    if high[0] - low[0] > slack * high[0] or high[0] > 1 + slack:
+        how = f"the gradient of {high[1]} is {high[0]:.4g} times the sum over micro-batches"
+        return f"{how}, and that of {low[1]} {low[0]:.4g} times"
+    norm = float(values["norm"]) if values["norm"] is not None else math.nan
+    if most and norm > most * (1 + slack):
+        return f"the norm of the gradients is {norm:.4g} at the step, and max_grad_norm is {most:g}"
+    if (not most or norm < most * (1 - slack)) and low[0] < 1 - slack:
+        how = f"gradients are {low[0]:.4g} times their sum over micro-batches"
+        return f"{how}, although their norm {norm:.4g} is below max_grad_norm {most}"
+    return ""
 
 
 def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
@@ -251,55 +553,135 @@ def _as_often(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> s
         rows = values["rows"]
         batch = [tuple(_trimmed(rows[name][row]) for name in sorted(rows)) for row in range(len(rows["advantages"]))]
         before = memory.setdefault("batches", [])
-        if len(set(batch)) > 1 and batch in before:
+        again = values["facts"]["options"].get("num_iterations", 1) > 1  # a batch may be used again within a step
+        many = any(rows["advantages"].reshape(-1)) and len(set(batch)) == len(
+            batch
+        )  # a collapsed policy repeats itself
+        if many and batch in before and not again:
             return "two micro-batches of one step have the same rows"
         before.append(batch)
         return ""
     wanted, done = values["wanted"], len(values["losses"])
-    return f"a step had {done} micro-batches; {wanted} are configured" if wanted and done != wanted else ""
+    return f"a step had {done} micro-batches, and {wanted} are configured" if wanted and done != wanted else ""
 
 
-def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    expected = values["scheduled"]
-    wrong = [rate for rate in values["rates"] if expected is not None and not _near(rate, expected, 1e-4, 1e-12)]
-    return f"it is {wrong[0]:.6g}; the schedule gives {expected:.6g}" if wrong else ""
+def _scheduled(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    expected, last = values["scheduled"], values["last"]
+    if not values["theirs"]:
+        raise DoesNotApply("the scheduler is your own")
+    rate = values["facts"]["options"].get("learning_rate")
+    mine = [one for one, initial in zip(last, values["initial"]) if initial == rate]
+    if expected is None or not mine:
+        raise DoesNotApply("the schedule is not a factor of the learning rate")
+    wrong = [one for one in mine if not _near(one, expected, 1e-4, 1e-12)]
+    if wrong:
+        return f"it is {wrong[0]:.6g}, and the schedule gives {expected:.6g}"
+    rates = [] if values["facts"]["callbacks"] else values["rates"]
+    other = [one for one in rates if not _near(one, expected, 1e-4, 1e-12)]
+    return f"the optimizer has {other[0]:.6g}, and the schedule gives {expected:.6g}" if other else ""
 
 
-def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
-    if kind == "stepping":
-        names = values["left"]
-        return f"no optimizer has {', '.join(names[:3])}, although a gradient is required" if names else ""
-    for name, (before, after, gradient) in values["parameters"].items():
-        moved = not torch.equal(before, after)
-        has = gradient is not None and bool((gradient != 0).any())
-        if moved and gradient is None:
-            return f"{name} has no gradient but changed"
-        if has and not moved and before.dtype == torch.float32:
-            return f"{name} has a gradient but did not change"
-        if has and not torch.isfinite(gradient).all():
+def _held(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    if values["facts"].get("created") is None:
+        raise DoesNotApply("the optimizer is your own, or was made before it was watched")
+    names = values["left"]
+    return f"no optimizer has {', '.join(names[:3])}, although a gradient is required" if names else ""
+
+
+def _rule(kind: str, old: Any, gradient: Any, group: Mapping[str, Any], state: Mapping[str, Any]) -> Any:
+    """Return the documented update of an optimizer of torch; None if its options are not known."""
+    odd = any(group.get(name) for name in ("amsgrad", "maximize", "nesterov", "dampening", "differentiable"))
+    rate, decay = group.get("lr"), group.get("weight_decay", 0.0)
+    if odd or not isinstance(rate, float) or gradient is None:
+        return None
+    old, gradient = old.double(), gradient.double()
+    if kind in ("torch.optim.adamw.AdamW", "torch.optim.adam.Adam") and isinstance(group.get("betas"), list):
+        decoupled = group.get("decoupled_weight_decay", kind.endswith("AdamW"))
+        gradient = gradient if decoupled else gradient + decay * old
+        (first, second), count = group["betas"], float(state.get("step", 0)) + 1
+        mean, square = (
+            (torch.zeros_like(old) + state.get(name, 0.0)).double()  # the state is empty before the first step
+            for name in ("exp_avg", "exp_avg_sq")
+        )
+        mean = first * mean + (1 - first) * gradient
+        square = second * square + (1 - second) * gradient.square()
+        scale = (square / (1 - second**count)).sqrt() + group["eps"]
+        return -rate * mean / (1 - first**count) / scale - (rate * decay * old if decoupled else 0.0)
+    if kind == "torch.optim.sgd.SGD":
+        gradient = gradient + decay * old
+        if group.get("momentum") and isinstance(state.get("momentum_buffer"), torch.Tensor):
+            gradient = gradient + group["momentum"] * state["momentum_buffer"].double()
+        return -rate * gradient
+    return None
+
+
+def _follow_gradients(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    known = False
+    for name, (before, after, gradient, group, state) in values["parameters"].items():
+        if values["optimizer"].startswith("torch.optim.") and gradient is None:
+            known = True
+            if not torch.equal(before, after):
+                return f"{name} has no gradient but changed"
+        if gradient is not None and not torch.isfinite(gradient).all():
             return f"the gradient of {name} is not finite"
+        update = _rule(values["optimizer"], before, gradient, group, state)
+        if update is None or not torch.isfinite(update).all():
+            continue
+        known, halves = True, before.dtype != torch.float32
+        spacing = torch.finfo(before.dtype).eps
+        moved = after.double() - before.double()
+        most = 4 * spacing * (before.abs().double() + update.abs()) + (0.1 if halves else 2e-3) * update.abs() + 1e-12
+        wrong = (moved - update).abs() > most
+        if wrong.any():
+            at = int(wrong.nonzero()[0])
+            optimizer = values["optimizer"].rpartition(".")[2]
+            if torch.equal(before, after):
+                return f"{name} has a gradient but did not change; {optimizer} changes it by {float(update[at]):.4g}"
+            how = f"{optimizer} changes it by {float(update[at]):.4g}"
+            return f"element {at} of {name} changed by {float(moved[at]):.4g}, and {how}"
+    if not known:
+        raise DoesNotApply(f"the rule of {values['optimizer']} is not known")
     return ""
 
 
-def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+def _lost(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
+    due = stayed = 0
+    dtype = None
+    for before, after, gradient, group, state in values["parameters"].values():
+        update = _rule(values["optimizer"], before, gradient, group, state)
+        if update is not None:
+            due += int((update != 0).sum())
+            stayed += int(((update != 0) & (before == after)).sum())
+            dtype = before.dtype
+    if not due:
+        return None
+    if stayed <= 0.9 * due:
+        return ""
+    return f"{stayed} of {due} observed elements did not change: their update is below the spacing of {dtype}"
+
+
+def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     for name, (first, now, trained) in values["reference"].items():
         if trained:
             return f"the optimizer holds its {name}"
         if not torch.equal(first, now):
             return f"its {name} changed"
-    return ""
+    return "" if values["reference"] else None
 
 
-def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     if not values.get("replicated"):
-        return ""
+        return None
     own: dict[str, Any]
     if kind == "answers":
-        own = {"its rows": _bits(values["ids"])}
+        ids = values["batch"].get("input_ids")
+        if ids is None or "labels" not in values["batch"]:  # a collapsed policy gives the same rows
+            return None
+        own = {"its rows": _bits(ids)}
     elif kind == "stepping":
         own = {"its learning rate": values["rates"]}
     else:
-        own = {name: _bits(after) for name, (_, after, _) in values["parameters"].items()}
+        own = {name: _bits(after) for name, (_, after, *_) in values["parameters"].items()}
     others = memory.setdefault(f"{kind} {values['moment' if kind == 'answers' else 'step']}", {})
     apart = [name for other in others.values() for name in own.keys() & other.keys() if own[name] != other[name]]
     compared, same = bool(others), own in others.values()
@@ -321,60 +703,172 @@ INVARIANTS = (
         "rows_stay_together", ("produced", "consumed"),
         "advantages, masks and old log-probs of a row belong to that row's tokens",
         f"{_TRAINER}, and a bound function that returns a batch with advantages", _rows_stay,
+        _own("advantages", "training_step", "compute_loss", "_compute_loss"), "_prepare_inputs",
+        "Compare the batch before and after it is shuffled and split.",
     ),
     Invariant(
-        "advantages_are_of_one_prompt", ("produced",), "advantages are relative to other responses to the same prompt",
-        f"{_TRAINER} with several responses to a prompt", _of_one_prompt,
+        "the_loss_is_the_documented_one", ("answers",), "the configuration names the loss",
+        f"{_TRAINER} that the adapter documents", _loss, _also(_documented("loss"), _own("loss")), "loss",
+        "Compare this function with the formula of loss_type in the documentation.",
+    ),
+    Invariant(
+        "advantages_follow_from_rewards", ("scored",), "the configuration names how rewards become advantages",
+        f"{_TRAINER} that the adapter documents, and reward functions of Python", _advantages,
+        _also(_documented("advantages"), _own("advantages")), "advantages",
+        "Print what the reward functions return, and the advantages.",
+    ),
+    Invariant(
+        "rewards_differ", ("scored",), "equal rewards give no advantage", f"{_TRAINER} with reward functions",
+        _constant, where="advantages", advice="Print some completions with their rewards.", note=True,
+    ),
+    Invariant(
+        "the_reference_starts_as_the_policy", ("answers",), "the reference is the policy before training",
+        f"{_TRAINER} that the adapter documents, with a reference, and no dropout", _starts_as_policy,
+        _also(
+            _documented("references"), _own("loss", "advantages"), _repeatable,
+            lambda facts, steps: "ref_model was given" if "ref_model" in facts.get("given", {}) else "",
+            lambda facts, steps: "" if "given" in facts else "the trainer was made before it was watched",
+        ),
+        "loss", "Check from which path the reference is loaded, and that adapters are off in its forward pass.",
+    ),
+    Invariant(
+        "the_reference_is_not_the_policy", ("answers", "stepped"), "the reference does not follow the policy",
+        f"{_TRAINER} that the adapter documents, with a reference", _is_not_policy,
+        _also(
+            _documented("references"), _own("loss", "advantages"),
+            lambda facts, steps: "sync_ref_model" if facts["options"].get("sync_ref_model") else "",
+        ),
+        "loss", "Check that adapters are off, and weights are not shared, in the reference's forward pass.",
+    ),
+    Invariant(
+        "settings_arrive", ("facts",), "attributes of a new trainer have the configuration's values",
+        f"{_TRAINER} that the adapter documents", _settings_arrive, _documented("settings"), "__init__",
+        "Print the attribute after the trainer is made.",
+    ),
+    Invariant(
+        "the_batch_means_what_it_should", ("scored", "answers"),
+        "masks cover the response with its end, and no padding",
+        f"{_TRAINER} that the adapter documents", _batch, _also(_documented("batch"), _own("advantages", "loss")),
+        "advantages", "Print one row's tokens with its masks and labels.",
+    ),
+    Invariant(
+        "samples_come_from_the_policy", ("answers",), "the policy that generates is the one that is trained",
+        f"{_TRAINER} that the adapter documents, and no dropout", _samples,
+        _also(
+            _documented("samples"), _own("samples", "loss"), _repeatable,
+            lambda facts, steps: f"the model's generation config sets {facts['generation'][0]}" if facts["generation"]
+            else "",
+        ),
+        "samples", "Compare the generation options and weights with the trainer's.",
     ),
     Invariant(
         "sampling_is_as_asked", ("generated",), "another temperature samples from another policy",
-        f"{_TRAINER} that generates with transformers", _sampling_options,
+        f"{_TRAINER} that generates with transformers", _sampling_options, _own("samples"), "samples",
+        "Print the generation config that is passed to generate().",
     ),
     Invariant(
         "the_first_ratio_is_one", ("fresh",), "before a step, the policy is the one that sampled",
-        "a loss with old log-probs whose calls can be read", _ratio_is_one, across=True,
+        "a loss with old log-probs whose calls can be read", _ratio_is_one,
+        _also(lambda facts, steps: _repeatable(facts, steps) if facts else "", _callback("on_substep_end")),
+        "advantages",
+        "Compare the temperature and the weights of both log-probs.", across=True,
     ),
     Invariant(
         "log_probs_are_the_models", ("call", "answers"), "the loss trains the tokens whose log-probs it receives",
-        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model,
+        f"{_TRAINER}, and a loss with log-probs whose calls can be read", _of_the_model, _own("loss"), "loss",
+        "Check the shift between logits and labels, and the temperature.",
     ),
     Invariant(
-        "labels_are_tokens", ("answers",), "a label is the token at its position",
+        "reported_log_probs_are_the_models", ("answers",), "a log-prob is that of the model's last layer",
+        f"{_TRAINER}, and a model that reports log-probs", _reported_are_the_models, _own("loss"), "loss",
+        "Check the temperature and the labels of the model's output layer.",
+    ),
+    Invariant(
+        "labels_are_tokens", ("answers",), "a label is the token at its position; the model shifts them",
         f"{_TRAINER}, and labels", _labels_are_tokens,
+        _also(_own("loss", "compute_loss"), lambda facts, steps: "compute_loss_func is yours" if facts["loss_function"]
+              else ""),
+        "compute_loss", "Print input_ids and labels of one batch of the collator.",
     ),
     Invariant(
         "prompts_are_not_learned", ("answers",), "the configuration trains on completions only",
         f"{_TRAINER}, labels", _prompts_are_masked,
+        lambda facts, steps: f"{facts['collator']} makes the batches" if facts.get("collator")
+        else _facts_read(facts, steps),
+        "compute_loss", "Print input_ids and labels of one batch of the collator.",
     ),
     Invariant(
         "the_loss_is_that_of_the_labels", ("answers",), "a supervised loss is the mean cross-entropy of its labels",
-        f"{_TRAINER}, and labels", _mean_of_labels,
+        f"{_TRAINER} without a loss of its own, and labels", _mean_of_labels,
+        _also(
+            _own("compute_loss"),
+            lambda facts, steps: _ELSEWHERE if facts["class"] != "transformers.trainer.Trainer"
+            else "compute_loss_func or label smoothing" if facts["loss_function"] or facts["smoothing"] else "",
+        ),
+        "compute_loss", "Check the divisor: the tokens of the whole step, not of the micro-batch.",
     ),
     Invariant(
-        "the_loss_is_that_of_the_pairs", ("answers",), f"as {PREFERENCE_LOSS.source}",
-        f"{_TRAINER}, and pairs with a reference", _of_pairs,
+        "micro_batches_add_up", ("stepping",), "the split of a batch changes nothing", _TRAINER, _divided_once,
+        _also(_own("training_step"), lambda facts, steps: "several devices in one process"
+              if (facts["options"].get("_n_gpu") or 1) > 1 else ""),
+        "training_step", "Check whether both the loss and the trainer divide by gradient_accumulation_steps.",
     ),
     Invariant(
-        "micro_batches_add_up", ("answers", "stepping"), "the split of a batch changes nothing",
-        f"{_TRAINER}, and labels", _steps_add_up,
+        "gradients_add_up", ("stepping",), "a step uses the clipped sum of its micro-batches' gradients",
+        f"{_TRAINER} in one process", _gradients_add_up,
+        _also(_one_process, _own("training_step", "_clip_grad_norm"),
+              _callback("on_pre_optimizer_step", "on_substep_end", "on_optimizer_step")),
+        "_clip_grad_norm", "Look for zero_grad between micro-batches, and at max_grad_norm.",
     ),
     Invariant(
         "samples_are_used_as_often_as_configured", ("consumed", "stepping"), "a step has the configured batch size",
         _TRAINER, _as_often,
+        _also(_own("training_step", "advantages"), lambda facts, steps: "gradients are scaled (fp16)" if facts["scaler"]
+              else ""),
+        "training_step", "Count the calls of optimizer.step() for each step.",
     ),
     Invariant(
         "the_rate_is_the_schedules", ("stepping",), "the rate follows the configured schedule", _TRAINER, _scheduled,
+        _also(_own("create_scheduler", "create_optimizer_and_scheduler"),
+              lambda facts, steps: "steps may be skipped (fp16)" if facts["scaler"] else ""),
+        "create_scheduler", "Count the calls of lr_scheduler.step() for each step.",
     ),
     Invariant(
-        "parameters_follow_gradients", ("stepping", "stepped"), "exactly the parameters with a gradient change",
-        f"{_OPTIMISER}, and {_TRAINER}", _follow_gradients,
+        "the_optimizer_is_as_configured", ("facts",), "rate, decay and betas are the configuration's", _TRAINER,
+        _optimizer,
+        _own("create_optimizer", "create_optimizer_and_scheduler", "get_decay_parameter_names",
+             "get_optimizer_cls_and_kwargs"),
+        "create_optimizer", "Print trainer.optimizer.",
+    ),
+    Invariant(
+        "the_optimizer_has_all_parameters", ("stepping",), "a parameter that requires a gradient is trained", _TRAINER,
+        _held, _own("create_optimizer", "create_optimizer_and_scheduler"), "create_optimizer",
+        "Print the groups of trainer.optimizer.",
+    ),
+    Invariant(
+        "parameters_follow_gradients", ("stepped",), "an update follows the optimizer's rule",
+        f"an optimizer of torch, and {_TRAINER}", _follow_gradients,
+        lambda facts, steps: "parameters are sharded" if facts.get("distributed") in ("FSDP", "DEEPSPEED") else "",
+        "", "Look for code that changes parameters or gradients in addition to the optimizer.",
+    ),
+    Invariant(
+        "updates_are_not_lost", ("stepped",), "an update below half the spacing of numbers is rounded to nothing",
+        f"an optimizer of torch, and {_TRAINER}", _lost, advice="Train in float32, or with a larger rate.", note=True,
     ),
     Invariant(
         "the_reference_stays", ("stepping",), "the reference model does not change", f"{_TRAINER} with a reference",
-        _reference_stays,
+        _reference_stays, _also(_own("training_step"), _callback("on_step_begin", "on_step_end", "on_substep_end")),
+        "", "Look for code that shares or loads weights between both models.",
+    ),
+    Invariant(
+        "the_reference_may_stay", ("stepping",), "only a callback of yours may change it",
+        f"{_TRAINER} with a reference", _reference_stays,
+        lambda facts, steps: "" if facts.get("callbacks") else _ELSEWHERE,
+        advice="If your callback does not update the reference, look for shared weights.", note=True,
     ),
     Invariant(
         "ranks_agree", ("answers", "stepping", "stepped"), "replicas are equal and train on different rows",
         f"{_TRAINER} in several processes that each have the whole model", _ranks_agree, across=True,
+        advice="Check seeds and the sampler of each rank.",
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
+from sentinel.targets import Steps
 from sentinel.tools.watch import meeting
 from sentinel.tools.watch.meeting import PATIENCE
 from sentinel.tools.watch.training import Event, Training
@@ -47,7 +48,7 @@ class Watching:
     ) -> None:
         self.counts: dict[str, Any] = {}
         self.watcher = Watcher(budget, names=capture == "full")
-        self._training, self._producers = Training(self.watcher), ()
+        self._training, self._producers = Training(self.watcher, packages, _steps(target)), ()
         self._packages = packages
         self._pid = os.getpid()
         self._ending, self._ready = threading.Event(), threading.Event()
@@ -138,9 +139,10 @@ class Watching:
             seconds = watcher.budget.spent + time.thread_time()
             self._connection.send(("end", {**totals, "calls": watcher.calls, "seconds": seconds}))
             self._hear(PATIENCE)
-        except Exception as error:
+        except BaseException as error:
             self.watcher.note(error)
             self.watcher.restore()
+            self._connection.close()  # so that the checker reports it too
             gone = (
                 "the checker has ended"
                 if isinstance(error, (EOFError, OSError))
@@ -213,6 +215,14 @@ class Watching:
             else:
                 self.counts = content
                 return
+
+
+def _steps(target: str) -> Sequence[Steps]:
+    """Return the declarations of the target's adapter for its trainers."""
+    from sentinel.recipes.catalog import bundled_catalog
+
+    targets = bundled_catalog().targets
+    return targets[target].steps if target in targets else ()
 
 
 def start(

@@ -177,6 +177,11 @@ class Reading:
                         return inputs
         raise Unreadable(f"{written(path)} is missing")
 
+    def unread(self, options: Sequence[str]) -> list[str]:
+        """Return those of these options that the function uses and that are not compared with the adapter's call."""
+        compared = {path[-1][1] for path in self.plan.paths if len(path) > 1}
+        return sorted({*options} & _names(self.boundary.function) - compared)
+
     def reads(self, parts: Mapping[Path, Any]) -> bool:
         try:
             return bool(self.read(parts))

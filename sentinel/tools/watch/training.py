@@ -12,12 +12,14 @@ import queue
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
+from sentinel.targets import Steps
+from sentinel.tools.watch.facts import arguments_of, attributes_of, facts_of, is_optimizer_of, is_plain_module, plain
 from sentinel.tools.watch.values import LARGEST, Copier
-from sentinel.tools.watch.wrapping import Made, Watcher
+from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
 #: Parameters that are observed in one step, and elements of each.
 _PARAMETERS, _ELEMENTS = 8, 4096
@@ -27,8 +29,12 @@ _LOGITS, _FEW_LOGITS = 1 << 24, 1 << 20
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 #: Model options that transform logits other than by a factor.
 _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling")
-#: Options of a preference loss.
-_KNOBS = ("beta", "loss_type", "ld_alpha", "label_smoothing")
+#: Fields of a model's output that a loss may use.
+_REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
+#: Exponents of the test whether tokens are samples: it compares the policy with those at other temperatures.
+TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
+#: The state and options of an optimizer that determine its update.
+_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 
 
 class Event(NamedTuple):
@@ -44,21 +50,34 @@ class Training:
     """Observes a training.
 
     :param watcher: the functions, budget and queue to use.
+    :param packages: the framework's packages. Other code is the user's.
+    :param steps: the adapter's declarations for the framework's trainers.
     """
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, watcher: Watcher, packages: Sequence[str] = (), steps: Sequence[Steps] = ()) -> None:
+        self._watcher, self._packages, self._steps = watcher, packages, steps
         self._trainer: Any = lambda: None
         self._attached: set[str] = set()
         self._handles: list[Any] = []
         self._look = True
         self._micro: list[Any] = []
-        self._before: list[tuple[str, Any, Any, Any]] = []
+        self._before: list[tuple[str, Any, Any, Any, Any, dict[str, Any]]] = []
         self._first: dict[str, Any] = {}
         self._sampling: dict[str, Any] = {}
         self._numbers: dict[str, float] = {}
         self._cost = self._spent = self._ended = 0.0  # at the last observation; at the end of the last step; its time
-        self._held: tuple[list[tuple[str, Any, int | None]], Any] | None = None
+        self._held: list[tuple[str, Any, int | None]] | None = None
+        self._settings = tuple(dict.fromkeys(path for one in steps for path in one.settings))
+        self._given: dict[int, dict[str, Any]] = {}
+        self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+        self._created: dict[str, bool] = {}
+        self._training_step = self._producing = False
+        self._raw: Any = None
+        self._returned: list[tuple[Any, ...]] = []
+        self._rewards: list[tuple[int, Any]] = []
+        self._rewarding = 0
+        self._sums: dict[str, Any] = {}
+        self._summed: list[Any] = []
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Attach to the modules that are imported now.
@@ -74,47 +93,131 @@ class Training:
             ]
         places: list[tuple[str, str, Made]] = [
             ("transformers.trainer", "Trainer.training_step", self._around(self._begin, self._count_loss)),
+            ("transformers.trainer", "Trainer.create_optimizer", self._around(self._creating, self._create)),
             ("transformers.generation.utils", "GenerationMixin.generate", self._around(self._look_at_sampling)),
-            *((module, name, self._around(after=self._hold)) for module, name in producers),
+            *((module, name, self._around(self._produce, self._hold)) for module, name in producers),
         ]
+        for one in self._steps:
+            module, _, kind = one.trainer.rpartition(".")
+            constructor = function_at(module, f"{kind}.__init__")
+            if constructor is not None and f"{kind}.__init__" not in self._attached:
+                names = tuple(inspect.signature(constructor).parameters)
+                places.append((module, f"{kind}.__init__", self._around(self._making(names), self._make)))
         for module, name, wrapper in places:
             if name not in self._attached and self._watcher.replace(module, name, wrapper):
                 self._attached.add(name)
 
     def stop(self) -> None:
-        while self._handles:
-            self._handles.pop().remove()
+        for handles in (self._handles, self._summed):
+            while handles:
+                handles.pop().remove()
+
+    # -- a new trainer -------------------------------------------------------------------------------------------------
+
+    def _making(self, names: tuple[str, ...]) -> Callable[[tuple[Any, ...], dict[str, Any]], None]:
+        def making(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self._given[id(args[0])] = arguments_of({**dict(zip(names, args)), **kwargs})
+
+        return making
+
+    def _make(self, args: tuple[Any, ...], _: Any) -> None:
+        """Note the attributes of a trainer that its constructor has just set."""
+        trainer, given = args[0], self._given.pop(id(args[0]), {})
+        self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
+
+    def _creating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        self._created = {"new": getattr(args[0], "optimizer", None) is None}
+
+    def _create(self, args: tuple[Any, ...], optimizer: Any) -> None:
+        """Note the groups of an optimizer that the framework has just made."""
+        trainer, torch = args[0], sys.modules["torch"]
+        usual = getattr(trainer, "optimizer_cls_and_kwargs", None) is None
+        if self._created.pop("new", False) and usual and hasattr(optimizer, "param_groups"):
+            name_of = {id(one): name for name, one in trainer.model.named_parameters()}
+            groups = [
+                {**plain(group), "names": [name_of.get(id(one), "") for one in group["params"]]}
+                for group in optimizer.param_groups
+            ]
+            modules = trainer.model.named_modules()
+            linear = [f"{name}.weight" for name, one in modules if type(one) is torch.nn.Linear and "norm" not in name]
+            self._notes.setdefault(trainer, {})["created"] = {"groups": groups, "linear": linear}
 
     # -- one micro-batch -----------------------------------------------------------------------------------------------
 
     def _begin(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         trainer = args[0]
-        if self._trainer() is trainer or not self._watcher.on:
+        if not self._watcher.on:
             return
-        self._trainer = weakref.ref(trainer)
-        self._send("configuration", _plain_options(trainer.args))
-        function = inspect.getattr_static(type(trainer), "compute_loss", None)
-        if isinstance(function, FunctionType):
-            self._watcher.replace_function(function, self._computing)
+        self._training_step = True
+        if self._trainer() is not trainer:
+            self._trainer = weakref.ref(trainer)
+            self._send("configuration", _plain_options(trainer.args))
+            methods = [name for one in self._steps for several in one.methods.values() for name in several]
+            self._send("facts", {}, {**facts_of(trainer, self._packages, methods), **self._notes.pop(trainer, {})})
+            function = inspect.getattr_static(type(trainer), "compute_loss", None)
+            if isinstance(function, FunctionType):
+                self._watcher.replace_function(function, self._computing)
+            for place, one in enumerate(getattr(trainer, "reward_funcs", None) or ()):
+                self._listen_to_reward(place, one)
+        if self._look and not self._micro and not self._summed:
+            for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
+                self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
 
-    def _count_loss(self, _: tuple[Any, ...], loss: Any) -> None:
+    def _add(self, name: str, gradient: Any) -> None:
+        with self._guard():
+            piece = _piece(gradient).float()
+            total, size = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = total + piece, size + piece.abs()
+
+    def _count_loss(self, args: tuple[Any, ...], loss: Any) -> None:
+        trainer, self._training_step = args[0], False
         self._micro.append(loss.detach())
+        if self._look and self._raw is not None:
+            raw, items = self._raw
+            scaled = getattr(trainer, "loss_is_scaled_for_ga", None)
+            if scaled is None:
+                scaled = bool(getattr(trainer, "model_accepts_loss_kwargs", False) and items is not None)
+                scaled = scaled or getattr(trainer, "compute_loss_func", None) is not None
+            steps = getattr(trainer, "current_gradient_accumulation_steps", None)
+            self._returned.append((raw, loss.detach(), 1 if scaled else steps))
+        self._raw = None
+
+    def _listen_to_reward(self, place: int, function: Any) -> None:
+        """Record what a reward function returns."""
+        if isinstance(function, sys.modules["torch"].nn.Module):  # their __call__ is every module's
+            return
+        direct = isinstance(function, (FunctionType, MethodType))
+        kind = function if direct else inspect.getattr_static(type(function), "__call__", None)
+        plain_function = getattr(kind, "__func__", kind)
+        if not isinstance(plain_function, FunctionType) or inspect.iscoroutinefunction(plain_function):
+            return
+
+        def called(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+            self._rewarding += 1
+
+        def returned(args: tuple[Any, ...], result: Any) -> None:
+            self._rewarding -= 1
+            other = self._rewarding or (not direct and args and args[0] is not function)  # another one may call it
+            if self._producing and not other and hasattr(result, "__getitem__"):  # an iterator would be used up
+                self._rewards.append((place, [None if one is None else float(one) for one in result]))
+
+        self._watcher.replace_function(plain_function, self._around(called, returned))
 
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             watcher, trainer = self._watcher, args[0]
             watcher.moment += 1
-            if not self._look or not watcher.on or trainer is not self._trainer():
+            if not self._look or not watcher.on or trainer is not self._trainer() or not self._training_step:
                 return original(*args, **kwargs)
             batch: Any = None
-            answers: dict[str, Any] = {}
+            forwards: list[dict[str, Any]] = []
             handles: list[Any] = []
             with self._guard():
                 batch = args[2] if len(args) > 2 else kwargs.get("inputs")
+                batch = dict(batch) if isinstance(batch, Mapping) else {}
                 some = self._consumed(batch)
-                if not (some and self._micro):  # one micro-batch shows how the loss receives its log-probs
-                    watcher.forced = True
-                    handles = list(self._listened(trainer, answers, some))
+                watcher.forced = not (some and self._micro)  # one micro-batch shows how the loss gets its log-probs
+                handles = list(self._listened(trainer, forwards, batch, some))
             try:
                 result = original(*args, **kwargs)
             finally:
@@ -123,59 +226,83 @@ class Training:
                     handle.remove()
             with self._guard():
                 items = kwargs.get("num_items_in_batch", args[4] if len(args) > 4 else None)
-                self._answered(trainer, batch, answers, result, items)
+                self._answered(trainer, batch, forwards, result, items)
             return result
 
         return called
 
-    def _listened(self, trainer: Any, answers: dict[str, Any], some: bool) -> Iterator[Any]:
-        """Return hooks that record the outputs of the trained model and the reference."""
+    def _listened(
+        self, trainer: Any, forwards: list[dict[str, Any]], batch: Mapping[str, Any], some: bool
+    ) -> Iterator[Any]:
+        """Yield hooks that record the outputs of the trained model and the reference."""
+        prompt = batch.get("prompt_ids")
+        first = prompt.shape[1] - 1 if some and prompt is not None else 0
+        mixed = bool(getattr(trainer.args, "bf16", False) or getattr(trainer.args, "fp16", False))
         for name, model in (("trained", trainer.model), *_references(trainer)):
+            causal = model.get_base_model() if hasattr(model, "get_base_model") else model
             hidden: list[Any] = []
-            yield model.base_model.register_forward_hook(
-                lambda _, __, output, hidden=hidden: hidden.append(getattr(output, "last_hidden_state", None))
-            )
 
-            def heard(module: Any, args: Any, kwargs: Any, output: Any, name: str = name, hidden: Any = hidden) -> None:
+            def kept(_: Any, __: Any, output: Any, hidden: list[Any] = hidden) -> None:
+                hidden[:] = [getattr(output, "last_hidden_state", None)]
+
+            def heard(
+                module: Any, args: Any, kwargs: Any, output: Any, name: str = name, hidden: Any = hidden,
+                causal: Any = causal,
+            ) -> None:  # fmt: skip
                 with self._guard():
                     ids = kwargs.get("input_ids", args[0] if args else None)
                     temperature = getattr(trainer.args, "temperature", None) or 1.0
-                    log_probs = _log_probs(module, hidden.pop() if hidden else None, ids, temperature, some)
-                    if log_probs is not None and name not in answers:
-                        answers[name] = log_probs, ids
+                    whole = not (some and self._micro)  # the other micro-batches are read as the model reports them
+                    state = hidden.pop() if hidden and whole else None
+                    forwards.append(
+                        {
+                            "model": name,
+                            "ids": ids,
+                            **_log_probs(causal, state, ids, temperature, some, first, mixed),
+                            "reported": {one: getattr(output, one, None) for one in _REPORTED},
+                        }
+                    )
 
+            yield causal.base_model.register_forward_hook(kept)
             yield model.register_forward_hook(heard, with_kwargs=True)
 
-    def _answered(self, trainer: Any, batch: Any, answers: dict[str, Any], result: Any, items: Any) -> None:
-        loss = result[0] if isinstance(result, tuple) else result
-        if "trained" not in answers:
-            return
-        log_probs, ids = answers["trained"]
-        values = {"loss": loss, "log_probs": log_probs, "ids": ids, "items": items}
-        if "reference" in answers:
-            values["ref_log_probs"] = answers["reference"][0]
-        masks = ("labels", "completion_mask", "attention_mask")
-        values |= {name: batch[name] for name in masks if batch.get(name) is not None}
-        values |= _ranks(trainer)
-        values["partly"] = any(
-            getattr(one, f"{part}_only_loss", None) is True
-            for one in (trainer, trainer.args)
-            for part in ("completion", "assistant")
-        )
-        knobs = {name: getattr(trainer.args, name, None) for name in _KNOBS}
-        values |= {
-            name: "+".join(map(str, one)) if isinstance(one, (list, tuple)) else one for name, one in knobs.items()
+    def _answered(
+        self, trainer: Any, batch: Mapping[str, Any], forwards: list[dict[str, Any]], result: Any, items: Any
+    ) -> None:
+        torch, loss = sys.modules["torch"], result[0] if isinstance(result, tuple) else result
+        self._raw = loss.detach(), items
+        small = {
+            name: value for name, value in batch.items() if isinstance(value, torch.Tensor) and value.dim() in (0, 1, 2)
         }
-        self._send("answers", values)
+        self._send(
+            "answers",
+            {
+                "loss": loss,
+                "items": items,
+                "batch": small,
+                "forwards": forwards,
+                "fresh": self._watcher.steps == max(self._watcher.generated, 0),
+                **_ranks(trainer),
+            },
+            {"attributes": attributes_of(trainer, self._settings)},
+        )
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
+    def _produce(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
+        self._producing, self._rewarding, self._rewards = True, 0, []
+
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Copy the rows of an observed step, and remember the rows of other steps, which may be observed later."""
-        rows, options = _rows(result), getattr(args[0], "args", None) if args else None
+        self._producing = False
+        rows, trainer = _rows(result), args[0] if args else None
+        if rows and self._look and trainer is self._trainer():
+            made = {**rows, **{name: one for name, one in result.items() if getattr(one, "dim", int)() == 0}}
+            attributes = {"attributes": attributes_of(trainer, self._settings)}
+            self._send("scored", {"batch": made, "rewards": self._rewards, **_ranks(trainer)}, attributes)
         small = rows if sum(one.nbytes for one in rows.values()) <= LARGEST else {}
         versions = [(name, one, None if one.is_inference() else one._version) for name, one in small.items()]
-        self._held = versions, getattr(options, "num_generations", None)
+        self._held = versions
         if self._look:
             self._produced()
 
@@ -183,9 +310,8 @@ class Training:
         """Send the rows that were produced last, without fields changed in place since; return True if they were
         sent."""
         if self._held is not None:
-            rows_held, peers = self._held
-            rows = {name: one for name, one, was in rows_held if was is None or one._version == was}
-            if self._send("produced", {"rows": rows if "advantages" in rows else {}, "peers": peers}):
+            rows = {name: one for name, one, was in self._held if was is None or one._version == was}
+            if self._send("produced", {"rows": rows if "advantages" in rows else {}}):
                 self._held = None
         return self._held is None
 
@@ -199,11 +325,14 @@ class Training:
     # -- generation ----------------------------------------------------------------------------------------------------
 
     def _look_at_sampling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._producing:  # another model, or an evaluation
+            return
         self._watcher.generated = self._watcher.steps
         options = getattr(self._trainer(), "args", None)
+        more = getattr(options, "generation_kwargs", None) or {}
         config = kwargs.get("generation_config", args[2] if len(args) > 2 else None)
         sampling = {
-            name: (getattr(options, name), kwargs.get(name, getattr(config, name, None)))
+            name: (more.get(name, getattr(options, name)), kwargs.get(name, getattr(config, name, None)))
             for name in _SAMPLING
             if hasattr(options, name) and (config is not None or name in kwargs)
         }
@@ -213,51 +342,81 @@ class Training:
 
     # -- one step of an optimiser --------------------------------------------------------------------------------------
 
+    def _sampled(self, trainer: Any, optimizer: Any) -> list[tuple[str, Any, Any]]:
+        """Return the parameters that are observed in this step, with their groups."""
+        name_of = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
+        mine = [
+            (name_of[id(one)], one, group)
+            for group in getattr(optimizer, "param_groups", ())
+            for one in group["params"]
+            if id(one) in name_of and one.requires_grad
+        ]
+        start = self._watcher.steps * _PARAMETERS % max(len(mine), 1)
+        return [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
+
     def _stepping(self, optimiser: Any, *_: Any) -> None:
         trainer = self._trainer()
-        if trainer is None or not self._look:
+        if trainer is None or not self._look or self._other(optimiser):
             return
-        name_of = {id(parameter): name for name, parameter in trainer.model.named_parameters()}
-        groups = {
-            id(parameter): (parameter, group) for group in optimiser.param_groups for parameter in group["params"]
-        }
-        moving = [
-            one for place, (one, group) in groups.items() if place in name_of and float(group["lr"])
-        ]  # no warm-up
-        mine = [(name_of[id(parameter)], parameter) for parameter in moving]
-        start = self._watcher.steps * _PARAMETERS % max(len(mine), 1)
-        sample = [*mine, *mine][start : start + min(_PARAMETERS, len(mine))]
+        torch, held = sys.modules["torch"], {id(one) for group in optimiser.param_groups for one in group["params"]}
         self._before = [
-            (name, parameter, _piece(parameter), None if parameter.grad is None else _piece(parameter.grad))
-            for name, parameter in sample
+            (name, one, group, _piece(one), None if one.grad is None else _piece(one.grad), _state(optimiser, one))
+            for name, one, group in self._sampled(trainer, optimiser)
+            if float(group["lr"])  # no warm-up
         ]
-        names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in groups]
+        names = [name for name, one in trainer.model.named_parameters() if one.requires_grad and id(one) not in held]
         reference: dict[str, tuple[Any, ...]] = {}
         for model in dict(_references(trainer)).values():
             for label, weight in list(model.named_parameters())[:_PARAMETERS]:
                 now = _piece(weight)
-                reference[label] = self._first.setdefault(label, now), now, id(weight) in groups
-        rates = [
-            group["lr"] for group in optimiser.param_groups if group.get("initial_lr") == trainer.args.learning_rate
-        ]
+                reference[label] = self._first.setdefault(label, now), now, id(weight) in held
+        gradients = [one.grad for one in trainer.model.parameters() if one.grad is not None]
+        norms = [torch.linalg.vector_norm(one.detach(), dtype=torch.float32) for one in gradients]
+        scheduler, scheduled = getattr(trainer, "lr_scheduler", None), None
+        with contextlib.suppress(Exception):  # a schedule that needs more than a step
+            scheduled = _scheduled(trainer)
         self._send(
             "stepping",
             {
                 "left": names,
                 "reference": {} if getattr(trainer.args, "sync_ref_model", False) else reference,
-                "rates": rates,
-                "scheduled": _scheduled(trainer, self._watcher.steps),
+                "rates": [one["lr"] for one in optimiser.param_groups if _initial(one) == trainer.args.learning_rate],
+                "last": [*map(float, getattr(scheduler, "get_last_lr", list)())],
+                "initial": [_initial(one) for one in optimiser.param_groups],
+                "theirs": bool(getattr(trainer, "_created_lr_scheduler", False)),
+                "scheduled": scheduled,
                 "losses": list(self._micro),
+                "returned": list(self._returned),
                 "wanted": getattr(trainer, "current_gradient_accumulation_steps", None),
+                "sums": {
+                    name: (*self._sums[name], gradient)
+                    for name, _, _, _, gradient, _ in self._before
+                    if name in self._sums and gradient is not None
+                },
+                "norm": torch.linalg.vector_norm(torch.stack(norms)) if norms else None,
                 **_ranks(trainer),
             },
         )
 
-    def _stepped(self, *_: Any) -> None:
+    def _other(self, optimizer: Any) -> bool:
+        """Return True if this is not the trainer's optimizer."""
+        trainer = self._trainer()
+        return getattr(trainer, "optimizer", None) is not None and not is_optimizer_of(trainer, optimizer)
+
+    def _stepped(self, optimiser: Any, *_: Any) -> None:
+        if self._other(optimiser):
+            return
         began = time.perf_counter()
         if self._before:
-            changed = {name: (old, _piece(one), gradient) for name, one, old, gradient in self._before}
-            self._send("stepped", {"parameters": changed, **_ranks(self._trainer())})
+            kind = f"{type(optimiser).__module__}.{type(optimiser).__qualname__}"
+            changed = {
+                name: (old, _piece(one), gradient, plain(group), state)
+                for name, one, group, old, gradient, state in self._before
+            }
+            self._send("stepped", {"parameters": changed, "optimizer": kind, **_ranks(self._trainer())})
+        while self._summed:
+            self._summed.pop().remove()
+        self._sums, self._returned = {}, []
         self._before, self._micro = [], []
         self._watcher.steps += 1
         if self._watcher.numbers != self._numbers:
@@ -307,9 +466,10 @@ class Training:
 
         return called
 
-    def _send(self, kind: str, values: dict[str, Any]) -> bool:
+    def _send(self, kind: str, values: dict[str, Any], settings: Mapping[str, Any] = {}) -> bool:
+        """Send copies of values, and settings, which are plain and stay in the checker."""
         watcher = self._watcher
-        event = Event(kind, watcher.steps, watcher.moment, Copier().copy(values))
+        event = Event(kind, watcher.steps, watcher.moment, {**Copier().copy(values), **settings})
         try:
             watcher.events.put_nowait(event)
         except queue.Full:
@@ -374,39 +534,76 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
 
 
-def _log_probs(model: Any, hidden: Any, ids: Any, temperature: float, some: bool) -> Any:
-    """Compute a causal model's log-probs of all tokens but the first from its last layer; None if the model transforms
-    logits further.
+def _log_probs(
+    model: Any, hidden: Any, ids: Any, temperature: float, some: bool, first: int = 0, mixed: bool = False
+) -> dict[str, Any]:
+    """Compute a causal model's log-probs of all tokens but the first from its last layer; nothing if the model
+    transforms logits further.
 
-    :param some: whether a sample of tokens is enough, because all are expensive; the others are NaN.
+    ``bound`` is the largest error of a logit from rounding in the model's dtype. For a sample of tokens, the result
+    also has the entropy, and the log of the sum of ``p**(1 + t)`` for each of :data:`TILTS`.
+
+    :param some: whether a sample of tokens is enough, because all are expensive; the others are NaN. It consists of the
+        first tokens from column ``first``, because which tokens are first does not depend on what was sampled.
+    :param mixed: whether the run's forward pass is in half precision, which its output does not show.
     """
     torch, config = sys.modules["torch"], getattr(model, "config", None)
     head = model.get_output_embeddings()
     if hidden is None or ids is None or head is None or any(getattr(config, name, None) for name in _SCALES):
-        return None
-    if hidden.shape[:2] != ids.shape or ids.shape[1] < 2:
-        return None
-    words, count = head.weight.shape[0], ids[:, 1:].numel()
-    most = count if not some and count * words <= _LOGITS else min(count, _FEW_LOGITS // words or 1)
+        return {}
+    if hidden.shape[:2] != ids.shape or ids.shape[1] < 2 or not is_plain_module(head):
+        return {}
+    words, (rows, width) = head.weight.shape[0], ids[:, 1:].shape
     with torch.no_grad():
-        places = torch.linspace(0, count - 1, most, device=ids.device, dtype=torch.float64).round().long()
-        states = hidden[:, :-1].flatten(0, 1)[places]
-        logits = torch.nn.functional.linear(states, head.weight, getattr(head, "bias", None)).float()
-        whole = torch.full((count,), torch.nan, device=ids.device)
-        log_probs = (logits / temperature).log_softmax(-1)
-        whole[places] = log_probs.gather(-1, ids[:, 1:].reshape(-1)[places][:, None])[:, 0]
-        return whole.view(ids.shape[0], -1)
+        chosen = torch.zeros(rows, width, dtype=torch.bool, device=ids.device)
+        if not some and rows * width * words <= _LOGITS:
+            chosen[:] = True
+        else:
+            chosen[:, first : first + max(_FEW_LOGITS // words // rows, 1)] = True
+        states, labels = hidden[:, :-1][chosen], ids[:, 1:][chosen]
+        bias = None if head.bias is None else head.bias.to(head.weight.dtype)
+        logits = torch.nn.functional.linear(states.to(head.weight.dtype), head.weight, bias).float() / temperature
+        log_probs = logits.log_softmax(-1)
+        halves = mixed or states.dtype != torch.float32 or head.weight.dtype != torch.float32
+        spacing = torch.finfo(torch.bfloat16 if halves else torch.float32).eps
+        of_tokens = {"log_probs": log_probs.gather(-1, labels[:, None])[:, 0]}
+        if some:
+            of_tokens["entropy"] = -(log_probs.exp() * log_probs).nan_to_num(nan=0.0).sum(-1)
+            tilted = [torch.logsumexp((1 + one) * log_probs, -1) for one in TILTS]
+            of_tokens |= {f"tilt {one:g}": value for one, value in zip(TILTS, tilted)}
+        else:
+            of_tokens["mean_log_prob"] = log_probs.mean(-1)
+        found = {}
+        for name, values in of_tokens.items():
+            found[name] = torch.full((rows, width), torch.nan, device=ids.device)
+            found[name][chosen] = values
+        largest = logits.abs().max() if len(logits) else torch.zeros(())
+        return {**found, "bound": 8 * spacing * (1 + largest)}
+
+
+def _state(optimizer: Any, parameter: Any) -> dict[str, Any]:
+    """Return the optimizer's state of a parameter, for the observed elements."""
+    state = optimizer.state.get(parameter, {})
+    return {
+        name: _piece(state[name]) if getattr(state[name], "numel", int)() > 1 else float(state[name])
+        for name in _STATE
+        if state.get(name) is not None
+    }
+
+
+def _initial(group: Mapping[str, Any]) -> Any:
+    return group.get("initial_lr", group["lr"])
 
 
 def _piece(tensor: Any) -> Any:
     return tensor.detach().reshape(-1)[:_ELEMENTS].clone()
 
 
-def _scheduled(trainer: Any, step: int) -> float | None:
+def _scheduled(trainer: Any) -> float | None:
     """Compute the learning rate of a step with a new instance of the configured schedule."""
     optimization = sys.modules.get("transformers.optimization")
     args, torch = trainer.args, sys.modules["torch"]
-    if optimization is None or trainer.state.max_steps <= 0 or trainer.state.global_step != step:
+    if optimization is None or trainer.state.max_steps <= 0:
         return None
     alone = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
     scheduler = optimization.get_scheduler(
@@ -417,4 +614,4 @@ def _scheduled(trainer: Any, step: int) -> float | None:
         scheduler_specific_kwargs=args.lr_scheduler_kwargs,
     )
     lambdas = getattr(scheduler, "lr_lambdas", None)
-    return args.learning_rate * lambdas[0](step) if lambdas else None
+    return args.learning_rate * lambdas[0](trainer.state.global_step) if lambdas else None

@@ -125,13 +125,13 @@ class Watcher:
 
     def watch(self, plan: Plan) -> str:
         """Watch a boundary; return the reason if that is not possible."""
-        function = _function(*plan.function)
+        function = function_at(*plan.function)
         if function is None:
             return f"{plan.boundary} is not a plain function here"
         signature = inspect.signature(function)
         self.replace_function(function, partial(self._sampling, plan, signature))
         for name, place in plan.methods.items():
-            method = _function(*place)
+            method = function_at(*place)
             if method is None:
                 return f"{'.'.join(place)} is not a plain function here"
             if method not in self._listened:
@@ -141,7 +141,7 @@ class Watcher:
 
     def replace(self, module: str, name: str, wrapper: Made) -> bool:
         """Replace a function by ``make`` of it; return True if it exists and is a plain function."""
-        function = _function(module, name)
+        function = function_at(module, name)
         if function is not None:
             self.replace_function(function, wrapper)
         return function is not None
@@ -259,7 +259,7 @@ class Watcher:
 
         return called
 
-    def note(self, error: Exception) -> None:
+    def note(self, error: BaseException) -> None:
         reason = str(error) if isinstance(error, NotCopied) else f"{type(error).__name__}: {error}"[:200]
         self.failed[reason] = self.failed.get(reason, 0) + 1
 
@@ -322,7 +322,7 @@ def _capturing() -> bool:
     return bool(torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-def _function(module: str, name: str) -> FunctionType | None:
+def function_at(module: str, name: str) -> FunctionType | None:
     """Return the function of that name in a loaded module, unwrapped from a static or class method; None if it has no
     Python code, or is a coroutine or generator."""
     current: Any = sys.modules.get(module)

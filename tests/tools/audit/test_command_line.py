@@ -90,12 +90,13 @@ def test_a_launch_script(script):
         "colocate=true",
         "eps-clip=0.2",
         "tp=${?}",
+        "sequence-parallel=${?}",
         "num-layers=2",
         "+algorithm.kl_penalty=low_var_kl",
         "data=${?}",
     )
-    assert line.unknown == ("tp", "data")
-    assert line.further == ("${EXTRA[@]} (line 19)", "$(ls data) (line 20)", '"$@" (line 20)')
+    assert line.unknown == ("tp", "sequence-parallel", "data")
+    assert line.further == ("$(ls data) (line 20)", '"$@" (line 20)')
     assert line.others == (f"{script}:3 (tools/convert.py)",)
 
 
@@ -128,7 +129,8 @@ RUN = "python train.py --lr 1 "
         (RUN + "${EXTRA}", "${EXTRA} (line 1)"),
         ("python train.py --colocate ${EXTRA}", "${EXTRA} (line 1)"),
         (RUN + '"${EXTRA:-}" --${NAME}', '"${EXTRA:-}" (line 1)'),
-        ("if a; then A+=(--x); fi\n" + RUN + '"${A[@]}"', '"${A[@]}" (line 2)'),
+        ("if a; then A+=(8); fi\n" + RUN + '"${A[@]}"', '"${A[@]}" (line 2)'),
+        ("if a; then A+=(--x $B); fi\n" + RUN + '"${A[@]}"', '"${A[@]}" (line 2)'),
         ("A=\n[ -z $B ] && A='--x 1'\n" + RUN + "--y=$A", "--y=$A (line 3)"),
         ("for a in '' --x; do " + RUN + "$a; done", "$a (line 1)"),
         ("A=\nwhile a; do " + RUN + "$A; A=--x; done", "$A (line 2)"),
@@ -158,10 +160,46 @@ def test_words_that_may_set_any_option(tmp_path, text, further):
     assert of_script(tmp_path / "run.sh").further[:1] == ((further,) if further else ())
 
 
-def test_what_an_array_has_before_a_branch_adds_to_it_is_read(tmp_path):
-    (tmp_path / "run.sh").write_text('A=(--n 1)\nif a; then A+=(--x); fi\npython train.py "${A[@]}"\n')
+@pytest.mark.parametrize(
+    "string", ['"$A $B"', '"${A} ${B} "', '" $A  ${B}"', '"$A $(cat b.txt)"', '"$A $B$C"', '"\n  $A \\\n  $B"']
+)
+def test_the_words_of_a_string_keep_their_spaces(tmp_path, string):
+    (tmp_path / "b.txt").write_text("--y 2\n")
+    (tmp_path / "run.sh").write_text(f"A='--x 1'\nB='--y 2'\nC=\nD={string}\npython train.py $D\n")
+    assert of_script(tmp_path / "run.sh").settings == ("x=1", "y=2")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("A=(--n 1)\nif a; then A+=(--x 2 y.z=3); fi\n", ("n=1", "x=${?}", "y.z=${?}")),
+        ("A=(a.b=1)\nif a; then A=(a.b=2 c=1); fi\n", ("a.b=${?}", "a.b=${?}", "c=${?}")),
+    ],
+)
+def test_options_that_a_branch_adds_to_an_array_are_not_known_and_the_others_are_read(tmp_path, text, settings):
+    (tmp_path / "run.sh").write_text(text + 'python train.py "${A[@]}"\n')
     line = of_script(tmp_path / "run.sh")
-    assert (line.settings, line.further) == (("n=1",), ('"${A[@]}" (line 3)',))
+    assert (line.settings, line.further) == (settings, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        (': "${MODEL:=a/b}"\n: ${TP:=2}\n', ["a/b", "2"]),
+        ("TP=\n: ${MODEL:=a/b} ${TP:=2}\n", ["a/b", "2"]),
+        ("MODEL=c\nTP=\n: ${MODEL:=a/b} ${TP=2}\n", ["c", ""]),
+        ("MODEL=\nTP=\nMODEL=${MODEL:-a/b}\nTP=${TP-2}\n", ["a/b", ""]),
+        ("MODEL=$(cd x && pwd)/m\nTP=$(echo $x | wc -l)\n", ["${?}", "${?}"]),
+        ("MODEL=$HOME/m\nTP=$(nproc)\n", ["${?}", "${?}"]),
+        ("A=1\nMODEL=m\nTP=$(((A + 2) * 4 / 5))\n", ["m", "2"]),
+        ("A=1\nMODEL=m\nTP=$((A * $NOBODY))\n", ["m", "${?}"]),
+        ("MODEL=${MODEL:-$HOME/m}\nTP=$((9**9))\n", ["${?}", "${?}"]),
+    ],
+)
+def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, settings):
+    (tmp_path / "run.sh").write_text(f'{text}python train.py --model $MODEL tp="$TP"\n')
+    line = of_script(tmp_path / "run.sh")
+    assert (line.settings, line.further) == (tuple(map("=".join, zip(("model", "tp"), settings))), ())
 
 
 def test_a_shell_is_read_among_the_words_that_are_typed():
@@ -215,3 +253,14 @@ def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path):
     file = tmp_path / "run.sh"
     file.write_bytes(b"python train.py --lr 1\nfi ))) ${ \xff\nif ((\n")
     assert "lr=1" in of_script(file).settings
+
+
+def test_the_arguments_of_a_script_are_its_own(tmp_path):
+    """Functions, aliases and other files have other arguments."""
+    file = tmp_path / "run.sh"
+    file.write_text('python train.py --lr 1 "$@"\n')
+    assert of_script(file, arguments=["--beta", "2", "a.b=3"]).settings == ("lr=1", "beta=2", "a.b=3")
+    file.write_text('run() { python train.py --lr 1 "$@"; }\nrun --beta 2\n')
+    assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)
+    file.write_text("alias t='python train.py --lr 1'\nt --x\n")
+    assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)

@@ -129,3 +129,34 @@ def _composed(folder: Path, text: str, files: dict[str, str] = FILES) -> tuple[A
         place.parent.mkdir(exist_ok=True)
         place.write_text(content)
     return composed(folder / "run.yaml", read_mapping(folder / "run.yaml"), [])
+
+
+@pytest.mark.parametrize("written", ["../base.yaml", ["../base.yaml"]])
+def test_a_file_that_inherits_from_another_is_merged_over_it(tmp_path, written):
+    """As NeMo-RL writes it: ``defaults: ../base.yaml``, relative to the file; ``_override_`` replaces a section."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "base.yaml").write_text("defaults: root.yaml\npolicy: {lr: 1, optim: {name: adam}}\n")
+    (tmp_path / "root.yaml").write_text("seed: 7\npolicy: {lr: 2, size: 3}\n")
+    data = {"defaults": written, "policy": {"size": 4, "optim": {"_override_": True, "kind": "sgd"}}}
+    merged, unread = composed(tmp_path / "recipes" / "run.yaml", data, ())
+    assert merged == {"seed": 7, "policy": {"lr": 1, "size": 4, "optim": {"kind": "sgd"}}}
+    assert unread == []
+    assert composed(tmp_path / "recipes" / "run.yaml", {"defaults": "gone.yaml"}, ())[1] == ["gone.yaml"]
+
+
+def test_the_command_line_s_choices_override_those_of_the_list(tmp_path):
+    for engine in ("dp", "mine"):
+        (tmp_path / "engine").mkdir(exist_ok=True)
+        (tmp_path / "engine" / f"{engine}.yaml").write_text(f"name: {engine}\n")
+        (tmp_path / f"{engine}_actor.yaml").write_text(f"lr: {len(engine)}\n")
+    (tmp_path / "actor").mkdir()
+    (tmp_path / "actor" / "dp_actor.yaml").write_text("lr: 2\n")
+    (tmp_path / "actor" / "mine_actor.yaml").write_text("lr: 4\n")
+    data = {"defaults": [{"engine": "dp"}, {"actor@a.b": "${engine}_actor"}, "_self_"]}
+    for chosen, lr in ({}, 2), ({"engine": "mine"}, 4), ({"actor@a.b": "mine_actor"}, 4):
+        merged, unread = composed(tmp_path / "run.yaml", data, (), chosen)
+        assert (merged["a"]["b"], unread) == ({"lr": lr}, [])
+    assert composed(tmp_path / "run.yaml", data, (), {"engine": "gone"})[1] == [
+        "engine: dp",
+        "actor@a.b: ${engine}_actor",
+    ]

@@ -84,3 +84,12 @@ def test_a_file_that_is_no_configuration_is_told(tmp_path):
         read_mapping(file)
     file.write_text("[a]\nb = true\n")
     assert read_mapping(file) == {"a": {"b": True}}
+
+
+def test_settings_that_name_reward_functions_and_data():
+    named = {"data.train_files": "a.parquet,b.parquet", "rm_type": "deepscaler", "reward.remote_url": "reward.py",
+             "custom_reward_function.path": "mine.py", "rewards.math.worker_cls": "a.b.Worker",
+             "train_dataset.path": "/x", "dataset_name": "a/b", "eval_prompt_data": "aime,x.jsonl"}  # fmt: skip
+    others = {"data.train_batch_size": "8", "reward.clip_range": "1", "actor.path": "a/b", "data.shuffle": "true",
+              "dataset_num_proc": "4", "custom_reward_function.name": "null", "reward.kl.type": "k1"}  # fmt: skip
+    assert Training({**named, **others}).references == named

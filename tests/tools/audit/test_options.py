@@ -136,6 +136,8 @@ def test_a_relative_import_does_not_leave_the_packages(tmp_path):
         ("normalize_reward", "reward.normalize_enable"),
         ("num_generation", "num_generations"),
         ("rollout.n_samples", "rollout.n_samples_per_prompt"),
+        ("actor.eps", "actor.eps_clip"),
+        ("actor.flash_attn", ""),
         ("zzz", ""),
     ],
 )
@@ -143,6 +145,40 @@ def test_a_wrong_name_means_the_closest_by_letters_or_words(wrong, meant):
     names = ("algo.kl.init_coef", "algo.kl.target", "reward.normalize_enable", "num_generations", "reward.clip_range",
              "rollout.n_samples_per_prompt", "actor.eps_clip")  # fmt: skip
     assert Options("PPO", "x.py", {name: Option("1") for name in names}).closest(wrong) == meant
+
+
+UNION = """
+from typing import Annotated, Literal, TypeAlias, Union
+
+class Base:
+    lr: float = 0.1
+
+class Adam(Base):
+    type: Literal["adam"] = "adam"
+    beta: float = 0.9
+
+class Sgd(Base):
+    lr: float = 0.2
+    type: Literal["sgd"] = "sgd"
+    nesterov: bool = True
+
+Optim: TypeAlias = Annotated[Adam | Sgd, Field(discriminator="type")]
+
+class Train:
+    optim: Optim = Adam()
+    other: Union[Adam, Sgd, None] = None
+    chunk: int | Literal["disabled"] = 8
+"""
+
+
+def test_the_members_of_a_union_are_options_of_its_section(tmp_path):
+    (tmp_path / "x.py").write_text(UNION)
+    options, _ = options_of_class(tmp_path / "x.py", "Train", {}.get)
+    assert options == {
+        "optim.type": Option("adam", ("adam", "sgd")), "optim.lr": Option(None), "optim.beta": Option("0.9"),
+        "optim.nesterov": Option("true"), "other": Option("null"), "other.type": Option("adam", ("adam", "sgd")),
+        "other.lr": Option(None), "other.beta": Option("0.9"), "other.nesterov": Option("true"), "chunk": Option("8"),
+    }  # fmt: skip
 
 
 def test_classes_that_would_never_end_are_left(tmp_path):

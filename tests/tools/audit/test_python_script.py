@@ -26,7 +26,7 @@ more = {"loss_type": "grpo", "nested": {"a": 1}}
 def main(parameter=0.5):
     config = Config(
         "out", epsilon=-0.2, steps=1024 * 4, names=["a", "b"], none=None, flag=True, kwargs={"x": N},
-        twice=twice, parameter=parameter, computed=float(os.environ["X"]), text=f"{N}",
+        twice=twice, parameter=parameter, computed=float(os.environ["X"]), text=f"{twice}", name=f"{N}-{LR}",
         actor=ActorConfig(lr=LR, optimizer=Optimizer(name="adam"), beta=compute(x=1)),
         **common, **changed, **more, **os.environ,
     )
@@ -43,10 +43,11 @@ def main(parameter=0.5):
 def test_arguments_that_are_literals_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(SCRIPT)
-    (grpo, sft), _ = read_script(file, ("GRPOConfig", "SFTConfig"))
+    grpo, sft = read_script(file, ("GRPOConfig", "SFTConfig")).calls
     assert (grpo.name, grpo.line) == ("GRPOConfig", 16)
     assert grpo.settings == {
-        "names": ["a", "b"], "none": None, "kwargs": {"x": 8}, "actor.lr": 1e-6, "actor.optimizer.name": "adam",
+        "names": ["a", "b"], "none": None, "kwargs": {"x": 8}, "name": "8-1e-06", "actor.lr": 1e-6,
+        "actor.optimizer.name": "adam",
         "learning_rate": 1e-6, "num_generations": 8, "loss_type": "grpo", "nested": {"a": 1}, "temperature": 0.9,
         "epsilon": 0.3,
     }  # fmt: skip
@@ -83,7 +84,7 @@ def test_arguments_that_are_literals_are_read(tmp_path):
 )
 def test_a_name_is_read_only_if_nothing_else_can_bind_it(tmp_path, text, settings):
     (tmp_path / "train.py").write_text(text)
-    (call,), _ = read_script(tmp_path / "train.py", ("C",))
+    (call,) = read_script(tmp_path / "train.py", ("C",)).calls
     assert call.settings == settings
     assert call.unread or settings
 
@@ -115,7 +116,7 @@ def tweak(args):
 def test_subclasses_setattr_and_replace_are_read(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(f"from trl import GRPOConfig as G\n{LATER}")
-    (call,), _ = read_script(file, ("GRPOConfig",))
+    (call,) = read_script(file, ("GRPOConfig",)).calls
     assert (call.name, call.settings) == (
         "GRPOConfig", {"beta": 0.4, "lr": 1e-6, "epsilon": 0.7, "temperature": 0.9, "steps": 4},
     )  # fmt: skip
@@ -126,10 +127,127 @@ def test_subclasses_setattr_and_replace_are_read(tmp_path):
     assert launch_of(file, (), ("GRPOConfig",)).hidden == {""}, "it may set any option"
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        "args.__dict__.update(beta=1)",
+        "args.__dict__.update({'beta': 1})",
+        "args.__dict__['beta'] = 1",
+        "args.__dict__.pop('beta')",
+        "vars(args)['beta'] = 1",
+        "vars(args).update(beta=1)",
+        "args.__setattr__('beta', 1)",
+        "object.__setattr__(args, 'beta', 1)",
+        "if setattr(args, 'beta', 1): pass",
+        "flag and setattr(args, 'beta', 1)",
+        "match flag:\n    case 1:\n        args.beta = 1",
+        "for args.beta in (1, 2): pass",
+        "del args.beta",
+        "OmegaConf.update(args, 'beta', 1)",
+        "other = args\nother.beta = 1",
+        "def tweak(config):\n    config.beta = 1\ntweak(args)",
+        "class Mine(GRPOTrainer):\n    def step(self):\n        self.beta = 1",
+    ],
+)
+def test_every_way_to_write_an_option_makes_it_not_known(tmp_path, write):
+    """Where a script makes the configuration, and where it parses it from its command line."""
+    file = tmp_path / "train.py"
+    file.write_text(f"args = C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\nprint(args)\n")
+    launch = launch_of(file, (), ("C",))
+    settings = dict(launch.settings)
+    assert (settings.get("beta") != 0 or "beta" in launch.assigned, settings["lr"]) == (True, 1)
+    file.write_text(f"args = parse()\n{write}\n")
+    assert "beta" in launch_of(None, ["python", str(file), "--lr", "1"], ("C",)).assigned
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        "args.__dict__.update(found)",
+        "args.__dict__ |= found",
+        "args.__dict__ = found",
+        "vars(args)[name] = 1",
+        "vars(args).update(found)",
+        "args.__dict__.clear()",
+        "args.__setattr__(name, 1)",
+        "for name in found:\n    setattr(args, name, 1)",
+        "[setattr(args, name, 1) for name in found]",
+        "setattr(*found)",
+        "exec('args.beta = 1')",
+        "tweak(args)",
+        "tweak(vars(args))",
+        "tweak([args])",
+        "other = args\ntweak(other)",
+        "args.set_training(learning_rate=1)",
+        "args.update(beta=1)",
+        "args = tweak(args)",
+        "def run(config):\n    tweak(config)\nrun(args)",
+        "def build():\n    return args\nmine = build()\ntweak(mine)",
+    ],
+)
+def test_code_that_may_write_any_option_leaves_none_known(tmp_path, write):
+    for made in ("args = ", "args: C = ", "args = other = ", "args = flag and ", "args = None if flag else "):
+        _leaves_none_known(tmp_path, f"{made}C(beta=0, lr=1)\n{write}\nGRPOTrainer(args=args)\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "args = tweak(C(beta=0))",
+        "args = {'a': C(beta=0)}",
+        "for args in [C(beta=0)]:\n    tweak(args)",
+        "self.args = C(beta=0)\ntweak(self.args)",
+        "def build():\n    return C(beta=0)\nargs = build()\ntweak(args)",
+        "def build():\n    return C(beta=0), 1\nargs, x = build()\ntweak(args)",
+        "D = C\nargs = D(beta=0)\ntweak(args)",
+        "def run(self, config):\n    tweak(config)\nx.run(C(beta=0))",
+        "tweak(args := C(beta=0))",
+        "print(args := C(beta=0))\ntweak(args)",
+    ],
+)
+def test_a_configuration_is_followed_however_it_is_bound(tmp_path, text):
+    _leaves_none_known(tmp_path, f"{text}\n")
+
+
+def _leaves_none_known(tmp_path, text):
+    file = tmp_path / "train.py"
+    file.write_text(text)
+    launch = launch_of(file, (), ("C",))
+    assert {value for _, value in launch.settings} == {"${?}"}
+    assert launch.hidden == {""}
+    assert "any option (" in launch.unread[0]
+
+
+def test_code_that_only_reads_the_configuration_changes_nothing(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text(
+        "def report(config):\n    print(config.beta)\nargs = C(beta=0)\nreport(args)\nlogger.info(args)\n"
+        "x = args.to_dict()\nx.append(1)\nx = [args.beta, asdict(args), f'{args}']\n"
+        "if args: GRPOTrainer(model, args, args=args)\n"
+    )
+    launch = launch_of(file, (), ("C",))
+    assert (launch.settings, launch.assigned, launch.hidden, launch.unread) == ((("beta", 0),), {}, frozenset(), ())
+
+
+@pytest.mark.parametrize("use", ["other = common\nother['a'] = 1", "tweak(common)", "def f():\n    return common"])
+def test_a_dictionary_that_something_else_may_change_is_not_known(tmp_path, use):
+    file = tmp_path / "train.py"
+    file.write_text(f"common = {{'a': 0}}\n{use}\nC(**common)\n")
+    (call,) = read_script(file, ("C",)).calls
+    assert (call.settings, call.unread) == ({}, ["**common"])
+
+
+def test_an_assignment_in_another_function_need_not_happen(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("config = C(a=1)\ndef never():\n    config.a = 2\n")
+    (call,) = read_script(file, ("C",)).calls
+    assert (call.settings, call.unread) == ({}, ["a"])
+
+
 def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
     (tmp_path / "train.py").write_text("args = parse()\nargs.beta = 1\nsetattr(args, key, 2)\n")
     launch = launch_of(None, ["python", str(tmp_path / "train.py"), "--beta", "0"], ("C",))
-    assert set(launch.assigned) == {"beta", "setattr(key)"}
+    assert set(launch.assigned) == {"beta", "any option (setattr(args, key, 2))"}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +263,7 @@ def test_what_a_program_assigns_to_its_arguments_is_told(tmp_path):
 def test_what_is_not_python_is_refused(tmp_path, content, says):
     (tmp_path / "train.py").write_text(content)
     if not says:
-        assert read_script(tmp_path / "train.py", ("C",))[0] == []
+        assert read_script(tmp_path / "train.py", ("C",)).calls == []
         return
     with pytest.raises(SentinelError, match=says):
         read_script(tmp_path / "train.py", ("C",))
@@ -158,11 +276,12 @@ def test_a_program_that_makes_a_configuration_is_read_instead_of_its_arguments(t
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("C(a=1, b=x)\nC(a=2)\n")
     launch = launch_of(None, ["accelerate", "launch", "--config_file", "z.yaml", "train.py", "--seed", "3"], ("C",))
-    assert launch.settings == (("a", 1), ("b", "${?}"))
+    assert launch.settings == (("b", "${?}"), ("a", "${?}"))
     assert (launch.made_by, launch.read) == ("C", ("train.py:1: 1 setting of C read",))
     assert launch.unread == (
         "not read in train.py:1, because the script computes them: b",
         "not read in train.py: C (line 2)",
+        "not known, because the calls of C differ: a",
         "not read, because they are arguments of train.py itself: seed=3",
     )
 
@@ -172,8 +291,22 @@ def test_a_program_that_parses_its_arguments_is_configured_by_them(tmp_path, mon
     (tmp_path / "train.py").write_text("TrlParser((ScriptArguments, C)).parse_args_and_config()\n")
     (tmp_path / "grpo.yaml").write_text("beta: 0.1\n")
     launch = launch_of(None, ["torchrun", "train.py", "--config", "grpo.yaml", "--seed", "3"], ("C",))
-    assert (launch.settings, launch.made_by) == ((("seed", 3),), "")
+    assert (launch.settings, launch.made_by) == ((("seed", 3),), "C")
     assert launch.config == Path("grpo.yaml")
+
+
+def test_a_script_and_its_arguments_are_a_command(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("TrlParser((ScriptArguments, C)).parse_args_and_config()\n")
+    launch = launch_of(file, ["--seed", "3"], ("C",))
+    assert (launch.settings, launch.made_by) == ((("seed", 3),), "C")
+    with pytest.raises(NothingExamined, match=r"it fills C from its command line; give its arguments after --"):
+        launch_of(file, (), ("C",))
+    assert launch_of(file, (), ("C",), configured=True).made_by == "C"
+    (tmp_path / "run.sh").write_text('python train.py --seed 3 "$@"\n')
+    (told,) = launch_of(tmp_path / "run.sh", (), ("C",)).unread
+    assert told.endswith('by "$@" (line 1); give the arguments of the script after --')
+    assert launch_of(tmp_path / "run.sh", ["--lr", "1"], ("C",)).settings == (("seed", 3), ("lr", 1))
 
 
 def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
@@ -186,10 +319,7 @@ def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     assert (launch.config, launch.settings) == (Path("examples/demo/rlvr.yaml"), (("seed", 3), ("new.key", 1)))
     assert launch.added == {"new.key"}
     launch = launch_of(None, command.replace("rlvr", "gone").split(), ())
-    assert launch.config is None
-    assert launch.unread == (
-        "not read, because it is not a file here: the configuration that --config_path demo, --config_name gone names",
-    )
+    assert (launch.config, launch.missing) == (None, {"config_path": "demo", "config_name": "gone"})
     with pytest.raises(NothingExamined, match=r"no settings after the program"):
         launch_of(None, ["python", "train.py", "--config", "gone.yaml"], ())
 
@@ -202,8 +332,11 @@ def test_files_that_options_name_are_found_beside_the_script(tmp_path):
     )
     launch = launch_of(tmp_path / "run.sh", (), ())
     assert launch.files == {"custom_config_path": tmp_path / "custom.yaml"}
-    assert launch.config == tmp_path / "a.toml"
+    assert (launch.config, launch.hidden) == (tmp_path / "a.toml", frozenset())
     assert launch.unread == ("not read, arguments without a name: rest",)
+    (tmp_path / "run.sh").write_text("uv run rl @ a.toml @ gone.toml --lr 1\n")
+    launch = launch_of(tmp_path / "run.sh", (), ())
+    assert (launch.unread, launch.hidden) == (("not read, arguments without a name: gone.toml",), {""})
 
 
 @pytest.mark.parametrize(
@@ -221,3 +354,12 @@ def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
         launch_of(None, words.split(), ("C",))
     with pytest.raises(NothingExamined, match=r"none of C is called in it"):
         launch_of(tmp_path / "train.py", (), ("C",))
+
+
+def test_reward_functions_and_data_of_a_script_are_named(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "data = load_dataset('a/b', split='train')\nC(a=1)\n"
+        "GRPOTrainer(model, reward_funcs=[length, accuracy], train_dataset=data, processing_class=x)\n"
+    )
+    launch = launch_of(tmp_path / "train.py", (), ("C",))
+    assert launch.references == ("load_dataset('a/b')", "reward_funcs=[length, accuracy]", "train_dataset=data")

@@ -37,7 +37,8 @@ def test_the_example_is_one_that_can_be_typed():
         "patched/trl/trainer/grpo_trainer.py",
     ]
     assert _typed(replay).startswith("sentinel watch replay sentinel-events.jsonl ")
-    assert _printed(run)[0] == (
+    assert _printed(run)[0] == "sentinel watch: the_loss_is_the_documented_one does not hold, step "
+    assert _printed(run)[1] == (
         "sentinel watch: the_oracle_agrees does not hold: trl.trainer.grpo_trainer.GRPOTrainer._compute_loss, call "
     )
 
@@ -59,5 +60,5 @@ def test_the_example_does_what_the_page_says(tmp_path):
         )  # fmt: skip
         assert ran.returncode == 1, (ran.stdout, ran.stderr)  # there is a violation
         for line in _printed(block):
-            assert line in ran.stdout + ran.stderr
+            assert line in ran.stdout + ran.stderr, (line, ran.stdout, ran.stderr)
     assert (tmp_path / "mine" / "TRL-COMPUTE-LOSS-THE-ORACLE-AGREES.yaml").is_file()

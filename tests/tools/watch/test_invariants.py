@@ -1,4 +1,4 @@
-"""Each invariant of a training says how it is broken, and nothing where it is kept."""
+"""Each invariant says how it is broken, nothing where it is kept, and why it was skipped where an input is unknown."""
 
 import queue
 import sys
@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from sentinel import DoesNotApply, Steps
 from sentinel.tools.watch import training
 from sentinel.tools.watch.invariants import INVARIANTS, Memory
-from sentinel.tools.watch.training import Training
+from sentinel.tools.watch.training import TILTS, Training
 from sentinel.tools.watch.wrapping import Budget, Watcher
 
 _IDS = torch.tensor([[5, 6, 7, 8], [5, 9, 4, 0]])
@@ -18,78 +19,168 @@ _LOG_PROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.0, -4.0]])
 _LABELS = torch.tensor([[-100, -100, 7, 8], [-100, 9, 4, -100]])
 _ATTENTION = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]])
 _ROWS = {"advantages": torch.tensor([1.0, -1.0]), "ids": torch.tensor([[3, 4, 0], [6, 0, 0]])}
-#: Whose function gave these rows: a trainer that samples two responses to a prompt.
 _TRAINER = SimpleNamespace(args=SimpleNamespace(num_generations=2))
 _MEAN = (2.0 + 3.0 + 0.5 + 1.0) / 4
 
+#: A trainer of transformers whose settings are all known, and one that an adapter documents.
+_FACTS: dict[str, Any] = {
+    "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "collator": "", "changed": [], "random": [],
+    "places": {"compute_loss": "Trainer.compute_loss (transformers/trainer.py:2122)"}, "device": "cpu",
+    "scaler": False, "distributed": "NO", "generation": [], "loss_function": False, "smoothing": False, "given": {},
+    "created": {"groups": [], "linear": []},
+    "options": {"learning_rate": 0.1, "max_grad_norm": 1.0, "completion_only_loss": True, "optim": "adamw_torch",
+                "adam_epsilon": 1e-8, "adam_beta1": 0.9, "adam_beta2": 0.999, "weight_decay": 0.1},
+}  # fmt: skip
 
-def _answers(**changed: Any) -> tuple[str, dict[str, Any]]:
-    said = {"loss": _MEAN, "log_probs": _LOG_PROBS, "ids": _IDS, "labels": _LABELS, "attention_mask": _ATTENTION}
-    return "answers", {"items": 4, "moment": 1, "loss_type": "nll", **said, **changed}
+
+def _advantages(micro: Any) -> tuple[Any, Any]:
+    rewards = torch.tensor(dict(micro.rewards)[0], dtype=torch.float64)
+    return rewards - rewards.mean(), 1e-6
 
 
-def _pairs(**changed: Any) -> tuple[str, dict[str, Any]]:
-    mask = torch.tensor([[0, 0, 1, 1], [0, 1, 1, 0]])
-    margin = 0.1 * ((-5.0 + 4.0) - (-1.5 + 3.0))
-    loss = float(-torch.nn.functional.logsigmoid(torch.tensor(margin)))
-    said = {"log_probs": _LOG_PROBS, "ref_log_probs": torch.tensor([[-9.0, -2.0, -2.0], [-1.0, -2.0, -9.0]])}
-    said |= {"completion_mask": mask, "loss": loss, "loss_type": "sigmoid", "beta": 0.1, "ld_alpha": None}
-    return "answers", {"label_smoothing": 0.0, "ids": _IDS, "moment": 1, "items": None, **said, **changed}
+def _of_this(micro: Any) -> None:
+    if micro.options.get("top_k"):
+        raise DoesNotApply("top_k is 5")
+
+
+_STEPS = Steps(
+    "demo.Trainer", {"loss": ("_compute_loss",), "advantages": ("_score",)}, frozenset({"beta"}), {"beta": "beta"},
+    loss=lambda micro: (2.0, 1e-4), advantages=_advantages,
+    references=lambda micro: (torch.ones(2) * micro.attributes["global_step"], micro.batch["reference"]),
+    batch=lambda micro: str(micro.batch.get("wrong", "")), samples=_of_this,
+)  # fmt: skip
+_DOCUMENTED = {
+    **_FACTS, "class": "demo.Trainer", "options": {**_FACTS["options"], "beta": 0.1},
+    "places": {"_compute_loss": "Trainer._compute_loss (demo/trainer.py:7)"}, "changed": ["beta"],
+}  # fmt: skip
+
+
+def _memory(facts: dict[str, Any] = _FACTS, **more: Any) -> Memory:
+    memory = Memory(known=(_STEPS,), **more)
+    memory.look("facts", facts)
+    return memory
+
+
+def _forward(log_probs: Any = _LOG_PROBS, **more: Any) -> dict[str, Any]:
+    reported = {"log_probs": None, "aux_loss": None, **more.pop("reported", {})}
+    return {"model": "trained", "ids": _IDS, "log_probs": log_probs, "bound": 1e-5, "reported": reported, **more}
+
+
+def _answers(log_probs: Any = _LOG_PROBS, **changed: Any) -> tuple[str, dict[str, Any]]:
+    batch = {"input_ids": _IDS, "labels": _LABELS, "attention_mask": _ATTENTION}
+    batch |= {name: changed.pop(name) for name in ("labels", "input_ids") if name in changed}
+    said = {"loss": _MEAN, "batch": batch, "forwards": [_forward(log_probs)], "attributes": {"global_step": 1}}
+    return "answers", {"items": 4, "moment": 1, "step": 1, "fresh": True, "world": 1, **said, **changed}
 
 
 def _stepping(**changed: Any) -> tuple[str, dict[str, Any]]:
     weight = torch.ones(2)
     said = {"left": [], "reference": {"w": (weight, weight, False)}, "rates": [0.1], "scheduled": 0.1, "step": 3}
-    return "stepping", {"losses": [torch.tensor(_MEAN)], "wanted": 1, **said, **changed}
+    said |= {"theirs": True, "last": [0.1], "initial": [0.1], "norm": torch.tensor(1.0), "world": 1}
+    said |= {"sums": {"w": (2 * weight, 2 * weight, weight)}}
+    mean = torch.tensor(_MEAN)
+    return "stepping", {"losses": [mean], "returned": [(mean, mean / 2, 2)], "wanted": 1, **said, **changed}
 
 
 def _of_rank(rank: int, seen: tuple[str, dict[str, Any]], **changed: Any) -> tuple[str, dict[str, Any]]:
     return seen[0], {**seen[1], "process": rank, "step": 3, "world": 2, "replicated": True, **changed}
 
 
-def _stepped(before: Any, after: Any, gradient: Any) -> tuple[str, dict[str, Any]]:
-    return "stepped", {"parameters": {"w": (torch.tensor(before), torch.tensor(after), gradient)}}
+def _stepped(before: Any, after: Any, gradient: Any, **group: Any) -> tuple[str, dict[str, Any]]:
+    values = (torch.tensor(before), torch.tensor(after), gradient, {"lr": 0.1, "weight_decay": 0.0, **group}, {})
+    return "stepped", {"parameters": {"w": values}, "optimizer": "torch.optim.sgd.SGD"}
+
+
+def _scored(**changed: Any) -> tuple[str, dict[str, Any]]:
+    batch = {"advantages": torch.tensor([0.5, -0.5]), **changed.pop("batch", {})}
+    return "scored", {"batch": batch, "rewards": [(0, [1.0, 0.0])], "attributes": {}, "world": 1, **changed}
+
+
+def _documented(**changed: Any) -> tuple[str, dict[str, Any]]:
+    batch = {"completion_mask": torch.ones(2, 3, dtype=torch.long), "reference": torch.zeros(2)}
+    return _answers(**{"loss": 2.0, "batch": batch, "attributes": {"global_step": 0}, "step": 0, **changed})
+
+
+def _sampled(log_probs: float, fresh: bool = True) -> tuple[str, dict[str, Any]]:
+    """Make a batch of tokens with a log-prob, drawn from two tokens with the probabilities 0.9 and 0.1."""
+    policy = torch.tensor([0.9, 0.1]).log()
+    entropy = -float((policy.exp() * policy).sum())
+    tilted = {f"tilt {one:g}": torch.full((8, 8), float(torch.logsumexp((1 + one) * policy, 0))) for one in TILTS}
+    whole = _forward(torch.full((8, 8), log_probs), entropy=torch.full((8, 8), entropy), **tilted)
+    mask = torch.ones(8, 8, dtype=torch.long)
+    return _documented(forwards=[whole], batch={"completion_mask": mask, "reference": torch.zeros(2)}, fresh=fresh)
 
 
 _CALL = {"log_probs": _LOG_PROBS[:, 1:], "response_mask": torch.tensor([[1, 1], [1, 0]]), "moment": 1}
 _FLIPPED = {name: value.flip(0) for name, value in _ROWS.items()}
-_PROMPTS = {"prompt_ids": torch.tensor([[5, 6], [5, 6]])}
-_UNLIKE = {**_ROWS, **_PROMPTS, "advantages": torch.tensor([1.0, -0.5])}
+_FRESH = ("fresh", {"log_probs": _LOG_PROBS, "old_log_probs": _LOG_PROBS + 0.01, "response_mask": _ATTENTION[:, 1:]})
+_REPORTED = {"log_probs": _LOG_PROBS, "aux_loss": None}
 _KEPT = [
-    ("produced", {"rows": {**_ROWS, **_PROMPTS}, "peers": 2}),
-    ("produced", {"rows": _ROWS}), _answers(partly=True), ("consumed", {"rows": _FLIPPED}),
-    ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), ("call", _CALL), _answers(),
-    _stepping(), _stepped([1.0], [0.9], torch.tensor([1.0])), _pairs(),
-    ("fresh", {"log_probs": _LOG_PROBS, "old_log_probs": _LOG_PROBS + 0.01, "response_mask": _ATTENTION[:, 1:]}),
+    ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _stepping(),
+    ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
+    _stepped([1.0], [0.9], torch.tensor([1.0])), _answers(forwards=[_forward(reported=_REPORTED)]),
+    *[_of_rank(rank, _stepping()) for rank in range(2)],
 ]  # fmt: skip
-_BROKEN = {
-    "rows_stay_together": [_KEPT[1], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
-    "advantages_are_of_one_prompt": [("produced", {"rows": _UNLIKE, "peers": 2})],
-    "prompts_are_not_learned": [_answers(labels=_IDS.masked_fill(_ATTENTION == 0, -100), partly=True)],
+_MADE = {"made": {"beta": 0.1}}
+_KEPT_DOCUMENTED = [
+    _scored(), _documented(), _sampled(-0.105), _sampled(-0.8), _stepped([1.0], [0.9], torch.tensor([1.0])),
+    _documented(attributes={"global_step": 1}, step=1),
+]  # fmt: skip
+_GROUP = {"lr": 0.1, "eps": 1e-8, "betas": [0.9, 0.999], "weight_decay": 0.1, "names": ["w"]}
+_CREATED = {"created": {"groups": [{**_GROUP, "weight_decay": 0.0}], "linear": ["w"]}}
+_BROKEN: dict[str, list[Any]] = {
+    "rows_stay_together": [_KEPT[0], ("consumed", {"rows": {**_ROWS, "advantages": _ROWS["advantages"].flip(0)}})],
+    "prompts_are_not_learned": [_answers(labels=_IDS.masked_fill(_ATTENTION == 0, -100))] * 4,
     "sampling_is_as_asked": [("generated", {"temperature": (0.7, 1.0)})],
-    "the_first_ratio_is_one": [("fresh", {**_KEPT[-1][1], "old_log_probs": 0.5 * _LOG_PROBS})],
+    "the_first_ratio_is_one": [("fresh", {**_FRESH[1], "old_log_probs": 0.5 * _LOG_PROBS})],
     "log_probs_are_the_models": [("call", {**_CALL, "log_probs": _LOG_PROBS[:, :2]}), _answers()],
-    "labels_are_tokens": [_answers(labels=_LABELS.roll(1, 1))],
+    "reported_log_probs_are_the_models": [
+        _answers(forwards=[_forward(reported={**_REPORTED, "log_probs": 0.5 * _LOG_PROBS})])],
+    "labels_are_tokens": [_answers(labels=_IDS.roll(1, 1).masked_fill(_LABELS == -100, -100))],
     "the_loss_is_that_of_the_labels": [_answers(loss=2 * _MEAN)],
-    "the_loss_is_that_of_the_pairs": [_pairs(beta=1.0)],
-    "micro_batches_add_up": [_answers(), _answers(), _stepping(losses=[torch.tensor(_MEAN)] * 2)],
+    "micro_batches_add_up": [_stepping(returned=[(torch.tensor(_MEAN), torch.tensor(_MEAN / 4), 2)])],
+    "gradients_add_up": [_stepping(norm=torch.tensor(2.0))],
     "samples_are_used_as_often_as_configured": [_stepping(wanted=2)],
-    "the_rate_is_the_schedules": [_stepping(rates=[0.2])],
+    "the_rate_is_the_schedules": [_stepping(last=[0.2])],
+    "the_optimizer_has_all_parameters": [_stepping(left=["head"])],
     "parameters_follow_gradients": [_stepped([1.0], [1.0], torch.tensor([1.0]))],
     "ranks_agree": [_of_rank(rank, _stepping(rates=[0.1 + rank])) for rank in range(2)],
     "the_reference_stays": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
-}
+    "the_reference_may_stay": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
+    "updates_are_not_lost": [_stepped([1.0], [1.0], torch.tensor([1e-9]))],
+    "the_optimizer_is_as_configured": [("facts", {**_FACTS, **_CREATED})],
+    "the_loss_is_the_documented_one": [_documented(loss=4.0)],
+    "advantages_follow_from_rewards": [_scored(rewards=[(0, [0.0, 1.0])])],
+    "rewards_differ": [_scored(rewards=[(0, [1.0, 1.0])], batch={"advantages": torch.zeros(2)})] * 3,
+    "the_reference_starts_as_the_policy": [
+        _documented(batch={"completion_mask": torch.ones(2, 3), "reference": torch.ones(2)})],
+    "the_reference_is_not_the_policy": [
+        _stepped([1.0], [0.9], torch.tensor([1.0])),
+        *[_documented(batch={"completion_mask": torch.ones(2, 3), "reference": torch.ones(2)}, step=1,
+                      attributes={"global_step": 1})] * 2],
+    "settings_arrive": [("facts", {**_DOCUMENTED, "made": {"beta": 0.2}})],
+    "the_batch_means_what_it_should": [_scored(batch={"wrong": "a mask is one late"})],
+    "samples_come_from_the_policy": [_sampled(-0.105)] * 6,
+}  # fmt: skip
+_OF_THE_ADAPTER = list(_BROKEN)[-8:]
+
+
+def _facts_for(name: str) -> dict[str, Any]:
+    facts = {**_DOCUMENTED, **_MADE} if name in _OF_THE_ADAPTER else _FACTS
+    return {**facts, "callbacks": {"on_step_end": "Mine"}} if name == "the_reference_may_stay" else facts
 
 
 def test_what_is_kept_is_not_said():
-    memory = Memory()
-    assert [memory.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
-    assert set(memory.looks) == {one.name for one in INVARIANTS}
+    plain, documented = _memory(), _memory({**_DOCUMENTED, **_MADE})
+    assert [plain.look(*seen) for seen in _KEPT] == [[]] * len(_KEPT)
+    assert [documented.look(*seen) for seen in _KEPT_DOCUMENTED] == [[]] * len(_KEPT_DOCUMENTED)
+    looks = plain.looks + documented.looks
+    assert set(looks) == {one.name for one in INVARIANTS} - {"the_reference_may_stay"}
 
 
 @pytest.mark.parametrize("name", [one.name for one in INVARIANTS])
 def test_what_is_broken_is_said_and_can_be_switched_off(name):
-    memory, without = Memory(), Memory([name])
+    memory, without = _memory(_facts_for(name)), _memory(_facts_for(name), without=[name])
     said = [one.name for seen in _BROKEN[name] for one, _ in memory.look(*seen)]
     assert name in said
     assert name not in [one.name for seen in _BROKEN[name] for one, _ in without.look(*seen)]
@@ -98,37 +189,111 @@ def test_what_is_broken_is_said_and_can_be_switched_off(name):
 @pytest.mark.parametrize(
     ("seen", "how"),
     [
-        ([_KEPT[1], ("consumed", {"rows": {"advantages": _ROWS["advantages"]}})], "ids was computed for each row"),
+        ([_KEPT[0], ("consumed", {"rows": {"advantages": _ROWS["advantages"]}})], "ids was computed for each row"),
         ([("consumed", {"rows": _ROWS})] * 2, "two micro-batches of one step have the same rows"),
-        ([_answers(labels=_LABELS.masked_fill(_ATTENTION == 0, 0))], "padding is learned"),
         (
-            [("fresh", {**_KEPT[-1][1], "old_log_probs": _LOG_PROBS - torch.tensor([0.0, 0.0, 0.6])})],
+            [_answers(labels=torch.tensor([[-100, 6, 7, 8], [-100, 9, 0, 0]]), input_ids=torch.tensor(
+                [[5, 6, 7, 8], [5, 9, 0, 0]]), attention=None)],
+            "",
+        ),
+        (
+            [("fresh", {**_FRESH[1], "old_log_probs": _LOG_PROBS - torch.tensor([0.0, 0.0, 0.6])})],
             "0.12 apart on average, before any step (length 2-3 0.12, token 1 0, token 2-3 0.2)",
         ),
         ([_stepping(left=["head"])], "no optimizer has head, although"),
         ([_stepped([1.0], [0.5], None)], "w has no gradient but changed"),
+        ([_stepped([1.0], [0.7], torch.tensor([1.0]))], "element 0 of w changed by -0.3, and SGD changes it by -0.1"),
         ([_stepping(reference={"w": (torch.ones(1), torch.ones(1), True)})], "the optimizer holds its w"),
+        (
+            [_stepping(sums={"w": (torch.ones(2), torch.ones(2), torch.tensor([1.0, 0.0]))})],
+            "the gradient of w is not the sum over 1 micro-batches",
+        ),
         (
             [_of_rank(rank, _stepped([1.0], [0.5 + rank], torch.ones(1))) for rank in range(2)],
             "w differs between processes",
         ),
         (
-            [_of_rank(rank, _answers(), moment=moment, ids=_IDS + moment) for moment in range(2) for rank in range(2)],
+            [_of_rank(rank, _answers(input_ids=_IDS + moment), moment=moment) for moment in range(3)
+             for rank in range(2)],
             "two processes train on the same rows",
         ),
     ],
-)
+)  # fmt: skip
 def test_how_it_is_broken(seen, how):
-    memory = Memory()
+    memory = _memory()
     assert how in "; ".join(said for one in seen for _, said in memory.look(*one))
+
+
+def test_a_message_names_the_function_the_settings_and_one_thing_to_try():
+    (said,) = [how for _, how in _memory({**_DOCUMENTED, **_MADE}).look(*_documented(loss=4.0))]
+    assert said == (
+        "a micro-batch's loss is 4, and its documented value is 2 (2 times as much); in Trainer._compute_loss "
+        "(demo/trainer.py:7); set: beta=0.1. Compare this function with the formula of loss_type in the documentation."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "why"),
+    [
+        (
+            "the_loss_is_the_documented_one",
+            {"own": {"_compute_loss": "Mine._compute_loss"}},
+            "Mine._compute_loss is your",
+        ),
+        ("the_loss_is_the_documented_one", {"changed": ["new"]}, "the option new is not known"),
+        ("the_reference_starts_as_the_policy", {"given": {"ref_model": True}}, "ref_model was given"),
+        ("the_reference_starts_as_the_policy", {"random": ["dropout (p 0.1)"]}, "two forward passes differ: dropout"),
+        ("samples_come_from_the_policy", {"options": {"top_k": 5}}, "top_k is 5"),
+        ("samples_come_from_the_policy", {"generation": ["top_p"]}, "the model's generation config sets top_p"),
+        ("settings_arrive", {"made": None}, "the trainer was made before it was watched"),
+        ("the_optimizer_is_as_configured", {"created": None}, "the optimizer is your own"),
+        (
+            "gradients_add_up",
+            {"callbacks": {"on_pre_optimizer_step": "Mine"}},
+            "Mine.on_pre_optimizer_step is your own",
+        ),
+        ("gradients_add_up", {"scaler": True}, "gradients are scaled (fp16)"),
+        ("the_reference_stays", {"callbacks": {"on_step_end": "Mine"}}, "Mine.on_step_end is your own"),
+        ("micro_batches_add_up", {"own": {"training_step": "Mine.training_step"}}, "Mine.training_step is your own"),
+    ],
+)
+def test_what_depends_on_an_unread_input_is_skipped_with_the_reason(name, facts, why):
+    memory = _memory({**_DOCUMENTED, **_MADE, **facts})
+    broken = [seen for seen in _BROKEN[name] if seen[0] != "facts"]
+    assert name not in [one.name for seen in broken for one, _ in memory.look(*seen)]
+    assert why in memory.skipped[name]
+    assert memory.looks[name] == 0
+
+
+def test_a_scheduler_of_the_user_is_not_judged():
+    memory = _memory()
+    assert memory.look(*_stepping(theirs=False, last=[0.2], rates=[0.2])) == []
+    assert memory.skipped["the_rate_is_the_schedules"] == "the scheduler is your own"
+
+
+def test_without_the_facts_nothing_about_the_framework_is_said():
+    memory = Memory()
+    for seen in (_answers(loss=9.0), _stepping(last=[9.0], wanted=5), ("generated", {"temperature": (0.7, 1.0)})):
+        assert memory.look(*seen) == []
+
+
+def test_samples_of_the_policy_give_no_alarm_however_many():
+    memory = _memory({**_DOCUMENTED, **_MADE})
+    drawn = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        kind, seen = _sampled(0.0)
+        rare = torch.rand(8, 8, generator=drawn) < 0.1
+        seen["forwards"][0]["log_probs"] = torch.where(rare, 0.1, 0.9).log()
+        assert memory.look(kind, seen) == []
+    assert memory.looks["samples_come_from_the_policy"] == 100
 
 
 def test_processes_that_keep_step_are_not_said_to_differ():
     together: dict[str, Any] = {}
-    ranks = [Memory(together=together), Memory(together=together)]
+    ranks = [_memory(together=together), _memory(together=together)]
     for rank, memory in enumerate(ranks):
         mean = {"loss": 2 * _MEAN, "world": 2}  # DDP divides the sum of the ranks' losses by two
-        for seen in (_answers(ids=_IDS + rank, labels=_LABELS, attention_mask=None, items=4, **mean), _stepping(),
+        for seen in (_answers(input_ids=_IDS + rank, items=4, **mean), _stepping(),
                      _stepped([1.0], [0.5], torch.ones(1))):  # fmt: skip
             said = memory.look(*_of_rank(rank, seen))
             assert [one.name for one, _ in said if one.name in ("ranks_agree", "the_loss_is_that_of_the_labels")] == []
@@ -156,7 +321,7 @@ def test_a_step_of_an_optimiser_is_seen_and_changes_nothing():
 
 @pytest.mark.parametrize("looked_at", [True, False])
 def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
-    watcher, memory = Watcher(Budget()), Memory()
+    watcher, memory = Watcher(Budget()), _memory()
     training = Training(watcher)
 
     def said() -> list[str]:
@@ -199,9 +364,36 @@ def test_rows_that_had_no_room_are_not_looked_for():
         training._consumed(_ROWS)
     watcher.restore()
     assert [one.kind for one in list(watcher.events.queue) if one] == ["produced"]
-    memory = Memory()
+    memory = _memory()
     again = [("consumed", {"rows": _ROWS, "step": number}) for number in range(2)]
     assert [memory.look(*one) for one in again] == [[], []], "the step between them had no room"
+
+
+def test_what_reward_functions_return_is_recorded_and_unchanged():
+    """An iterator is not used up, and the call of every module stays what it is."""
+
+    class Reward:
+        def __call__(self, completions: Any) -> Any:
+            return (float(len(one)) for one in completions)
+
+    def counts(completions: Any) -> Any:
+        return [None if one == "b" else len(one) for one in completions]
+
+    def twice(completions: Any) -> Any:
+        return [2 * one for one in counts(completions)]
+
+    watcher, model, made = Watcher(Budget()), torch.nn.Linear(1, 1), Reward()
+    training, code = Training(watcher), torch.nn.Module.__call__.__code__
+    for place, one in enumerate((counts, made, model, twice)):
+        training._listen_to_reward(place, one)
+    assert torch.nn.Module.__call__.__code__ is code
+    counts(["aa"])
+    training._produce((), {})
+    assert counts(["aa", "b"]) == [2, None]
+    assert list(made(["aa"])) == [2.0]
+    assert twice(["aa"]) == [4]
+    assert training._rewards == [(0, [2.0, None]), (3, [4.0])]
+    watcher.restore()
 
 
 def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):
@@ -234,25 +426,31 @@ def test_log_probs_of_some_tokens_are_those_of_all(monkeypatch):
     head = torch.nn.Linear(4, 5)
     model = SimpleNamespace(get_output_embeddings=lambda: head, config=None)
     hidden, ids = torch.rand(2, 7, 4), torch.randint(5, (2, 7))
-    whole = training._log_probs(model, hidden, ids, 0.7, some=False)
-    monkeypatch.setattr(training, "_FEW_LOGITS", 15)
-    some = training._log_probs(model, hidden, ids, 0.7, some=True)
+    whole = training._log_probs(model, hidden, ids, 0.7, some=False)["log_probs"]
+    monkeypatch.setattr(training, "_FEW_LOGITS", 20)
+    few = training._log_probs(model, hidden, ids, 0.7, True, 3)
+    some = few["log_probs"]
     assert whole.shape == some.shape == (2, 6)
     assert not whole.isnan().any()
     assert torch.equal(some[~some.isnan()], whole[~some.isnan()])
-    assert int((~some.isnan()).sum()) == 3
+    assert (~some.isnan()).nonzero().tolist() == [[0, 3], [0, 4], [1, 3], [1, 4]]
+    logits = torch.nn.functional.linear(hidden[0, 3], head.weight, head.bias).detach() / 0.7
+    drawn = torch.distributions.Categorical(logits=logits.detach())
+    assert float(few["entropy"][0, 3]) == pytest.approx(float(drawn.entropy()))
+    assert float(few["tilt 1"][0, 3]) == pytest.approx(float(torch.log(logits.softmax(0).square().sum())))
     monkeypatch.setattr(training, "_LOGITS", 15)
-    assert torch.equal(training._log_probs(model, hidden, ids, 0.7, some=False).isnan(), some.isnan())
+    assert training._log_probs(model, hidden, ids, 0.7, some=False)["log_probs"].isnan().any()
+    head.weight.data = head.weight.data.bfloat16()
+    assert training._log_probs(model, hidden, ids, 0.7, True)["bound"] > 1000 * few["bound"]
+    assert training._log_probs(SimpleNamespace(get_output_embeddings=torch.nn.Identity), hidden, ids, 0.7, True) == {}
 
 
 def test_some_tokens_show_one_that_is_off_and_add_up_to_no_loss():
     """Nothing is said of a loss of which a part is not known."""
     some = _LOG_PROBS.clone()
     some[0, 2], some[1, 1] = torch.nan, torch.nan
-    memory = Memory()
-    assert memory.look(*_answers(log_probs=some, loss=2 * _MEAN)) == []
-    assert memory.look(*_pairs(log_probs=some, loss=99.0)) == []
-    memory = Memory()
+    assert _memory().look(*_answers(some, loss=2 * _MEAN)) == []
+    memory = _memory()
     for log_probs, named in ((_LOG_PROBS[:, 1:], []), (_LOG_PROBS[:, 1:] - 1.0, ["log_probs_are_the_models"])):
         memory.look("call", {**_CALL, "log_probs": log_probs})
-        assert [one.name for one, _ in memory.look(*_answers(log_probs=some))] == named
+        assert [one.name for one, _ in memory.look(*_answers(some))] == named

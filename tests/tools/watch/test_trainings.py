@@ -1,5 +1,6 @@
 """A real trainer of transformers, watched: what is broken in it is named within a step, and no parameter changes."""
 
+import importlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sentinel.tools.watch.invariants import Memory
+from sentinel.tools.watch.invariants import INVARIANTS, Memory
 from sentinel.tools.watch.training import Training
 from sentinel.tools.watch.wrapping import Budget, Watcher
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.skipif(
 _STEPS = 3
 
 
-def _trainer(folder: Path, bug: str) -> Any:
+def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
     import transformers
 
     transformers.set_seed(0)
@@ -31,50 +32,72 @@ def _trainer(folder: Path, bug: str) -> Any:
     labels = labels.roll(1, 1) if bug == "labels one late" else labels
     rows = [{"input_ids": row, "labels": label} for row, label in zip(ids, labels)]
 
-    class Trains(transformers.Trainer):  # type: ignore[misc, name-defined]
-        def compute_loss(self, model: Any, inputs: Any, *_: Any, num_items_in_batch: Any = None, **more: Any) -> Any:
-            items = None if bug == "mean of means" else num_items_in_batch
-            return super().compute_loss(model, inputs, num_items_in_batch=items, **more)
+    usual = transformers.Trainer.compute_loss
 
+    def of_each(self: Any, *args: Any, num_items_in_batch: Any = None, **more: Any) -> Any:
+        return usual(self, *args, **more)
+
+    class Scaled(transformers.Trainer):  # type: ignore[misc, name-defined]
+        def compute_loss(self, *args: Any, **more: Any) -> Any:
+            return 0.5 * super().compute_loss(*args, **more)
+
+    kind = Scaled if bug == "loss of the user" else transformers.Trainer
+    if bug == "mean of means":
+        patch.setattr(transformers.Trainer, "compute_loss", of_each)
+    if bug == "constant rate":
+        constant = torch.optim.lr_scheduler.LambdaLR
+        patch.setattr(
+            transformers.trainer, "get_scheduler", lambda *_, optimizer, **__: constant(optimizer, lambda _: 1)
+        )
     options = transformers.TrainingArguments(
         output_dir=str(folder), use_cpu=True, report_to="none", max_steps=_STEPS, per_device_train_batch_size=2,
         gradient_accumulation_steps=2, learning_rate=0.01, warmup_steps=1, logging_steps=1, save_strategy="no",
         disable_tqdm=True,
     )  # fmt: skip
-    trainer = Trains(model=transformers.LlamaForCausalLM(config), args=options, train_dataset=rows)
+    model, parts = transformers.LlamaForCausalLM(config), dict[str, Any]()
+    if bug == "schedule of the user":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        parts["optimizers"] = optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    trainer = kind(model=model, args=options, train_dataset=rows, **parts)
     if bug == "head left out":
         trainer.create_optimizer()
         head = trainer.model.get_output_embeddings().weight
         for group in trainer.optimizer.param_groups:
             group["params"] = [one for one in group["params"] if one is not head]
-    if bug == "constant rate":
-        trainer.create_optimizer()
-        trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(trainer.optimizer, 1.0)
     return trainer
 
 
-def _trained(folder: Path, bug: str = "", watched: bool = True) -> tuple[set[str], dict[str, int], list[Any]]:
+def _trained(
+    folder: Path, bug: str = "", watched: bool = True, rate: float = 0.01
+) -> tuple[set[str], Memory, list[Any]]:
     watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory()
     training = Training(watcher)
-    trainer = _trainer(folder, bug)
-    if watched:
-        training.attach()
-    trainer.train()
-    training.stop()
-    watcher.restore()
+    with pytest.MonkeyPatch.context() as patch:
+        importlib.import_module("transformers.trainer")
+        if watched:
+            training.attach()
+        trainer = _trainer(folder, bug, patch)
+        trainer.args.learning_rate = rate
+        trainer.train()
+        training.stop()
+        watcher.restore()
     assert watcher.failed == {}
     named = set()
     while not watcher.events.empty():
         seen = watcher.events.get_nowait()
-        named |= {one.name for one, _ in memory.look(seen.kind, {**seen.values, "moment": seen.moment})}
-    return named, memory.looks, [parameter.detach().clone() for parameter in trainer.model.parameters()]
+        values = {**seen.values, "moment": seen.moment, "step": seen.step, "process": 0}
+        named |= {one.name for one, _ in memory.look(seen.kind, values)}
+    return named, memory, [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
 def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path):
-    named, looks, parameters = _trained(tmp_path)
+    named, memory, parameters = _trained(tmp_path)
     _, unwatched, same = _trained(tmp_path, watched=False)
+    looks = memory.looks
     assert named == set()
-    assert unwatched == {}
+    assert unwatched.looks == {}
+    assert looks["gradients_add_up"] == looks["parameters_follow_gradients"] == _STEPS - 1, "the first rate is 0"
+    assert looks["the_optimizer_is_as_configured"] == 1
     assert looks["the_loss_is_that_of_the_labels"] == 2 * _STEPS
     assert looks["the_rate_is_the_schedules"] == _STEPS
     assert all(torch.equal(one, other) for one, other in zip(parameters, same))
@@ -84,10 +107,28 @@ def test_a_training_without_a_bug_is_not_named_and_not_changed(tmp_path):
     ("bug", "invariant"),
     [
         ("labels one late", "labels_are_tokens"),
-        ("mean of means", "micro_batches_add_up"),
-        ("head left out", "parameters_follow_gradients"),
+        ("mean of means", "the_loss_is_that_of_the_labels"),
+        ("head left out", "the_optimizer_has_all_parameters"),
         ("constant rate", "the_rate_is_the_schedules"),
     ],
 )
 def test_a_bug_is_named(tmp_path, bug, invariant):
     assert invariant in _trained(tmp_path, bug)[0]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "skipped", "why"),
+    [
+        ("loss of the user", "the_loss_is_that_of_the_labels", "Scaled.compute_loss is your own"),
+        ("schedule of the user", "the_rate_is_the_schedules", "the scheduler is your own"),
+    ],
+)
+def test_code_of_the_user_is_not_judged(tmp_path, theirs, skipped, why):
+    named, memory, _ = _trained(tmp_path, theirs)
+    assert named == set()
+    assert memory.skipped[skipped] == why
+
+
+def test_an_update_below_the_spacing_of_numbers_is_a_note(tmp_path):
+    assert _trained(tmp_path, rate=1e-12)[0] == {"updates_are_not_lost"}
+    assert [one.name for one in INVARIANTS if one.note and one.name == "updates_are_not_lost"]

@@ -17,7 +17,8 @@ import torch
 
 import sentinel.tools.watch
 from sentinel.cli import main
-from sentinel.tools.watch import checker, link, meeting
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.tools.watch import checker, link, meeting, training
 from sentinel.tools.watch.wrapping import Budget, Plan
 from sentinel.values.documents import read
 from sentinel.worker.client import Preloader
@@ -193,6 +194,53 @@ def test_a_checker_that_hangs_or_ends_costs_its_checks_alone(monkeypatch, tmp_pa
     assert module.double.__code__ is code
     assert watching.counts == {}
     theirs.close()
+
+
+def test_a_process_that_ends_without_a_report_is_named(tmp_path, capfd):
+    """The thread of a rank may have died; "0 kinds of violation" must not hide that."""
+    ours, theirs = Pipe()
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    one.attach(theirs)
+    ours.send(("process", 7, 1, "rate"))
+    ours.close()
+    one.serve()
+    assert "process 7, rank 1 has ended without a report" in capfd.readouterr().err
+    (end,) = (tmp_path / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(end)["lost"] == [7]
+
+
+def test_a_thread_that_dies_says_so_and_hangs_up(monkeypatch, tmp_path, capfd):
+    def fails(*_: Any) -> None:
+        raise SystemExit("no more")
+
+    ours, theirs = Pipe()
+    monkeypatch.setattr(link.Watching, "_met", lambda *_: ours)
+    monkeypatch.setattr(link.Training, "attach", fails)
+    watching = link.Watching("demo", ("ending_rl",), tmp_path / "events.jsonl", Budget())
+    watching._thread.join(10)
+    assert "this process is no longer watched: SystemExit: no more" in capfd.readouterr().err
+    watching.stop()
+    with pytest.raises(EOFError):  # what it had sent, then the end
+        [theirs.recv() for _ in range(10)]
+
+
+def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, capfd):
+    one = checker.Checker(bundled_catalog(), "demo", tmp_path / "events.jsonl")
+    ours, theirs = Pipe()
+    one.attach(theirs)
+    facts = {"class": "demo.Trainer", "own": {"training_step": "Mine.training_step"}, "changed": [], "random": [],
+             "scaler": False, "distributed": "NO", "options": {}, "loss_function": False, "smoothing": False,
+             "generation": [], "callbacks": {}, "places": {}, "collator": "", "given": {}}  # fmt: skip
+    for step in range(2):
+        ours.send(("event", training.Event("facts", step, 0, facts)))
+    ours.send(("end", {}))
+    one.serve()
+    said = capfd.readouterr().err
+    assert said.count("sentinel watch: Trainer: checked if its inputs occur: ") == 1
+    assert "not checked: " in said
+    assert "micro_batches_add_up, gradients_add_up, " in said
+    assert ": Mine.training_step is your own" in said
+    assert "nothing was examined" in said
 
 
 def test_the_checker_leaves_the_memory_to_the_run():
@@ -399,7 +447,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
         ({**_EVENT, "variants": {}}, "it does not have a variant"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
-        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the inputs are token_level_rewards"),
+        ({**_EVENT, "variants": {"": {"$new": "os.system"}}}, "the contract has the inputs token_level_rewards"),
         (
             {**_EVENT, "variants": {"": {"t": {"dtype": "float32", "shape": [9], "tensor": [1]}}}},
             "cannot reshape array of size 1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,20 +13,22 @@ from typing import Any
 from sentinel.commands.console import (
     Commands,
     command,
-    complain,
     counted,
+    echo,
+    echo_json,
+    echo_table,
     json_option,
+    print_error,
     progress,
-    say,
-    say_json,
-    say_table,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, runner_of
-from sentinel.errors import NothingExamined, SentinelError
+from sentinel.deciding.setup import opener
+from sentinel.errors import NothingExamined, SentinelError, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.affects import settings_in_words
+from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import count_bugs as roots
 from sentinel.recipes.grades import describe_reach, grade, order, realism, root, row
 from sentinel.reports.escaping import visible
@@ -34,19 +36,22 @@ from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
+from sentinel.settings import Settings
+from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
-from sentinel.tools.audit.composing import composed, search_path
-from sentinel.tools.audit.declared import classes_of, options_of
-from sentinel.tools.audit.effective import Training, training
+from sentinel.tools.audit.composing import composed, groups, search_path
+from sentinel.tools.audit.declared import classes_of, options_of, tree_folders
+from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
-from sentinel.tools.audit.options import Options
+from sentinel.tools.audit.options import Option, Options
+from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
 
-GROUP = "check"
-SUMMARY = "list the known bugs that your training configuration triggers"
+GROUP = "my run"
+SUMMARY = "list the known bugs that your configuration triggers"
 
 _EXAMPLE = """\
   sentinel audit verl                              the copy that is installed here
@@ -56,10 +61,11 @@ _EXAMPLE = """\
   sentinel audit verl -- python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo
   sentinel audit slime --script run-qwen3-4B.sh    the settings of a launch script, which is not executed
   sentinel audit trl --script train.py             the arguments of GRPOConfig(...) in a Python script
+  sentinel audit trl --script train.py -- --config grpo.yaml --beta 0.1    a script with its arguments
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-After --, give the command that starts the training. Files in a Hydra `defaults` list, and files of settings that an
-option names, are read too.
+After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list,
+and files of settings that an option names, are read too.
 Each known bug is decided by running the copy's own code. Then its recipe's settings are compared with yours; a setting
 that your configuration does not set has the copy's default.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
@@ -92,26 +98,49 @@ def _audit(arguments: argparse.Namespace) -> int:
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
-    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target))
+    configured = arguments.config is not None or bool(arguments.set)
+    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target), configured)
     for sentence in launch.read:
-        complain(visible(sentence))
+        print_error(visible(sentence))
     single = [*launch.settings, *map(setting_of, arguments.set)]
     config: Path | None = arguments.config or launch.config
     not_read = [*launch.unread]
     if launch.config and config != launch.config:
         not_read.append(f"not read, because --config is given: {launch.config}")
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
-    decisions = _decide(arguments, catalog, settings, find_recipes(catalog, [target.name]))
+    checkout, decisions = _decide(arguments, catalog, settings, target)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
-    checkout = next((item.checkout for item in decisions if item.checkout), None)
     hidden = launch.hidden
-    if config is not None and data is not None and checkout is not None:
+    if launch.missing and config is None:
+        name = launch.missing.get("config_name", "").removesuffix(".yaml")
+        places = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
+        config = next((place for place in places if name and "\0" not in name and place.is_file()), None)
+        if config is None:
+            hidden |= {""}
+            words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
+            not_read.append(f"not read, because it is not a file here: the configuration that {words} names")
+        else:
+            data = read_mapping(config)
+    own: Mapping[str, str] = {}
+    choices = groups(tree_folders(catalog, target, checkout))
+    chosen = {name: value for name, value in single if name in choices}
+    single = [(name, value) for name, value in single if name not in chosen]
+    if chosen and config is None:
+        hidden |= {""}
+        written = ", ".join(f"{name}={value}" for name, value in chosen.items())
+        not_read.append(
+            f"not read: other files of the configuration, which {written} chooses; give the composed configuration, "
+            "which a Hydra program prints with --cfg job"
+        )
+    if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
-        data, bases = composed(config, data, folders)
+        data, bases = composed(config, data, folders, chosen)
+        if config not in (arguments.config, launch.config):  # the copy's own file: its settings are the defaults
+            own, data = flattened(settings_of(data)), None
         not_read += [f"{config}: {sentence}" for sentence in left_out]
         if bases:
             hidden |= {""}
@@ -119,30 +148,40 @@ def _audit(arguments: argparse.Namespace) -> int:
                 f"{config}: these entries of its defaults list were not read: {', '.join(bases)}; give the composed "
                 "configuration, which a Hydra program prints with --cfg job"
             )
-    trainers = options_of(catalog, target, checkout) if checkout else ()
+    trainers = options_of(catalog, target, checkout)
+    if own and trainers:
+        near = max(trainers, key=lambda trainer: len(own.keys() & trainer.options.keys()))
+        defaults = {name: Option(None if text == MISSING else text) for name, text in own.items()}
+        named_by = replace(near, file=Path(config or "").name, options={**near.options, **defaults})
+        trainers = (named_by, *(trainer for trainer in trainers if trainer is not near))
     configuration = _configuration(data, single)
     added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
-            f"the options of {launch.made_by} cannot be read in {_name(checkout, target.name)}; readable are those of "
+            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; readable are those of "
             f"{have or 'no class'}"
         )
     run = None
     if configuration is not None:
-        typed = frozenset() if launch.made_by else frozenset(name for name, _ in launch.settings)
+        typed = frozenset(name for name, _ in launch.settings)
         run = training(configuration, trainers, launch.made_by, added, typed, hidden)
-        run, left_out = _completed(run, launch)
+        run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out
     bugs = [Bug(item, reach(item.recipe.affects, run) if run else None) for item in there]
     hardening = [bug for bug in bugs if bug.realism == "unreachable"]
     bugs = [bug for bug in bugs if bug.realism != "unreachable"]
     bugs.sort(key=lambda bug: (order(bug.document), bug.decision.recipe.bug_id))
-    name = _name(checkout, target.name)
+    name = _name(checkout)
     unread = [*not_read, *(_of_settings(run) if run else ())]
+    settings_named = (run.references if run else {}).items()
+    named = [option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}" for option, text in settings_named]
+    named += launch.references
+    if named:
+        unread.append(f"not examined, your reward functions and data: {_some(named)}")
     if run is not None and (not run.configuration or (bugs and not _examined(run, bugs))):
         for line in unread:
-            complain(visible(line))
+            print_error(visible(line))
         raise NothingExamined(_no_setting(run, name))
     if arguments.sarif:
         results = [(evidence(bug.decision), "") for bug in bugs if bug.answer != "does not"]
@@ -150,17 +189,17 @@ def _audit(arguments: argparse.Namespace) -> int:
             arguments.sarif, sarif(results, {target.name: target.repository}), "name another file with --sarif"
         )
     if arguments.json:
-        say_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
+        echo_json({**_plain(name, decisions, bugs, run, trainers), "not_examined": unread})
     else:
-        _tell(name, bugs, run, unread, hardening)
+        _notify(name, bugs, run, unread, hardening)
         for line in _undecided(decisions):
-            say(visible(line))
+            echo(visible(line))
     if any(bug.reached for bug in bugs) or (run is None and bugs):
         return 1
     open_bugs = [bug.decision.recipe.bug_id for bug in bugs if bug.reach is not None and bug.reach.unread]
     if open_bugs:
         settings_of_bugs = dict.fromkeys(name for bug in bugs if bug.reach for name in bug.reach.unread)
-        complain(
+        print_error(
             f"not decided: {_some(open_bugs)}, because these settings were not read: "
             f"{_some(list(settings_of_bugs))}; give them with --set"
         )
@@ -173,11 +212,18 @@ def _of_settings(run: Training) -> list[str]:
     if options is None:
         return []
     meant = run.meant()
-    for name in run.unknown()[:_MOST_LINES]:
+    nested = {name.removesuffix(f".{option}"): None for name, option in run.nested.items()}
+    if nested:
+        lines.append(
+            f"not read: {_some(list(run.nested))}; {options.name} ({options.file}) has no section "
+            f"{' or '.join(nested)}, so these are not known: {_some(list(run.nested.values()))}"
+        )
+    unknown = [name for name in run.unknown() if name not in run.nested and name not in nested]
+    for name in unknown[:_MOST_LINES]:
         other = run.elsewhere(name)
         near = f" (it is one of {other})" if other else f"; did you mean {meant[name]}?" if meant.get(name) else ""
         lines.append(f"{name} is not an option of {options.name} ({options.file}) in this version{near}")
-    left = run.unknown()[_MOST_LINES:]
+    left = unknown[_MOST_LINES:]
     if left:
         lines.append(f"also not options of {options.name} in this version: {', '.join(left)}")
     lines += [
@@ -188,7 +234,7 @@ def _of_settings(run: Training) -> list[str]:
     if added:
         lines.append(f"added with +, and not an option of {options.name} in this version: {_some(added)}")
     by_source: dict[str, list[str]] = {}
-    for name in run.unread():
+    for name in (name for name in run.unread() if name not in run.nested):
         near = f" (did you mean {meant[name]}?)" if name in meant else ""
         by_source.setdefault(options.may_declare(name), []).append(f"{name}{near}")
     for source, names in by_source.items():
@@ -196,8 +242,8 @@ def _of_settings(run: Training) -> list[str]:
     return lines
 
 
-#: The most lines of one kind, and the most names in a line.
-_MOST_LINES, _MOST_NAMES = 10, 12
+#: The most lines of one kind, the most names in a line, and the most characters of a value.
+_MOST_LINES, _MOST_NAMES, _LONGEST = 10, 12, 80
 
 
 def _some(names: Sequence[str]) -> str:
@@ -275,7 +321,8 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """``hits``, ``only if`` or ``does not``."""
+        """Whether the settings trigger the bug: ``hits``, ``only if`` (settings that were not read decide), ``does
+        not``."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
@@ -293,8 +340,11 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
     return configuration
 
 
-def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
-    """Return a run with the settings from files and code of its launch, and a line for each that was not read."""
+def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
+    """Return a run with the settings from files and code of its launch, and a line for each that was not read.
+
+    :param given: the settings of ``--set``, which hold whatever the code does.
+    """
     options = run.options.options if run.options is not None else {}
     configuration = dict(run.configuration)
     not_read = []
@@ -315,35 +365,59 @@ def _completed(run: Training, launch: Launch) -> tuple[Training, list[str]]:
         elif twice:
             not_read.append(f"not known, because the command and {file} both set them: {_some(twice)}")
         else:
-            complain(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
-    assigned = {name: place for name, place in launch.assigned.items() if name in options or {*"(*"} & {*name}}
-    if assigned:
-        places = [f"{name} ({place})" for name, place in assigned.items()]
+            print_error(visible(f"{file}: {counted(len(known), 'setting')} read, because --{option} names it"))
+    changed: dict[str, str] = {}
+    for name, place in launch.assigned.items():
+        meant = [""] if name.startswith(ANY) else _meant(name, options)
+        changed |= dict.fromkeys(meant, f"{name} ({place})")
+    if changed:
+        places = list(dict.fromkeys(changed.values()))
         not_read.append(f"not known, because the program's code assigns them: {_some(places)}")
-    everything = frozenset([""]) if assigned.keys() - options.keys() else frozenset()
-    configuration |= dict.fromkeys(assigned.keys() & options.keys(), NOT_KNOWN)
-    return replace(run, configuration=configuration, doubtful=run.doubtful | everything), not_read
+    configuration |= {name: NOT_KNOWN for name in configuration if covers(changed, name) and not covers(given, name)}
+    return replace(run, configuration=configuration, doubtful=run.doubtful | changed.keys()), not_read
 
 
-def _decide(arguments: argparse.Namespace, catalog: Any, settings: Any, recipes: Any) -> list[Decision]:
+def _meant(name: str, options: Iterable[str]) -> list[str]:
+    """Return the options and sections that code may mean by a dotted name, which may begin with a variable's name."""
+    found: dict[str, None] = {}
+    for option in options:
+        for tail in filter(None, (name, name.partition(".")[2])):
+            if f".{option}".endswith(f".{tail}") or f".{name}".endswith(f".{option}"):
+                found[option] = None
+            elif option.startswith(f"{tail}."):
+                found[f"{tail}."] = None
+    return list(found)
+
+
+def _decide(
+    arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
+) -> tuple[Checkout, list[Decision]]:
+    """Return the copy, opened once, and the decision of each known bug."""
     ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
+    recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
-        for number, recipe in enumerate(recipes, 1):
-            tell(f"{number} of {len(recipes)}: {recipe.bug_id}")
-            decisions.append(runner.decide(Job(recipe, ref)))
-            if decisions[-1].checkout is None:  # the copy itself is not available
-                break
-    return decisions
+    with progress() as notify, closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
+        try:
+            checkout = opener(settings, notify)(target, ref, None)
+        except Unavailable as error:
+            raise NothingExamined(
+                f"no known bug could be decided: {error.reason}; name another copy with --repo or --python"
+            ) from None
+        jobs = [Job(recipe, ref) for recipe in recipes]
+        runner.plan(jobs)
+        for number, job in enumerate(jobs, 1):
+            notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
+            decisions.append(runner.decide(job))
+    return checkout, decisions
 
 
-def _name(checkout: Checkout | None, target: str) -> str:
-    if checkout is not None and checkout.version:
-        return f"{target} {checkout.version}"
-    return f"{target} at {checkout.commit[:12]}" if checkout is not None and checkout.commit else target
+def _name(checkout: Checkout) -> str:
+    if checkout.version:
+        return f"{checkout.target} {checkout.version}"
+    return f"{checkout.target} at {checkout.commit[:12]}" if checkout.commit else checkout.target
 
 
-def _tell(
+def _notify(
     name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
 ) -> None:
     """Print the result as text: a line of counts, then each bug."""
@@ -353,16 +427,16 @@ def _tell(
     answers = Counter(worst.values())
     head = f"{roots(map(_counted, bugs))} {'is' if len(worst) == 1 else 'are'} in {name}"
     if run is None:
-        say(f"{head}.")
+        echo(f"{head}.")
         if bugs:
-            say_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
+            echo_table(("bug", "severity", "realism", "it concerns"), [_row(bug) for bug in bugs])
     else:
-        say(f"{head}: {answers['hits']} hit you, {answers['only if']} may hit you, {answers['does not']} do not.")
+        echo(f"{head}: {answers['hits']} hit you, {answers['only if']} may hit you, {answers['does not']} do not.")
         for line in unread:
-            say(visible(line))
+            echo(visible(line))
         for answer, heading in (("hits", "hits you"), ("only if", "may hit you")):
             if answers[answer]:
-                say(f"\n{heading}")
+                echo(f"\n{heading}")
             listed: dict[str, list[Bug]] = {}  # each bug once, as in the counts
             for bug in bugs:
                 if bug.answer == answer == worst[root(bug.document)]:
@@ -370,11 +444,13 @@ def _tell(
             for first, *others in listed.values():
                 _tell_of(first, run, [bug.decision.recipe.bug_id for bug in others])
         if any(bug.answer == "does not" for bug in bugs):
-            say("\n--json lists the bugs that do not hit you, with the deciding setting")
+            echo("\n--json lists the bugs that do not hit you, with the deciding setting")
         if run.options is not None:
-            say(f"defaults are those of {run.options.name} ({run.options.file})")
+            echo(f"defaults are those of {run.options.name} ({run.options.file})")
     if hardening:
-        say(f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening")
+        echo(
+            f"in all {roots(map(_counted, [*bugs, *hardening]))}; no code of the framework triggers those of hardening"
+        )
 
 
 def _counted(bug: Bug) -> dict[str, str]:
@@ -385,22 +461,22 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
     """Print a bug, with its other recipes that have the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
-    say(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
-    say(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
+    echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
+    echo(f"    {' '.join(str(recipe.document.get('effect') or recipe.title).split())}")
     if others:
-        say(f"    the same bug: {_some(others)}")
+        echo(f"    the same bug: {_some(others)}")
     fault = "another failure comes first" if bug.realism == "fault" and bug.reached else ""
     only_if = "; ".join(filter(None, [reach.where, fault]))
     if only_if:
-        say(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
+        echo(f"    only {'if' if reach.settings else 'for'} {visible(only_if)}")
     how = "" if recipe.affects else describe_reach(recipe.document)
     if how:
-        say(f"    how a run gets there: {visible(how)}")
+        echo(f"    how a run gets there: {visible(how)}")
     elif bug.reached or reach.settings:
-        say(f"    because {visible(reach.because)}")
+        echo(f"    because {visible(reach.because)}")
     advice = _advice(recipe.until, () if run.options is None else (run.options,))
     if advice:
-        say(f"    until it is fixed, set {visible(settings_in_words(advice))}")
+        echo(f"    until it is fixed, set {visible(settings_in_words(advice))}")
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
@@ -438,6 +514,9 @@ def _plain(
     return {
         "copy": name,
         "defaults": defaults,
+        "settings": {name: None if text == NOT_KNOWN else text for name, text in run.configuration.items()}
+        if run
+        else {},
         "bugs": [
             {
                 "bug": item.recipe.bug_id,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.console import Commands, command, echo, echo_json, json_option, nothing_examined, progress
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.runner import runner_of
 from sentinel.errors import SentinelError
@@ -58,23 +58,23 @@ def _compare(arguments: argparse.Namespace) -> int:
     find_meaning(arguments.contract, catalog.contracts)
     results: list[Compared] = []
     interrupted = False
-    with progress() as tell, closing(runner_of(catalog, settings, tell)) as runner:
+    with progress() as notify, closing(runner_of(catalog, settings, notify)) as runner:
         for name, ref in refs.items():
             if name is not None:  # a ref that is named for a target must exist
                 runner.checkout(name, ref)
         recipes = find_recipes(catalog, targets)
-        frameworks = Frameworks(catalog, runner, targets, refs, recipes, arguments.examples, arguments.seed, tell)
+        frameworks = Frameworks(catalog, runner, targets, refs, recipes, arguments.examples, arguments.seed, notify)
         try:
             for compared in frameworks.compare(arguments.contract):
                 results.append(compared)
                 if not arguments.json:
-                    say("\n".join(_describe(compared, frameworks.reference)))
+                    echo("\n".join(_describe(compared, frameworks.reference)))
         except KeyboardInterrupt:
             interrupted = True
     if arguments.json:
-        say_json(_document(frameworks.reference, results, interrupted))
+        echo_json(_document(frameworks.reference, results, interrupted))
     else:
-        say(_headline(frameworks.reference, results, interrupted))
+        echo(_headline(frameworks.reference, results, interrupted))
     if interrupted:
         return 130
     if not any(each.scenarios for each in results):

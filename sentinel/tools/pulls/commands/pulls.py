@@ -12,12 +12,12 @@ from pathlib import Path
 from sentinel.commands.console import (
     Commands,
     command,
-    complain,
+    echo,
+    echo_json,
     json_option,
     nothing_examined,
+    print_error,
     progress,
-    say,
-    say_json,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing import report
@@ -74,15 +74,15 @@ def _pulls(arguments: argparse.Namespace) -> int:
         )
     pulls: list[Pull] = []
     stopped = False
-    with progress() as tell, closing(runner_of(catalog, settings, tell, store)) as runner:
+    with progress() as notify, closing(runner_of(catalog, settings, notify, store)) as runner:
         recipes = find_recipes(catalog, (target.name,), ())
-        with closing(Radar(catalog, runner, target, store, recipes, arguments.examples, tell)) as radar:
+        with closing(Radar(catalog, runner, target, store, recipes, arguments.examples, notify)) as radar:
             try:
                 for number, head in radar.sort_heads(heads):
-                    tell(f"{len(pulls)} of {len(heads)}: pull request {number}")
+                    notify(f"{len(pulls)} of {len(heads)}: pull request {number}")
                     pulls.append(radar.look(number, head))
             except KeyboardInterrupt:
-                complain("interrupted; results are stored, and the same command continues")
+                print_error("interrupted; results are stored, and the same command continues")
                 stopped = True
     pulls.sort(key=lambda pull: pull.number, reverse=True)
     summary = brief(pulls, len(heads), branch)
@@ -93,7 +93,7 @@ def _pulls(arguments: argparse.Namespace) -> int:
     elif arguments.markdown:
         sys.stdout.write(markdown(target.name, summary))
     elif arguments.json:
-        say_json([asdict(pull) for pull in pulls])
+        echo_json([asdict(pull) for pull in pulls])
     else:
         _show(pulls, len(heads))
     if stopped:
@@ -111,6 +111,6 @@ def _show(pulls: Sequence[Pull], total: int) -> None:
     for answer in ANSWERS:
         for pull in pulls if answer != "nothing" else ():
             if pull.answer == answer:
-                say(f"{answer}: #{pull.number} {message(pull.subject)} ({pull.head[:9]})")
-                say("\n".join(f"    {message(line)}" for line in pull.findings[:6]))
-    say(f"\n{headline(pulls, total)}")
+                echo(f"{answer}: #{pull.number} {message(pull.subject)} ({pull.head[:9]})")
+                echo("\n".join(f"    {message(line)}" for line in pull.findings[:6]))
+    echo(f"\n{headline(pulls, total)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, complain, counted, progress, say, size
+from sentinel.commands.console import Commands, command, counted, echo, print_error, progress, size
 from sentinel.commands.options import catalog_and_settings, evidence_folders, evidence_option, settings_options
 from sentinel.errors import SentinelError
 from sentinel.recipes.grades import count_bugs as roots
@@ -48,15 +48,15 @@ def _site(arguments: argparse.Namespace) -> int:
     if reports.resolve() in (arguments.out.resolve(), *arguments.out.resolve().parents):
         raise SentinelError(f"{arguments.out} is inside {reports}, and would be read as evidence; give another --out")
     catalog, _ = catalog_and_settings(arguments)
-    with progress() as tell:
-        tell(f"reading {reports}")
+    with progress() as notify:
+        notify(f"reading {reports}")
         material = read(reports, catalog, arguments.exports)
-        made = write(arguments.out, build(material, tell))
+        made = write(arguments.out, build(material, notify))
     for note in material.notes[:_NOTES]:
-        complain(note)
+        print_error(note)
     if len(material.notes) > _NOTES:
-        complain(f"and {len(material.notes) - _NOTES} more histories that cannot be read")
+        print_error(f"and {len(material.notes) - _NOTES} more histories that cannot be read")
     start = arguments.out / "index.html"
     rows = ({"target": b.target, "root": root(b.document), "realism": realism(b.document)} for b in material.bugs)
-    say(f"{start}: {roots(rows)}, {counted(len(made), 'file')}, {size(sum(made.values()))}")
+    echo(f"{start}: {roots(rows)}, {counted(len(made), 'file')}, {size(sum(made.values()))}")
     return 0

@@ -12,13 +12,13 @@ from pathlib import Path
 from sentinel.commands.console import (
     Commands,
     command,
-    complain,
+    echo,
+    echo_json,
+    echo_table,
     json_option,
     nothing_examined,
+    print_error,
     progress,
-    say,
-    say_json,
-    say_table,
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.errors import NothingExamined, SentinelError
@@ -75,20 +75,20 @@ def _sweep(arguments: argparse.Namespace) -> int:
         raise NothingExamined(f"{target.name} has no recipes; create one with `sentinel recipe new`")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise SentinelError(f"--jobs {arguments.jobs}: it must be at least 1")
-    with progress() as tell:
+    with progress() as notify:
         if arguments.releases:
             for name in ("since", "until", "ref"):
                 if getattr(arguments, name):
                     raise SentinelError(
                         f"--{name} selects commits and --releases selects PyPI releases; remove one of them"
                     )
-            account = sweep_releases(catalog, settings, target, recipes, tell)
+            account = sweep_releases(catalog, settings, target, recipes, notify)
         else:
             ledger = Ledger(catalog, settings, target)
             ref = arguments.ref or target.branch
             selection = Selection(ref, arguments.since, arguments.until, "tags" if arguments.tags else "first-parent")
             make = executor_named(arguments.executor, ledger, arguments.jobs)
-            account = _run(ledger, recipes, selection, make, tell)
+            account = _run(ledger, recipes, selection, make, notify)
     if arguments.save is not None:
         save(arguments.save, account.records)
     show(account, arguments)
@@ -105,7 +105,7 @@ def _run(
     recipes: Sequence[Recipe],
     selection: Selection,
     make: Callable[[], Executor],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Account:
     started = time.monotonic()
     last = 0.0
@@ -116,12 +116,12 @@ def _run(
         if now - last > (0.2 if sys.stderr.isatty() else 15.0) or done == total:
             last = now
             left = (now - started) / max(done, 1) * (total - done)
-            tell(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
+            notify(f"{ledger.target.name}: {done} of {total} commits, {probed} verdicts probed, {left:.0f} s left")
 
     try:
         return ledger.sweep(recipes, selection, make, report)
     except KeyboardInterrupt:
-        complain("interrupted; results are stored, and the same command continues")
+        print_error("interrupted; results are stored, and the same command continues")
         raise
 
 
@@ -140,12 +140,12 @@ def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], 
 
 def show(account: Account, arguments: argparse.Namespace) -> None:
     if arguments.json:
-        say_json({"probed": account.probed, "records": account.records})
+        echo_json({"probed": account.probed, "records": account.records})
         return
     width = max(20, min(shutil.get_terminal_size().columns - 4, 96))
     for record in account.records:
-        say("\n".join(timelines.story(record, width)) + "\n")
-    say(f"{timelines.LEGEND}\n")
-    say_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
+        echo("\n".join(timelines.story(record, width)) + "\n")
+    echo(f"{timelines.LEGEND}\n")
+    echo_table(timelines.HEADINGS, [timelines.row(record) for record in account.records])
     commits, closures = (sum(record[name] for record in account.records) for name in ("commits", "closures"))
-    say(f"\n{commits} verdicts from {closures} distinct versions of the code, {account.probed} of them probed now")
+    echo(f"\n{commits} verdicts from {closures} distinct versions of the code, {account.probed} of them probed now")

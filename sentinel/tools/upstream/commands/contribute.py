@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, progress, say
+from sentinel.commands.console import Commands, command, counted, echo, progress
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import UNDECIDED
 from sentinel.deciding.setup import opener, options_of
@@ -42,7 +42,7 @@ SUMMARY = "turn a bug into a pull request: branch, page, runner"
 _EXAMPLE = """\
   sentinel contribute ROLL-CRITIC-CLIPFRAC-IS-THE-LOSS --into ~/src/ROLL    a branch there, the pages in contribution/
   sentinel contribute ROLL-AGGLOSS-TOKENMEAN-MASK                           only the pages
-  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl before, and with the fix in a working tree
+  sentinel contribute MY-BUG --recipes . --base git:<sha> --repo ~/src/verl  before; and with the fix, in a working tree
   sentinel contribute --all --no-check --out export                         every shipped recipe
   sentinel contribute --rewrite findings                                    these pages, after their prose has changed
 
@@ -87,7 +87,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
     if arguments.into and not all(fixes.get(recipe.bug_id) for recipe in recipes):
         raise SentinelError("--into makes a branch with a fix, and not all of these bugs have a fix that can be tested")
     left = incomplete = 0
-    with progress() as tell, _Maker(arguments, catalog, settings, tell) as maker:
+    with progress() as notify, _Maker(arguments, catalog, settings, notify) as maker:
         for recipe in recipes:
             fix = fixes.get(recipe.bug_id)
             if fix and recipe.bug_id != fix.bugs[0] and any(item.bug_id == fix.bugs[0] for item in recipes):
@@ -101,7 +101,7 @@ def _contribute(arguments: argparse.Namespace) -> int:
                 why = "; ".join(causes(decision.verdict.reason for decision in undecided))
                 if len(recipes) == 1:
                     raise NothingExamined(f"{recipe.bug_id} could not be decided at any revision ({why})")
-                say(f"{recipe.bug_id}: not decided, nothing written: {why}")
+                echo(f"{recipe.bug_id}: not decided, nothing written: {why}")
                 incomplete += 1
                 continue
             folder = write(arguments.out, made, bundles, log)
@@ -110,11 +110,11 @@ def _contribute(arguments: argparse.Namespace) -> int:
             bad = bool(problems) or not bundles[0].decided
             incomplete += bad
             if len(recipes) > 1:
-                say(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
+                echo(f"{made.recipe.bug_id}: {_state(bundles[0], problems)}")
             else:
-                _tell(made, bundles[0], folder, branch, problems, arguments)
+                _notify(made, bundles[0], folder, branch, problems, arguments)
     if len(recipes) > 1:
-        say(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
+        echo(f"{counted(left - incomplete, 'bug')} complete, {incomplete} not")
     return 1 if incomplete else 0
 
 
@@ -141,8 +141,8 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         for name, text in texts.items():
             write_below(file.parent, name, text, "name another folder with --rewrite DIR")
     for each in stale:
-        say(each)
-    say(f"{counted(len(files) - len(stale), 'page')} written again")
+        echo(each)
+    echo(f"{counted(len(files) - len(stale), 'page')} written again")
     return 1 if stale else 0
 
 
@@ -150,12 +150,12 @@ class _Maker:
     """Makes contributions, with one worker for each target."""
 
     def __init__(
-        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, tell: Callable[[str], None]
+        self, arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Callable[[str], None]
     ) -> None:
-        self._arguments, self._catalog, self._settings, self._tell = arguments, catalog, settings, tell
+        self._arguments, self._catalog, self._settings, self._notify = arguments, catalog, settings, notify
         fixes = [fix for target in catalog.targets for fix in find_fixes(catalog, target)]
         self._store = MirrorStore()
-        self._opened = opening(fixes, opener(settings, tell, self._store), self._store)
+        self._opened = opening(fixes, opener(settings, notify, self._store), self._store)
         self._exporters: dict[str, Exporter] = {}
 
     def __enter__(self) -> _Maker:
@@ -197,8 +197,8 @@ class _Maker:
         tried, others = None, []
         if check:
             how = (not self._arguments.no_tests, self._arguments.tests_python)
-            tried = try_fix(self._catalog, self._settings, fix, self._store, self._tell, *how)
-            self._tell(f"{fix.bugs[0]} at the heads of pull requests")
+            tried = try_fix(self._catalog, self._settings, fix, self._store, self._notify, *how)
+            self._notify(f"{fix.bugs[0]} at the heads of pull requests")
             ledger = Ledger(self._catalog, self._settings, self._catalog.targets[fix.target], self._store)
             others = related(ledger, recipes[fix.bugs[0]], fix)
         made = contribution(documented(bundles, fix, tried, others), self._catalog, self._store)
@@ -207,11 +207,11 @@ class _Maker:
     def _exporter(self, target: str) -> Exporter:
         if target not in self._exporters:
             options = options_of(self._settings, target)
-            self._exporters[target] = Exporter(self._catalog, self._opened, options, self._tell)
+            self._exporters[target] = Exporter(self._catalog, self._opened, options, self._notify)
         return self._exporters[target]
 
 
-def _tell(
+def _notify(
     made: Contribution,
     bundle: Bundle,
     folder: Path,
@@ -220,22 +220,22 @@ def _tell(
     arguments: argparse.Namespace,
 ) -> None:
     verdicts = ", ".join(f"{side.name} {side.decision.verdict.name}" for side in bundle.sides)
-    say(f"{folder}: {verdicts}")
+    echo(f"{folder}: {verdicts}")
     for problem in problems:
-        say(f"problem: {problem}")
+        echo(f"problem: {problem}")
     if not bundle.runner:
-        say(_state(bundle, ()))
+        echo(_state(bundle, ()))
     elif arguments.no_check:
-        say("the runner was not tested")
+        echo("the runner was not tested")
     if branch is not None:
         where = "the clone's main" if branch.ahead else "the commit at which the fix was tested"
-        say(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
-        say(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
+        echo(f"branch {branch.name} at {branch.commit[:12]}, on {where} ({branch.base[:12]})")
+        echo(f"git -C {shlex.quote(str(arguments.into))} push YOUR-FORK {branch.name}")
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     body = shlex.quote(str(folder / "PULL_REQUEST.md"))
     if not (made.fix and made.fix.head):
-        say(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
-    say(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {body}")
+        echo(f"gh pr create --repo {repository} --title {shlex.quote(title(made))} --body-file {body}")
+    echo(f"gh pr comment {made.recipe.upstream.get('pull') or 'NUMBER'} --repo {repository} --body-file {body}")
 
 
 def _state(bundle: Bundle, problems: Sequence[str]) -> str:

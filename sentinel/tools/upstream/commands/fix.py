@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, group, json_option, progress, say, say_json
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, group, json_option, progress
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import NothingExamined
 from sentinel.recipes import find_recipes
@@ -63,7 +63,7 @@ def fixes_of(catalog: Catalog, globs: list[str]) -> list[Fix]:
 def _show(arguments: argparse.Namespace) -> int:
     catalog, _ = catalog_and_settings(arguments)
     for fix in fixes_of(catalog, [arguments.bug]):
-        say(diff_of(fix, MirrorStore()).rstrip("\n"))
+        echo(diff_of(fix, MirrorStore()).rstrip("\n"))
     return 0
 
 
@@ -71,16 +71,16 @@ def _check(arguments: argparse.Namespace) -> int:
     catalog, settings = catalog_and_settings(arguments)
     fixes, store = fixes_of(catalog, arguments.bug), MirrorStore()
     documents = {}
-    with progress() as tell:
+    with progress() as notify:
         for fix in fixes:
             how = (not arguments.no_tests, arguments.tests_python)
-            documents[fix.bugs[0]] = try_fix(catalog, settings, fix, store, tell, *how)
+            documents[fix.bugs[0]] = try_fix(catalog, settings, fix, store, notify, *how)
     if arguments.json:
-        say_json(documents)
+        echo_json(documents)
     else:
         for fix in fixes:
             for line in trial_lines(documents[fix.bugs[0]]):
-                say(line)
+                echo(line)
     return 1 if any(document["problems"] for document in documents.values()) else 0
 
 

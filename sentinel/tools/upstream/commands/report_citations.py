@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from sentinel.commands.console import Commands, command, counted, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, echo_table, json_option
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.recipes.catalog import Catalog
@@ -57,15 +57,15 @@ def _citations(arguments: argparse.Namespace) -> int:
         )
     wrong, unknown_to_mirrors = [each for each in found if each.problem], [each for each in found if each.unknown]
     if arguments.json:
-        say_json([asdict(each) for each in found])
+        echo_json([asdict(each) for each in found])
     else:
         if arguments.titles:
-            say_table(("place", "cited", "title"), [(each.place, each.what, each.subject) for each in found])
+            echo_table(("place", "cited", "title"), [(each.place, each.what, each.subject) for each in found])
         _tell_unknown(unknown_to_mirrors)
         for each in wrong:
-            say(f"{each.place}: {each.problem}")
+            echo(f"{each.place}: {each.problem}")
         resolved = len(found) - len(wrong) - len(unknown_to_mirrors)
-        say(f"{counted(resolved, 'citation')} resolved, {len(wrong)} not, {len(unknown_to_mirrors)} for a person")
+        echo(f"{counted(resolved, 'citation')} resolved, {len(wrong)} not, {len(unknown_to_mirrors)} for a person")
     return 1 if wrong else 0
 
 
@@ -73,7 +73,7 @@ def _tell_unknown(unknown: list[Citation]) -> None:
     places = Counter((each.where, each.what, each.unknown) for each in unknown)
     if places:
         rows = [(f"{where}{what}", why, str(count)) for (where, what, why), count in sorted(places.items())]
-        say_table(("look up", "it is", "cited"), rows)
+        echo_table(("look up", "it is", "cited"), rows)
 
 
 def _files(catalog: Catalog, target: str, pages: Path) -> Iterator[Path]:

@@ -11,12 +11,12 @@ from sentinel.commands.console import (
     Commands,
     command,
     counted,
+    echo,
+    echo_json,
+    echo_table,
     json_option,
     nothing_examined,
     progress,
-    say,
-    say_json,
-    say_table,
 )
 from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
 from sentinel.errors import SentinelError
@@ -57,8 +57,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
         return _run(arguments)
     catalog, _ = catalog_and_settings(arguments)
     recipe = recipe_named(catalog, arguments.bug)
-    with progress() as tell:
-        tell(f"looking for {recipe.bug_id}")
+    with progress() as notify:
+        notify(f"looking for {recipe.bug_id}")
         fork = arguments.fork.expanduser() if arguments.fork else None
         if fork is not None and not fork.is_dir():
             raise SentinelError(f"--fork {arguments.fork}: no such folder; name your clone of the framework")
@@ -66,18 +66,18 @@ def _duplicates(arguments: argparse.Namespace) -> int:
         sources = duplicates(recipe, find_recipes(catalog), target, MirrorStore(), fork, fix=fix)
     asked = searches([recipe], fix)
     if arguments.json:
-        say_json([asdict(source) for source in sources])
+        echo_json([asdict(source) for source in sources])
     else:
         for source in sources:
-            say(f"{source.name}: {'searched' if source.searched else 'not searched'}: {source.note}")
+            echo(f"{source.name}: {'searched' if source.searched else 'not searched'}: {source.note}")
             if source.found:
-                say_table(("found", "why"), [(f"  {item.what}", item.why) for item in source.found])
+                echo_table(("found", "why"), [(f"  {item.what}", item.why) for item in source.found])
             elif source.searched:
-                say("  no matches")
+                echo("  no matches")
             if source.more:
-                say(f"  and {source.more} more")
+                echo(f"  and {source.more} more")
         if asked:
-            say(f"a mirror has no issues; search them for {', '.join(asked)}")
+            echo(f"a mirror has no issues; search them for {', '.join(asked)}")
     if any(source.searched for source in sources[1:]):
         return 0
     return nothing_examined(
@@ -93,12 +93,12 @@ def _run(arguments: argparse.Namespace) -> int:
         matches if len(matches) == 1 else [item for item in matches if item.upstream.get("status") == "unreported"]
     )
     results: list[Head] = []
-    with progress() as tell:
+    with progress() as notify:
         for name in sorted({recipe.target for recipe in recipes}):
             ledger = Ledger(catalog, settings, catalog.targets[name])
             for head in heads(ledger, [recipe for recipe in recipes if recipe.target == name]):
                 results.append(head)
-                tell(f"{name}: #{head.pull}")
+                notify(f"{name}: #{head.pull}")
     if not results:
         return nothing_examined(
             f"the mirror has no pull request that changes the function of {arguments.bug}; `sentinel mirror update "
@@ -110,18 +110,18 @@ def _run(arguments: argparse.Namespace) -> int:
         reasons = "; ".join(causes(f"{head.verdict}: {head.reason}" for head in undecided))
         return nothing_examined(f"no head could be decided ({reasons}); `sentinel mirror update TARGET` may help")
     if arguments.json:
-        say_json([asdict(head) for head in results])
+        echo_json([asdict(head) for head in results])
     else:
         if fixing:
             rows = [(h.bug_id, f"#{h.pull}", "open" if h.open else "", h.commit[:12], h.subject) for h in fixing]
-            say_table(("bug", "fixed by", "", "head", "subject"), rows)
+            echo_table(("bug", "fixed by", "", "head", "subject"), rows)
         why = Counter((head.bug_id, "open" if head.open else "", head.verdict, head.reason) for head in undecided)
         if why:
             rows = [(bug, str(count), open_, verdict, reason) for (bug, open_, verdict, reason), count in why.items()]
-            say_table(("bug", "heads", "", "verdict", "why it could not be decided"), rows)
+            echo_table(("bug", "heads", "", "verdict", "why it could not be decided"), rows)
         heads_ = counted(len({(head.bug_id.partition("-")[0], head.pull) for head in results}), "head")
         absent = sum(head.verdict == "absent" for head in results)
-        say(
+        echo(
             f"{counted(len(recipes), 'recipe')} at {heads_}: {len(fixing)} fixed, {absent} began without the bug, "
             f"{len(undecided)} could not be decided"
         )

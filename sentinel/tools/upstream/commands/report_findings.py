@@ -9,7 +9,7 @@ from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, counted, json_option, say, say_json, say_table
+from sentinel.commands.console import Commands, command, counted, echo, echo_json, echo_table, json_option
 from sentinel.commands.evidence import evidence_of
 from sentinel.commands.options import catalog_and_settings, evidence_folders, settings_options
 from sentinel.errors import NothingExamined, SentinelError
@@ -84,11 +84,11 @@ def _findings(arguments: argparse.Namespace) -> int:
     results = _results(arguments.to / RESULTS, {entry.recipe.bug_id for entry in entries})
     write_below(arguments.to, "BUG_FINDINGS.md", page(entries, results), "name another folder with --to")
     if arguments.json:
-        say_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
+        echo_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
     else:
         if moved:
-            say_table(("bug", "was", "is", "because"), moved)
-        say(
+            echo_table(("bug", "was", "is", "because"), moved)
+        echo(
             f"{counted(len(kept), 'finding')} from {counted(examined, 'verdict')}, {len(moved)} changed; "
             f"{arguments.to / 'BUG_FINDINGS.md'}"
         )

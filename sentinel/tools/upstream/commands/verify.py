@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sentinel.commands.console import Commands, command, json_option, nothing_examined, progress, say, say_json
+from sentinel.commands.console import Commands, command, echo, echo_json, json_option, nothing_examined, progress
 from sentinel.commands.options import catalog_and_settings, settings_options
 from sentinel.deciding.outcomes import Decision
 from sentinel.deciding.runner import Job, Runner, runner_of
@@ -30,8 +30,8 @@ from sentinel.tools.upstream.consistency import contradictions
 from sentinel.tools.upstream.contribution import load_contribution
 from sentinel.tools.upstream.trying import opening
 
-GROUP = "check"
-SUMMARY = "decide evidence again from upstream, and compare every number"
+GROUP = "publish"
+SUMMARY = "decide evidence again from upstream, compare numbers"
 
 _EXAMPLE = """\
   sentinel verify sentinel-reports/roll/ROLL-AGGLOSS-TOKENMEAN-MASK/git-c09bc8bc9f43.json
@@ -80,16 +80,16 @@ def _verify(arguments: argparse.Namespace) -> int:
     outcomes: list[Outcome] = []
     documents = list(_documents(arguments.files, Recipes(catalog_and_settings(arguments)[0])))
     targets = {document["target"] for _, document in documents if isinstance(document, dict)}
-    with progress() as tell, _Verifier(arguments, sorted(targets), tell) as verifier:
+    with progress() as notify, _Verifier(arguments, sorted(targets), notify) as verifier:
         for file, document in documents:
-            tell(f"verifying {file}")
+            notify(f"verifying {file}")
             outcomes.append(verifier.verify(file, document))
     if arguments.json:
-        say_json([_plain(outcome) for outcome in outcomes])
+        echo_json([_plain(outcome) for outcome in outcomes])
     else:
         for one in outcomes:
-            say(f"{one.evidence}: {one.subject or 'evidence'}" + (f"\n  recipe: {one.recipe}" if one.recipe else ""))
-            say(str(one.verification or one.conclusion))
+            echo(f"{one.evidence}: {one.subject or 'evidence'}" + (f"\n  recipe: {one.recipe}" if one.recipe else ""))
+            echo(str(one.verification or one.conclusion))
     # A document that could not be checked must not hide a difference in another document.
     results = {outcome.outcome for outcome in outcomes}
     if results <= {"could not", "undecided"}:
@@ -144,13 +144,13 @@ def _plain(outcome: Outcome) -> dict[str, Any]:
 class _Verifier:
     """Verifies one document after another with one worker."""
 
-    def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], tell: Callable[[str], None]) -> None:
-        self._repo, self._tell = arguments.repo, tell
+    def __init__(self, arguments: argparse.Namespace, targets: Sequence[str], notify: Callable[[str], None]) -> None:
+        self._repo, self._notify = arguments.repo, notify
         self._catalog, self._settings = catalog_and_settings(arguments)
         self._targets = [name for name in targets if name in self._catalog.adapters]
         self._store = MirrorStore()
         fixes = [fix for target in self._targets for fix in find_fixes(self._catalog, target)]
-        self._opened = opening(fixes, opener(self._settings, tell, self._store), self._store)
+        self._opened = opening(fixes, opener(self._settings, notify, self._store), self._store)
 
     def __enter__(self) -> _Verifier:
         return self
@@ -210,7 +210,7 @@ class _Verifier:
     @cached_property
     def _runner(self) -> Runner:
         """The runner, with the user's settings. The environment in the evidence is compared but never used."""
-        runner = runner_of(self._catalog, self._settings, self._tell, self._store, self._opened)
+        runner = runner_of(self._catalog, self._settings, self._notify, self._store, self._opened)
         # The worker preloads packages for all targets at its start, as in the run that wrote the evidence.
         runner.start(self._targets)
         return runner

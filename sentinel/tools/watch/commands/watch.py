@@ -14,14 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sentinel.commands.console import command, complain, counted, nothing_examined, progress, say
+from sentinel.commands.console import command, counted, echo, nothing_examined, print_error, progress
 from sentinel.commands.options import settings_options
 from sentinel.tools.watch import meeting
 
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
-GROUP = "check"
+GROUP = "my run"
 SUMMARY = "check the calls of a training run while it runs"
 
 _EXAMPLE = """\
@@ -119,7 +119,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         except subprocess.TimeoutExpired:
             found = [event for event in _written(events, begin) if event["event"] == "violation"]
             if not stopped and len(found) >= arguments.fail_after:
-                complain(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
+                print_error(f"{counted(arguments.fail_after, 'kind')} of violation: the run is stopped")
                 stopped = True
                 run.terminate()
         except KeyboardInterrupt:  # the run receives Ctrl-C too, and ends by itself
@@ -133,9 +133,11 @@ def _watch(arguments: argparse.Namespace) -> int:
         own = f"; the command itself ended with status {status}" if status else ""
         return nothing_examined(_why(ends, died, target.name) + own)
     if died:
-        complain("a checker ended before it wrote its last line: its pending calls were not examined")
+        print_error("a checker ended before it wrote its last line: its pending calls were not examined")
+    if lost := sum(len(end.get("lost", ())) for end in ends):
+        print_error(f"{counted(lost, 'process')} ended without a report: what they did last was not examined")
     read, looks = (counted(sum(end[key] for end in ends), word) for key, word in (("read", "call"), ("laws", "check")))
-    say(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
+    echo(f"{counted(kinds, 'kind')} of violation in {read}, {looks} by laws and invariants: {events}")
     return 1 if stopped else status
 
 
@@ -193,23 +195,23 @@ def _replay(arguments: argparse.Namespace) -> int:
     events, shown, undecided = violations(arguments.events), 0, 0
     if not events:
         raise NothingExamined(f"{arguments.events} does not contain a violation; name the file of a run with one")
-    with progress() as tell, contextlib.closing(runner_of(catalog, settings, tell)) as runner:
+    with progress() as notify, contextlib.closing(runner_of(catalog, settings, notify)) as runner:
         for one in replayed(runner, catalog, events, ref):
-            say(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
+            echo(f"{one.event['boundary']}: {one.event['law']}, {one.event['key']}: {one.event['detail']}")
             undecided += one.open_target is None
             if one.finding is None:
-                say(f"  not reproduced: {one.reason}")
+                echo(f"  not reproduced: {one.reason}")
                 continue
             shown += 1
             for violation in one.finding.violations[:1]:
-                say(f"  reproduced and shrunk: {violation.key}: {violation.detail}")
+                echo(f"  reproduced and shrunk: {violation.key}: {violation.detail}")
             if arguments.save is not None:
                 try:
                     document = document_of(one, runner, catalog)
-                    say(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
+                    echo(f"  saved as {save(arguments.save, document, 'sentinel watch replay')}")
                 except CannotDistinguish as error:
-                    say(f"  not saved: {error}")
-    say(f"{counted(shown, 'violation')} of {len(events)} reproduced outside the run")
+                    echo(f"  not saved: {error}")
+    echo(f"{counted(shown, 'violation')} of {len(events)} reproduced outside the run")
     if undecided == len(events):
         return nothing_examined("no violation could be measured again, for the reasons above; name another --ref")
     return 1 if shown else 2 if undecided else 0

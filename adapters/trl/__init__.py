@@ -28,6 +28,8 @@ from sentinel.binding.families import (
 )
 from sentinel.binding.kit import torch
 
+from .steps import STEPS as DOCUMENTED
+
 CODE = "https://github.com/huggingface/trl/blob/f2cd57710ae345ea6428ae95363267fcf38a3dc8/trl"  # July 2026
 
 GRPO, RLOO, DPO, SFT, KTO, REWARD = (
@@ -821,7 +823,7 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
-        raise AbsentError("a prompt has several completions")
+        raise AbsentError("this trainer needs one completion for each prompt")
     options = {
         **_bounds(inputs),
         "num_generations": len(ids),
@@ -953,7 +955,12 @@ _ONE_RANK: dict[str, Any] = {"dp_size": (1,), "max_tokens_per_microbatch": (None
 _BATCH = StandIn("_generate_and_score_completions", "returns the scenario's completions and advantages")
 _COLLATOR = StandIn("data_collator", "returns one-token prompts, each with its completion")
 _POLICY = {**_ONE_RANK, "mini_batch_size": (None,), "ref_log_probs": (None,)}
-_TAKES = {"KTOTrainer": "_get_train_sampler(train_dataset)", "OnlineDPOTrainer": "__init__(reward_funcs)"}
+_TAKES = {
+    "DPOTrainer": "compute_loss(num_items_in_batch)",
+    "KTOTrainer": "_get_train_sampler(train_dataset)",
+    "OnlineDPOTrainer": "__init__(reward_funcs)",
+    "RewardTrainer": "compute_loss(num_items_in_batch)",
+}
 _ONE_TOKEN = StandIn("generate", "returns one token instead of sampling")
 ADVANTAGES = (
     normalised_rewards(
@@ -1046,5 +1053,6 @@ TARGET = Target(
         ),
     },
     no_signal=_NO_SIGNAL,
+    steps=DOCUMENTED,
     bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
 )

@@ -1,0 +1,577 @@
+"""The documented steps of TRL's trainers, for `sentinel watch`: losses, advantages, references and batches.
+
+Formulas follow the papers that the documentation of each configuration class names. They use what the model and the
+reward functions returned in the run, and the trainer's options. Anything else raises DoesNotApply with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from sentinel import DoesNotApply, Steps
+from sentinel.binding.kit import torch
+
+#: Rounding of a sum of float32 terms, relative to the sum of their absolute values.
+_ROUNDING = 64 * 2.0**-23
+
+
+def _need(holds: Any, reason: str) -> None:
+    if not holds:
+        raise DoesNotApply(reason)
+
+
+def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
+    """Return the values that the model reports for each token, in one of its forward passes of the loss."""
+    passes = [one for one in micro.forwards if one["model"] == "trained" and one["reported"]["log_probs"] is not None]
+    _need(len(passes) > place, "the model does not report log-probs")
+    values = passes[place]["reported"].get(name)
+    _need(values is not None, f"the model does not report {name}")
+    _need(values.dtype == torch.float32, f"log-probs are {values.dtype}")
+    return values.double()
+
+
+def _router(micro: Any) -> Any:
+    """Return the weighted loss of a router; 0 without one."""
+    if not micro.attributes.get("aux_loss_enabled"):
+        return 0.0
+    return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
+
+
+def _accumulated(micro: Any) -> int:
+    return int(micro.attributes["current_gradient_accumulation_steps"])
+
+
+# -- GRPO and RLOO -----------------------------------------------------------------------------------------------------
+
+
+def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float | None = None) -> Any:
+    """``-min(r A, clip(r, 1 - low, 1 + high) A)`` (arXiv:1707.06347), with ``r`` at most ``most``."""
+    capped = ratio if most is None else ratio.clamp(max=most)
+    return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+
+
+def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
+    """``e^l w^k e^(-l w)`` for the ratio ``w`` of a sequence (TRL's documentation of VESPO)."""
+    options, weights = micro.options, micro.batch.get("importance_sampling_ratio")
+    log_w = (log_ratio.clamp(-20, 20) * mask).sum(-1, keepdim=True)
+    if weights is not None:
+        log_w = log_w + weights.double().log().clamp(math.log(1e-8), 20).sum(-1, keepdim=True)
+    log_w = log_w.clamp(math.log(1e-8), 20)
+    positive = advantages >= 0
+    power = torch.where(positive, options["vespo_k_pos"], options["vespo_k_neg"])
+    rate = torch.where(positive, options["vespo_lambda_pos"], options["vespo_lambda_neg"]).clamp(min=1e-4)
+    return torch.exp(rate + power * log_w - rate * log_w.exp())
+
+
+def _kept(micro: Any, advantages: Any, log_probs: Any, old: Any, mask: Any) -> Any:
+    """Return the rows that the off-policy mask keeps (DeepSeek-V3.2)."""
+    threshold = micro.attributes["off_policy_mask_threshold"]
+    sampling = micro.batch.get("sampling_per_token_logps")
+    apart = ((old if sampling is None else sampling.double()) - log_probs).nan_to_num(nan=0.0)
+    mean = (apart * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0)
+    _need(((mean - threshold).abs() > 1e-5).all(), "a completion is at the off_policy_mask_threshold")
+    return ((advantages >= 0) | (mean <= threshold)).double()
+
+
+def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
+    """Return the tokens whose entropy is in the upper quantile (arXiv:2506.01939)."""
+    _need(micro.world == 1, "top_entropy_quantile counts the tokens of all ranks")
+    own = entropies[mask != 0].float()
+    least = torch.quantile(own, 1 - micro.attributes["top_entropy_quantile"]) if len(own) else torch.zeros(())
+    _need(micro.facts["device"] == "cpu" or ((own - least).abs() > 1e-5).all(), "a token is at the entropy's quantile")
+    return (((entropies.float() * mask.float()) >= least) & (mask != 0)).double()
+
+
+def _grpo_loss(micro: Any) -> tuple[Any, Any]:
+    """arXiv:2402.03300 (grpo), 2503.14476 (dapo), 2503.20783 (dr_grpo), 2506.13585 (cispo), 2511.20347 (sapo)."""
+    options, had, batch = micro.options, micro.attributes, micro.batch
+    _need(not options.get("use_liger_kernel"), "use_liger_kernel computes the loss in another package")
+    _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy")
+    width, kind = batch["completion_ids"].shape[1], had["loss_type"]
+    mask = batch["completion_mask"].double() * (1 if "tool_mask" not in batch else batch["tool_mask"].double())
+    log_probs, entropies = (_trained(micro, name)[:, -width:] for name in ("log_probs", "entropy"))
+    advantages = batch["advantages"].double()
+    advantages = advantages[:, None] if advantages.dim() == 1 else advantages
+    old = batch["old_per_token_logps"].double() if "old_per_token_logps" in batch else log_probs
+    log_ratio = log_probs - old
+    if had["importance_sampling_level"] == "sequence":
+        ratio = torch.exp((log_ratio * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1.0))
+    else:
+        _need(had["importance_sampling_level"] == "token", "unknown importance_sampling_level")
+        ratio = torch.exp(log_ratio)
+    if kind in ("grpo", "bnpo", "dr_grpo", "dapo", "luspo"):
+        terms = _clipped(ratio, advantages, had["epsilon_low"], had["epsilon_high"], options["delta"])
+    elif kind == "cispo":
+        terms = -ratio.clamp(max=had["epsilon_high"]) * advantages * log_probs
+    elif kind == "sapo":
+        heat = torch.where(advantages > 0, options["sapo_temperature_pos"], options["sapo_temperature_neg"])
+        terms = -torch.sigmoid(heat * (ratio - 1)) * 4 / heat * advantages
+    elif kind == "vespo":
+        terms = -_vespo(micro, advantages, log_ratio, mask) * advantages * log_probs
+    else:
+        raise DoesNotApply(f"loss_type {kind!r} is unknown")
+    if had["off_policy_mask_threshold"] is not None:
+        terms = terms * _kept(micro, advantages, log_probs, old, mask)
+    upper = _uncertain(micro, entropies, mask) if had["top_entropy_quantile"] < 1.0 else 1.0
+    terms = terms * upper
+    if had["use_vllm"] and had["vllm_importance_sampling_correction"] and kind != "vespo":
+        terms = terms * batch["importance_sampling_ratio"].double()
+    if had["beta"]:
+        _need("ref_per_token_logps" in batch, "the batch has no log-probs of the reference")
+        apart = batch["ref_per_token_logps"].double() - log_probs
+        divergence = torch.exp(apart) - apart - 1  # k3 of http://joschu.net/blog/kl-approx.html
+        terms = terms + had["beta"] * divergence * (ratio if options.get("use_bias_correction_kl") else 1.0)
+    weights, steps = mask.expand(len(mask), width), _accumulated(micro)
+    if kind in ("grpo", "sapo"):
+        weights = weights / mask.sum(-1, keepdim=True).clamp(min=1.0) / len(mask) / steps
+    elif kind == "bnpo":
+        weights = weights / mask.sum().clamp(min=1.0) / steps
+    elif kind == "dr_grpo":
+        weights = weights / (len(mask) * had["max_completion_length"]) / steps
+    elif kind == "luspo":
+        weights = weights / len(mask) / steps
+    else:
+        tokens = batch["num_items_in_batch"].double().clamp(min=1.0) / micro.world
+        weights = weights / (tokens * steps / options["steps_per_generation"])
+    loss = (terms * weights).sum()
+    size = (terms.abs() * weights).sum() * (1 + log_ratio.abs().max() + log_probs.abs().max())
+    if had.get("_entropy_bonus_enabled"):
+        acts = mask * upper
+        loss = loss - had["entropy_coef"] * (entropies * acts).sum() / acts.sum().clamp(min=1.0) / steps
+        size = size + had["entropy_coef"] * entropies.max()
+    return loss + _router(micro) / steps, _ROUNDING * (size + abs(float(_router(micro))))
+
+
+def _rloo_loss(micro: Any) -> tuple[Any, Any]:
+    """A completion is one action (arXiv:2402.14740)."""
+    had, batch = micro.attributes, micro.batch
+    mask, advantages = batch["completion_mask"].double(), batch["advantages"].double()
+    log_probs = _trained(micro)[:, -mask.shape[1] :]
+    log_ratio = (log_probs * mask).sum(-1) - batch["old_logps"].double()
+    rounding = 4 * 2.0**-23 * (log_probs * mask).abs().sum(-1)
+    terms = _clipped(log_ratio.exp(), advantages, had["epsilon_low"], had["epsilon_high"])
+    size = (terms.abs() * (1 + rounding / 2.0**-23) + advantages.abs()).mean()
+    return terms.mean() + _router(micro), _ROUNDING * (size + abs(float(_router(micro))))
+
+
+def _rewards(micro: Any) -> Any:
+    """Return the returned rewards, with a column for each function; NaN stands for None."""
+    _need(not micro.attributes.get("environments"), "environments give rewards")
+    weights = micro.attributes.get("reward_weights")
+    _need(weights, "the weights of the rewards were not read")
+    columns = dict(micro.rewards)
+    _need(len(micro.rewards) == len(columns) == len(weights), "not every reward function is one that can be observed")
+    _need(micro.world == 1, "rewards of several ranks are gathered")
+    returned = [[math.nan if one is None else one for one in columns[place]] for place in range(len(weights))]
+    table = torch.tensor(returned, dtype=torch.float64).T
+    _need(len(table) == len(micro.batch["advantages"]), "the rewards are not those of these rows")
+    return table, torch.tensor(weights, dtype=torch.float64)
+
+
+def _spread(values: Any) -> Any:
+    """Return the unbiased standard deviation over the last dimension, without NaN; 0 for one value."""
+    count = (~values.isnan()).sum(-1, keepdim=True)
+    apart = (values - values.nanmean(-1, keepdim=True)).nan_to_num(nan=0.0)
+    variance = apart.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)
+    return torch.where(count > 1, variance.sqrt(), 0.0)
+
+
+def _total(table: Any, weights: Any) -> Any:
+    return (table * weights).nansum(-1).masked_fill(table.isnan().all(-1), math.nan)
+
+
+def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
+    """arXiv:2402.03300; scaling by the batch is arXiv:2508.08221, by each reward GDPO (arXiv:2601.05242)."""
+    table, weights = _rewards(micro)
+    peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
+    _need(len(table) % peers == 0, "a group is incomplete")
+    size = table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum()
+    if micro.attributes["multi_objective_aggregation"] == "normalize_then_sum":
+        each = table.view(-1, peers, len(weights)).transpose(1, 2)
+        _need((~each.isnan()).sum(-1).min() > 1, "a group has one reward")
+        scaled = (each - each.nanmean(-1, keepdim=True)) / (_spread(each) + 1e-4)
+        rewards = _total(scaled.transpose(1, 2).reshape(table.shape), weights)
+        size = size / (_spread(each).min() + 1e-4)
+        advantages, divisor = rewards - rewards.nanmean(), _spread(rewards) + 1e-4
+    else:
+        _need(micro.attributes["multi_objective_aggregation"] == "sum_then_normalize", "another aggregation")
+        _need(scale in ("group", "batch", "none"), f"scale_rewards {scale!r} is unknown")
+        rewards = _total(table, weights)
+        grouped = rewards.view(-1, peers)
+        advantages = (grouped - grouped.nanmean(-1, keepdim=True)).view(-1)
+        spread = _spread(grouped).expand_as(grouped).reshape(-1) if scale == "group" else _spread(rewards)
+        divisor = torch.ones(()) if scale == "none" else spread + 1e-4
+    advantages = (advantages / divisor).nan_to_num(nan=0.0)
+    return advantages, 16 * 2.0**-23 * size * (1 + advantages.abs()) / divisor + 1e-6
+
+
+def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
+    """Each reward minus the mean of its peers' (arXiv:2402.14740)."""
+    table, weights = _rewards(micro)
+    had = micro.attributes
+    _need(not had["beta"], "the KL penalty is part of the reward")
+    rewards = _total(table, weights)
+    if had.get("reward_clip_range"):
+        rewards = rewards.clamp(*had["reward_clip_range"])
+    grouped = rewards.view(-1, had["num_generations"])
+    count = (~grouped.isnan()).sum(-1, keepdim=True)
+    advantages = (grouped - (grouped.nansum(-1, keepdim=True) - grouped) / (count - 1)).view(-1)
+    rounding = 16 * 2.0**-23 * table.abs().nan_to_num(nan=0.0).max() * weights.abs().sum() * grouped.shape[1]
+    if had["normalize_advantages"]:
+        spread = _spread(advantages) + 1e-4
+        advantages = (advantages - advantages.nanmean()) / spread
+        rounding = rounding / spread * (1 + advantages.abs().nan_to_num(nan=0.0))
+    return advantages.nan_to_num(nan=0.0), rounding + 1e-6
+
+
+def _grpo_references(micro: Any) -> tuple[Any, Any]:
+    _need("ref_per_token_logps" in micro.batch, "there is no reference (beta is 0)")
+    _need("num_items_in_batch" in micro.batch, "another batch")
+    mask = micro.batch["completion_mask"].double()
+    return _trained(micro)[:, -mask.shape[1] :] * mask, micro.batch["ref_per_token_logps"].double() * mask
+
+
+def _completion_ends(micro: Any) -> str:
+    """Completions are trained up to their first end token, which is trained too, unless they are cut off."""
+    had, batch = micro.attributes, micro.batch
+    for name in ("tools", "environments", "rollout_func", "environment_factories"):
+        _need(not had.get(name), f"{name} makes completions of several turns")
+    ends, ids, mask = had.get("eos_token_ids"), batch["completion_ids"], batch["completion_mask"] != 0
+    _need(ends, "the end tokens were not read")
+    is_end = torch.isin(ids, torch.tensor(ends))
+    until = (is_end.cumsum(-1) - is_end.long()) == 0  # up to the first end
+    ended = is_end.any(-1)
+    wrong = (until != mask).any(-1) & ended
+    if not wrong.any():
+        return ""
+    row = int(wrong.nonzero()[0])
+    return (
+        f"completion_mask has {int(mask[row].sum())} tokens in row {row}, and the completion has "
+        f"{int(until[row].sum())} up to its first end token"
+    )
+
+
+def _sampled(micro: Any) -> None:
+    options, had = micro.options, micro.attributes
+    neutral = {"top_p": (None, 1.0), "top_k": (None, 0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
+    for name, values in neutral.items():
+        _need(options.get(name) in values, f"{name} is {options.get(name)}")
+    for name in ("generation_kwargs", "use_vllm", "use_transformers_continuous_batching", "use_transformers_paged"):
+        _need(not options.get(name), name)
+    for name in ("tools", "environments", "rollout_func"):
+        _need(not had.get(name), name)
+    _need(not options.get("mask_truncated_completions"), "mask_truncated_completions selects completions")
+
+
+# -- DPO ---------------------------------------------------------------------------------------------------------------
+
+
+def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
+    """Return the log-probs of the responses under policy and reference, and those of the policy's tokens."""
+    had, batch = micro.attributes, micro.batch
+    mask = batch["completion_mask"][:, 1:].double()
+    tokens = _trained(micro)[:, -mask.shape[1] :] * mask
+    weights, place, length = mask, mask.cumsum(-1), mask.sum(-1)
+    if had["ld_alpha"] is not None:  # arXiv:2409.06411
+        shared = torch.minimum(*length.chunk(2)).repeat(2)[:, None]
+        weights = mask * torch.where(place <= shared, 1.0, had["ld_alpha"])
+    policy = (tokens * weights).sum(-1)
+    if had["precompute_ref_logps"]:
+        return policy, torch.cat([batch["ref_chosen_logps"], batch["ref_rejected_logps"]]).double(), tokens
+    others = [one for one in micro.forwards if one["model"] == "reference"]
+    if others:
+        reported = others[0]["reported"]["log_probs"]
+        _need(reported is not None and reported.dtype == torch.float32, "the reference does not report log-probs")
+        reference = reported.double()
+    else:
+        _need(micro.facts["adapters"], "there is no reference model")
+        reference = _trained(micro, place=1)
+    return policy, (reference[:, -mask.shape[1] :] * mask * weights).sum(-1), tokens
+
+
+def _score(ratio: Any, kind: str, alpha: float) -> Any:
+    """Return ``f'`` of a ratio (arXiv:2309.16240)."""
+    if kind == "reverse_kl" or (kind == "alpha_divergence" and abs(alpha - 1) < 1e-6):
+        return ratio
+    if kind == "forward_kl":
+        return 1 - torch.exp(-ratio)
+    if kind == "js_divergence":
+        return math.log(2) + torch.nn.functional.logsigmoid(ratio)
+    if kind == "alpha_divergence":
+        return (torch.exp(((alpha - 1) * ratio).clamp(max=80.0)) - 1) / (alpha - 1)
+    raise DoesNotApply(f"f_divergence_type {kind!r} is unknown")
+
+
+def _pair_loss(kind: str, micro: Any, policy: Any, reference: Any, tokens: Any) -> Any:
+    """Return the loss of each pair, by the papers that DPOConfig's documentation names for ``loss_type``."""
+    had, log_sigmoid = micro.attributes, torch.nn.functional.logsigmoid
+    beta, smooth = had["beta"], had["label_smoothing"]
+    chosen, rejected = (policy - reference).chunk(2)
+    alpha = had["f_alpha_divergence_coef"]
+    scores = [_score(one, had["f_divergence_type"], alpha) for one in (chosen, rejected)]
+    lengths = micro.batch["completion_mask"].double().sum(-1).clamp(min=1.0).chunk(2)
+    delta = scores[0] - scores[1]
+    mean = scores[0] / lengths[0] - scores[1] / lengths[1]
+    if kind == "sigmoid":
+        return -log_sigmoid(beta * delta)
+    if kind == "sigmoid_norm":
+        return -log_sigmoid(beta * mean)
+    if kind == "hinge":
+        return torch.relu(1 - beta * delta)
+    if kind == "ipo":
+        return (mean - 1 / (2 * beta)) ** 2
+    if kind == "exo_pair":
+        odds, target = beta * delta, (math.log1p(-smooth), math.log(smooth))
+        return torch.sigmoid(odds) * (log_sigmoid(odds) - target[0]) + torch.sigmoid(-odds) * (
+            log_sigmoid(-odds) - target[1]
+        )
+    if kind == "nca_pair":
+        return -log_sigmoid(beta * chosen) - 0.5 * (log_sigmoid(-beta * chosen) + log_sigmoid(-beta * rejected))
+    if kind == "robust":
+        clean, flipped = -log_sigmoid(beta * delta), -log_sigmoid(-beta * delta)
+        return ((1 - smooth) * clean - smooth * flipped) / (1 - 2 * smooth)
+    if kind == "bco_pair":
+        return -log_sigmoid(beta * chosen) - log_sigmoid(-beta * rejected)
+    if kind == "sppo_hard":
+        return (chosen - 0.5 / beta) ** 2 + (rejected + 0.5 / beta) ** 2
+    if kind in ("aot", "aot_unpaired"):
+        first, second = chosen, rejected
+        if kind == "aot":
+            first, second = (side.chunk(2)[0] - side.chunk(2)[1] for side in (policy, reference))
+        gap = beta * (first.sort(0).values - second.sort(0).values)
+        return -log_sigmoid(gap) * (1 - smooth) - log_sigmoid(-gap) * smooth
+    if kind == "apo_zero":
+        return 1 - torch.sigmoid(beta * chosen) + torch.sigmoid(beta * rejected)
+    if kind == "apo_down":
+        return torch.sigmoid(beta * chosen) + 1 - torch.sigmoid(beta * (chosen - rejected))
+    if kind == "discopop":
+        odds = beta * delta
+        blend = torch.sigmoid(odds / micro.options["discopop_tau"])
+        return -log_sigmoid(odds) * (1 - blend) + torch.exp(-odds) * blend
+    if kind == "sft":
+        mask = micro.batch["completion_mask"][:, 1:].chunk(2)[0] != 0
+        return (-tokens.chunk(2)[0][mask].mean()).expand(len(chosen))
+    raise DoesNotApply(f"loss_type {kind!r} is unknown")
+
+
+def _dpo_loss(micro: Any) -> tuple[Any, Any]:
+    had = micro.attributes
+    _need(not micro.options.get("use_liger_kernel"), "use_liger_kernel computes the loss in another package")
+    _need("position_ids" not in micro.batch and "completion_mask" in micro.batch, "rows are packed (padding_free)")
+    policy, reference, tokens = _pair_log_probs(micro)
+    weights: Any = 1.0
+    if had["use_weighting"]:  # arXiv:2406.11827
+        mask = micro.batch["completion_mask"][:, 1:].double()
+        aligned = (tokens - _trained(micro, "log_sum_sq_probs")[:, -mask.shape[1] :]) * mask
+        chosen, rejected = torch.exp(aligned.sum(-1) / mask.sum(-1).clamp(min=1)).chunk(2)
+        weights = chosen * rejected
+    loss = _router(micro)
+    policy = policy.requires_grad_()
+    for kind, share in zip(had["loss_types"], had["loss_weights"]):
+        loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
+    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True)
+    largest = policy.detach().abs() + reference.abs() + 1
+    size = abs(float(loss)) + float((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
+    return loss.detach(), _ROUNDING * size
+
+
+def _dpo_references(micro: Any) -> tuple[Any, Any]:
+    policy, reference, _ = _pair_log_probs(micro)
+    return policy, reference
+
+
+def _plain_text(micro: Any, *columns: str) -> bool:
+    """Return True if the data set has these columns of text, to which the trainer appends the end token."""
+    kinds = micro.facts.get("given", {}).get("columns", {})
+    return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
+
+
+def _right_padding(micro: Any) -> str:
+    """Padding at the end of a row is not attended."""
+    pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
+    _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
+    _need(attention is not None and pads is not None and pads != ends, "padding is not known")
+    ids = micro.batch["input_ids"]
+    trailing = (ids != pads).flip(-1).cumsum(-1).flip(-1) == 0
+    wrong = ((attention != 0) & trailing).sum(-1)
+    return f"row {int(wrong.argmax())} attends to {int(wrong.max())} tokens of padding" if wrong.max() > 1 else ""
+
+
+def _ends_learned(micro: Any, learned: Any) -> str:
+    """The end token that the trainer appends to a text is trained, unless the row is cut off."""
+    ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
+    most = micro.options.get("max_length")
+    if attention is None or end is None:
+        return ""
+    lengths = (attention != 0).sum(-1)
+    last = torch.where(attention != 0, torch.arange(ids.shape[1]), -1).argmax(-1)
+    rows = torch.arange(len(ids))
+    ended = (ids[rows, last] == end) & (lengths < (most or 1 << 60))
+    wrong = ended & ~learned[rows, last]
+    return f"the end token of {int(wrong.sum())} of {len(ids)} rows is not trained" if wrong.any() else ""
+
+
+def _dpo_batch(micro: Any) -> str:
+    _need("completion_mask" in micro.batch and "attention_mask" in micro.batch, "rows are packed (padding_free)")
+    wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
+    if not wrong and not micro.facts["collator"] and _plain_text(micro, "prompt", "chosen", "rejected"):
+        wrong = _ends_learned(micro, micro.batch["completion_mask"] != 0)
+    return wrong
+
+
+# -- SFT ---------------------------------------------------------------------------------------------------------------
+
+
+def _sft_loss(micro: Any) -> tuple[Any, Any]:
+    options, labels = micro.options, micro.batch.get("labels")
+    _need(not micro.facts["loss_function"], "compute_loss_func is yours")
+    _need(labels is not None and "shift_labels" not in micro.batch, "labels were not read")
+    learned = labels[:, 1:] != -100
+    _need(options["loss_type"] in ("nll", "dft", "chunked_nll"), f"loss_type {options['loss_type']!r} is unknown")
+    if micro.facts["smoothing"] and options["loss_type"] == "nll":
+        one, share = micro.forwards[0], options["label_smoothing_factor"]
+        _need("mean_log_prob" in one, "not all log-probs were recomputed")
+        nll, mean = (-one[name].double() for name in ("log_probs", "mean_log_prob"))
+        _need(nll.shape == learned.shape, "the model's outputs have another length")
+        terms, slack = (1 - share) * nll + share * mean, float(one["bound"])
+        _need(not terms[learned].isnan().any(), "not all log-probs were recomputed")
+    else:
+        log_probs, slack = _trained(micro), 0.0
+        _need(log_probs.shape == learned.shape, "the model's outputs have another length")
+        terms = -log_probs * (log_probs.exp() if options["loss_type"] == "dft" else 1.0)  # arXiv:2508.05629
+    terms = torch.where(learned, terms, 0.0)
+    count = float(learned.sum()) if micro.items is None else float(micro.items)
+    scale = micro.world if options.get("average_tokens_across_devices") and micro.items is not None else 1
+    router = _router(micro) / (_accumulated(micro) if micro.items is not None else 1)
+    loss = terms.sum() / max(count, 1.0) * scale
+    size = terms.abs().sum() / max(count, 1.0) * scale
+    return loss + router, _ROUNDING * (size + abs(float(router))) + slack * float(learned.sum()) / max(count, 1.0)
+
+
+def _sft_batch(micro: Any) -> str:
+    _need(not micro.options.get("packing") and not micro.options.get("padding_free"), "rows are packed")
+    wrong = _right_padding(micro) if micro.facts["pads"] != micro.facts["ends"] else ""
+    columns = ("prompt", "completion") if "completion" in micro.facts.get("given", {}).get("columns", {}) else (
+        micro.options.get("dataset_text_field", "text"),
+    )  # fmt: skip
+    skips = micro.options.get("dataset_kwargs") or "formatting_func" in micro.facts.get("given", {})
+    if not wrong and not micro.facts["collator"] and not skips and _plain_text(micro, *columns):
+        wrong = _ends_learned(micro, micro.batch["labels"] != -100)
+    return wrong
+
+
+# -- what is known of each trainer -------------------------------------------------------------------------------------
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SHARED = _words(
+    "learning_rate model_init_kwargs trust_remote_code router_aux_loss_coef disable_dropout dataset_num_proc "
+    "max_length truncation_mode pad_to_multiple_of pad_token logging_steps gradient_checkpointing bf16 "
+    "lr_scheduler_kwargs use_liger_kernel torch_empty_cache_steps activation_offloading padding_free sync_ref_model "
+    "ref_model_mixup_alpha ref_model_sync_steps beta label_smoothing_factor"
+)
+_ONLINE = _words(
+    "remove_unused_columns num_generations num_generations_eval max_completion_length shuffle_dataset "
+    "generation_batch_size steps_per_generation temperature top_p top_k min_p generation_kwargs chat_template_kwargs "
+    "repetition_penalty cache_implementation use_vllm vllm_mode vllm_model_impl vllm_enable_sleep_mode "
+    "vllm_structured_outputs_regex vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout "
+    "vllm_group_port vllm_gpu_memory_utilization vllm_max_model_length vllm_tensor_parallel_size num_iterations "
+    "epsilon epsilon_high reward_weights mask_truncated_completions log_completions log_multimodal "
+    "num_completions_to_print log_unique_prompts use_transformers_continuous_batching "
+    "transformers_continuous_batching_config use_transformers_paged"
+)
+_OF_GRPO = _words(
+    "cast_lm_head_to_fp32 delta sapo_temperature_neg sapo_temperature_pos vespo_k_pos vespo_lambda_pos vespo_k_neg "
+    "vespo_lambda_neg importance_sampling_level multi_objective_aggregation scale_rewards loss_type "
+    "top_entropy_quantile entropy_coef use_adaptive_entropy entropy_coef_min entropy_coef_max entropy_coef_delta "
+    "entropy_target max_tool_calling_iterations vllm_importance_sampling_correction vllm_importance_sampling_mode "
+    "vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min vllm_importance_sampling_cap "
+    "off_policy_mask_threshold use_bias_correction_kl log_completions_hub_repo"
+)
+_OF_DPO = _words(
+    "precompute_ref_log_probs precompute_ref_batch_size loss_type loss_weights ld_alpha f_divergence_type "
+    "f_alpha_divergence_coef label_smoothing use_weighting discopop_tau"
+)
+_OF_SFT = _words(
+    "chat_template_path dataset_text_field dataset_kwargs eos_token shuffle_dataset packing packing_strategy "
+    "eval_packing completion_only_loss assistant_only_loss loss_type"
+)
+
+
+def _upper(options: Mapping[str, Any]) -> Any:
+    return options["epsilon"] if options["epsilon_high"] is None else options["epsilon_high"]
+
+
+def _generated(name: str, options: Mapping[str, Any]) -> Any:
+    """Return the option that generation gets; unknown if ``generation_kwargs`` may replace it."""
+    return None if options.get("generation_kwargs") else options[name]
+
+
+_SAME = _words(
+    "temperature top_p top_k min_p repetition_penalty num_generations max_completion_length num_iterations beta "
+    "mask_truncated_completions"
+)
+_SETTINGS = {
+    **{name: name for name in sorted(_SAME)},
+    "epsilon_low": "epsilon",
+    "epsilon_high": _upper,
+    "reward_weights": "reward_weights",
+    **{f"generation_config.{name}": partial(_generated, name) for name in ("temperature", "top_p", "top_k")},
+    "generation_config.max_new_tokens": partial(_generated, "max_completion_length"),
+    "generation_config.do_sample": lambda options: None if options.get("generation_kwargs") else True,
+}
+_SCORES = ("_generate_and_score_completions", "_calculate_rewards", "_generate", "_prepare_inputs")
+_SAMPLES = ("_generate_single_turn", "_generate", "_generate_and_score_completions", "_prepare_inputs")
+_LOG_PROBS = ("_compute_loss", "compute_loss", "_get_per_token_logps_and_entropies", "_prepare_inputs")
+_IN_GRPO = ("get_off_policy_mask", "get_gamma_weights", "get_high_entropy_mask")
+
+
+def _named(names: str) -> dict[str, str]:
+    return {name: name for name in names.split()}
+
+
+STEPS = (
+    Steps(
+        "trl.trainer.grpo_trainer.GRPOTrainer",
+        methods={"loss": (*_LOG_PROBS, *_IN_GRPO), "advantages": _SCORES, "samples": _SAMPLES},
+        knows=_SHARED | _ONLINE | _OF_GRPO,
+        settings={
+            **_SETTINGS,
+            **_named("loss_type scale_rewards importance_sampling_level multi_objective_aggregation"),
+            **_named("top_entropy_quantile off_policy_mask_threshold entropy_coef"),
+        },
+        loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
+        samples=_sampled,
+    ),
+    Steps(
+        "trl.trainer.rloo_trainer.RLOOTrainer",
+        methods={"loss": _LOG_PROBS, "advantages": _SCORES, "samples": _SAMPLES},
+        knows=_SHARED | _ONLINE | {"normalize_advantages", "reward_clip_range"},
+        settings={**_SETTINGS, **_named("normalize_advantages reward_clip_range")},
+        loss=_rloo_loss, advantages=_rloo_advantages, batch=_completion_ends, samples=_sampled,
+    ),
+    Steps(
+        "trl.trainer.dpo_trainer.DPOTrainer",
+        methods={"loss": ("_compute_loss", "compute_loss", "compute_ref_log_probs", "_prepare_inputs")},
+        knows=_SHARED | _OF_DPO,
+        settings={
+            **_named("beta ld_alpha f_divergence_type f_alpha_divergence_coef label_smoothing use_weighting"),
+            "precompute_ref_logps": "precompute_ref_log_probs",
+            "loss_types": "loss_type",
+            "loss_weights": "loss_weights",
+        },
+        loss=_dpo_loss, references=_dpo_references, batch=_dpo_batch,
+    ),
+    Steps(
+        "trl.trainer.sft_trainer.SFTTrainer",
+        methods={"loss": ("compute_loss", "_prepare_inputs")},
+        knows=_SHARED | _OF_SFT,
+        loss=_sft_loss, batch=_sft_batch,
+    ),
+)  # fmt: skip

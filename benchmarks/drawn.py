@@ -1,0 +1,806 @@
+"""Watch correct trainings of TRL that are drawn by seed, and report the alarms; or trainings with invented bugs.
+
+    python benchmarks/drawn.py --seeds 0-59               sixty correct trainings: each alarm is false
+    python benchmarks/drawn.py --correct                  the nine that raised a false alarm in November 2026
+    python benchmarks/drawn.py --bugs                     thirty bugs, each in a training without another alarm
+
+A correct training is a random choice among documented options: trainer, loss type, schedule, optimizer, precision,
+model, adapters, packing, accumulation, and code of a user (a subclass, a loss, a scheduler, a callback). Every step is
+checked. Each training is a process of its own with a model of a few thousand parameters; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import json
+import os
+import queue
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from injected import Prepared, edited
+
+#: Steps of a training.
+_STEPS = 4
+_Options = dict[str, Any]
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(name)
+
+
+# -- a training from a description -------------------------------------------------------------------------------------
+
+
+def _tokenizer(eos_is_pad: bool = False) -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = ["<pad>", "<eos>", "<unk>", *map(str, range(20)), "plus", "is", "so", "user", "assistant", "\n"]
+    made = Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    fast = _module("transformers").PreTrainedTokenizerFast
+    tokenizer = fast(tokenizer_object=made, pad_token="<eos>" if eos_is_pad else "<pad>", eos_token="<eos>")
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] + ' ' }}{% if m['role'] == 'assistant' %}{% generation %}"
+        "{{ m['content'] + ' <eos>' }}{% endgeneration %}{% else %}{{ m['content'] + ' ' }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant ' }}{% endif %}"
+    )
+    return tokenizer
+
+
+_MODELS = ("llama", "qwen2", "gpt2", "mixtral", "gemma2")
+
+
+def _model(kind: str, folder: str, dtype: str, dropout: float) -> Any:
+    import torch
+
+    transformers = _module("transformers")
+    auto = transformers.AutoModelForCausalLM
+    small = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 96}
+    ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
+    config: Any
+    if kind == "gpt2":
+        drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        config = transformers.GPT2Config(
+            vocab_size=32, n_embd=32, n_layer=2, n_head=2, n_positions=96, **drops, **ends
+        )  # fmt: skip
+    else:
+        more: dict[str, Any] = {"num_local_experts": 4, "sliding_window": None} if kind == "mixtral" else {}
+        more |= {"head_dim": 16, "final_logit_softcapping": 5.0} if kind == "gemma2" else {}
+        more |= {"attention_dropout": dropout}
+        name = {"llama": "Llama", "qwen2": "Qwen2", "mixtral": "Mixtral", "gemma2": "Gemma2"}[kind]
+        config = getattr(transformers, f"{name}Config")(**{**small, **ends, **more})
+    place = f"{folder}/model"
+    auto.from_config(config).to(getattr(torch, dtype)).save_pretrained(place)
+    _tokenizer().save_pretrained(place)
+    return auto.from_pretrained(place, dtype=getattr(torch, dtype))
+
+
+def _count(completions: Any, **_: Any) -> list[float]:
+    texts = [one if isinstance(one, str) else one[0]["content"] for one in completions]
+    return [sum(map(ord, text)) % 7 / 7 for text in texts]
+
+
+def _length(completion_ids: Any, **_: Any) -> list[Any]:
+    return [len(ids) if len(ids) != 3 else None for ids in completion_ids]
+
+
+def _even(completions: Any, **_: Any) -> list[bool]:
+    return [value > 0.5 for value in _count(completions)]
+
+
+_REWARDS: Mapping[str, Callable[..., Any]] = {"count": _count, "length": _length, "even": _even}
+
+
+def _rows(kind: str, form: str) -> list[dict[str, Any]]:
+    sums = [(one, other) for one in range(6) for other in range(6)]
+    rows: list[dict[str, Any]] = []
+    for one, other in sums:
+        prompt, answer = f"{one} plus {other} is", f"{one + other}" + " so" * (one % 4)
+        wrong = f"{abs(one - other)} so"
+        row: dict[str, Any] = {"prompt": prompt}
+        if kind == "dpo":
+            row |= {"chosen": f" {answer}", "rejected": f" {wrong}"}
+        elif kind == "sft":
+            row |= {"completion": f" {answer}"}
+        if form == "text":
+            row = {"text": f"{prompt} {answer}"}
+        elif form == "chat":
+            row = {
+                name: [{"role": "user" if name == "prompt" else "assistant", "content": text.strip()}]
+                for name, text in row.items()
+            }
+        elif form == "messages":
+            row = {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
+        elif form == "ids":
+            row = {"input_ids": [3 + one, 23, 3 + other, 24, 3 + one + other, 1]}
+        rows.append(row)
+    return rows
+
+
+def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
+    """Make the trainer that a setup describes.
+
+    :param setup: ``kind`` of trainer; ``options`` of its configuration; and, if given, ``model``, ``dtype``,
+        ``dropout``, ``lora`` (options of the adapter), ``rewards``, ``form`` of the rows, ``own`` (code of a user),
+        ``after`` (changes the trainer), ``parts`` (further arguments of the trainer).
+    """
+    import torch
+
+    trl = _module("trl")
+    _module("transformers").set_seed(int(setup.get("seed", 0)))
+    torch.set_num_threads(1)
+    kind = setup["kind"]
+    options: _Options = {
+        "output_dir": folder, "use_cpu": True, "bf16": False, "report_to": "none", "max_steps": steps,
+        "per_device_train_batch_size": 4, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no",
+        "disable_tqdm": True, "gradient_accumulation_steps": 2, "gradient_checkpointing": False,
+    }  # fmt: skip
+    parts: _Options = {}
+    if kind in ("grpo", "rloo"):
+        options |= {"num_generations": 4, "max_completion_length": 8}
+        parts["reward_funcs"] = [_REWARDS[name] for name in setup.get("rewards", ("count",))]
+    options |= setup.get("options", {})
+    if "lora" in setup:
+        parts["peft_config"] = _module("peft").LoraConfig(**{"r": 4, "task_type": "CAUSAL_LM", **setup["lora"]})
+    model = _model(setup.get("model", "llama"), folder, setup.get("dtype", "float32"), setup.get("dropout", 0.0))
+    args = getattr(trl, f"{kind.upper()}Config")(**options)
+    owner: Any = getattr(trl, f"{kind.upper()}Trainer")
+    for name in setup.get("own", ()):
+        owner, more = _OWN[name](owner, model, args, steps)
+        parts |= more
+    trainer = owner(
+        model=model, args=args, processing_class=_tokenizer(setup.get("eos_is_pad", False)),
+        train_dataset=_module("datasets").Dataset.from_list(_rows(kind, setup.get("form", "plain"))),
+        **parts, **setup.get("parts", {}),
+    )  # fmt: skip
+    setup.get("after", lambda trainer: None)(trainer)
+    return trainer
+
+
+# -- code of a user ----------------------------------------------------------------------------------------------------
+
+
+def _scheduler_of_user(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
+    return owner, {"optimizers": (optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step))}
+
+
+def _one_cycle(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=args.learning_rate, total_steps=steps + 2)
+    return owner, {"optimizers": (optimizer, cycle)}
+
+
+def _groups(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Groups(owner):  # type: ignore[misc]
+        def create_optimizer(self, *_: Any) -> Any:
+            import torch
+
+            if getattr(self, "optimizer", None) is None:
+                own = [one for one in self.model.parameters() if one.requires_grad]
+                first, rest = own[:3], own[3:]
+                groups = [{"params": first, "lr": 0.1 * self.args.learning_rate, "weight_decay": 0.3}, {"params": rest}]
+                self.optimizer = torch.optim.AdamW(groups, lr=self.args.learning_rate, betas=(0.8, 0.95))
+            return self.optimizer
+
+    return Groups, {}
+
+
+def _frozen(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    model.get_input_embeddings().weight.requires_grad_(False)
+    return owner, {}
+
+
+def _loss_scaled(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Scaled(owner):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().compute_loss(*args, **kwargs)
+            return 0.5 * loss if not isinstance(loss, tuple) else (0.5 * loss[0], *loss[1:])
+
+    return Scaled, {}
+
+
+def _loss_with_norm(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Normed(owner):  # type: ignore[misc]
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().training_step(*args, **kwargs)
+            (1e-3 * next(self.model.parameters()).pow(2).sum()).backward()
+            return loss
+
+    return Normed, {}
+
+
+def _advantages_clamped(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Clamps(owner):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            made = super()._generate_and_score_completions(inputs)
+            made["advantages"] = made["advantages"].clamp(-0.5, 1.0)
+            return made
+
+    return Clamps, {}
+
+
+def _advantages_of_tokens(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Tokens(owner):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            made = super()._generate_and_score_completions(inputs)
+            width = made["completion_ids"].shape[1]
+            made["advantages"] = made["advantages"][:, None] * 0.9 ** (
+                made["completion_mask"].flip(1).cumsum(1).flip(1) + 0.0 * width
+            )
+            return made
+
+    return Tokens, {}
+
+
+def _rewards_shaped(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Shapes(owner):  # type: ignore[misc]
+        def _calculate_rewards(self, *args: Any) -> Any:
+            return super()._calculate_rewards(*args).clamp(max=0.8)
+
+    return Shapes, {}
+
+
+def _anneals(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Anneals(owner):  # type: ignore[misc]
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            self.beta = self.args.beta * (1 + self.state.global_step)
+            return super().training_step(*args, **kwargs)
+
+    return Anneals, {}
+
+
+def _loss_func(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        import torch
+
+        logits, wanted = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        return torch.nn.functional.cross_entropy(logits, wanted, label_smoothing=0.2)
+
+    return owner, {"compute_loss_func": loss}
+
+
+def _callback(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Decays(_module("transformers").TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+            for group in optimizer.param_groups:
+                group["weight_decay"] = 0.1 / (1 + state.global_step)
+
+    return owner, {"callbacks": [Decays()]}
+
+
+def _reference_given(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    import copy
+
+    other = copy.deepcopy(model)
+    with __import__("torch").no_grad():
+        for one in other.parameters():
+            one.mul_(0.9)
+    return owner, {"ref_model": other}
+
+
+_OWN: Mapping[str, Callable[[Any, Any, Any, int], tuple[Any, _Options]]] = {
+    "scheduler": _scheduler_of_user, "one cycle": _one_cycle, "groups": _groups, "frozen": _frozen,
+    "loss scaled": _loss_scaled, "loss with norm": _loss_with_norm, "advantages clamped": _advantages_clamped,
+    "advantages of tokens": _advantages_of_tokens, "rewards shaped": _rewards_shaped, "anneals": _anneals,
+    "loss func": _loss_func, "callback": _callback, "reference given": _reference_given,
+}  # fmt: skip
+
+#: The correct trainings that raised a false alarm in November 2026.
+CORRECT: Mapping[str, _Options] = {
+    "label smoothing": {"kind": "sft", "options": {"label_smoothing_factor": 0.1}},
+    "router loss": {"kind": "sft", "model": "mixtral", "options": {"router_aux_loss_coef": 0.02}},
+    "loss function": {"kind": "sft", "own": ["loss func"]},
+    "weighted pairs": {"kind": "dpo", "options": {"use_weighting": True}},
+    "scheduler": {"kind": "sft", "own": ["scheduler"]},
+    "one cycle": {"kind": "sft", "own": ["one cycle"]},
+    "small rate": {"kind": "sft", "model": "gpt2", "options": {"learning_rate": 1e-9, "lr_scheduler_type": "linear"}},
+    "advantages clamped": {"kind": "grpo", "own": ["advantages clamped"]},
+    "advantages of tokens": {"kind": "grpo", "own": ["advantages of tokens"]},
+}
+
+
+# -- drawing -----------------------------------------------------------------------------------------------------------
+
+
+def draw(seed: int) -> _Options:
+    """Draw a correct training."""
+    rng = random.Random(seed)
+
+    def some(chance: float) -> bool:
+        return rng.random() < chance
+
+    kind = rng.choice(("grpo", "grpo", "rloo", "dpo", "dpo", "sft", "sft"))
+    setup: _Options = {"kind": kind, "seed": seed, "model": rng.choice(_MODELS)}
+    if setup["model"] == "gemma2" and kind == "dpo":
+        setup["model"] = "llama"
+    size = rng.choice((2, 4, 8))
+    options: _Options = {
+        "per_device_train_batch_size": size if kind in ("dpo", "sft") else max(size, 4),
+        "gradient_accumulation_steps": rng.choice((1, 2, 3)), "learning_rate": rng.choice((1e-2, 1e-3, 1e-5, 1e-6)),
+        "max_grad_norm": rng.choice((1.0, 1.0, 0.05, 0.0)), "weight_decay": rng.choice((0.0, 0.1)),
+        "lr_scheduler_type": rng.choice(
+            ("linear", "cosine", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt",
+             "cosine_with_restarts", "cosine_with_min_lr", "warmup_stable_decay")
+        ),
+        "warmup_steps": rng.choice((0, 0, 1, 0.5)), "seed": seed,
+        "optim": rng.choice(("adamw_torch", "adamw_torch", "adamw_torch_fused", "sgd", "adafactor", "rmsprop")),
+    }  # fmt: skip
+    kwargs = {"cosine_with_min_lr": {"min_lr": 1e-7}, "warmup_stable_decay": {"num_decay_steps": 2}}
+    if options["lr_scheduler_type"] in kwargs:
+        options["lr_scheduler_kwargs"] = kwargs[options["lr_scheduler_type"]]
+    if some(0.2):
+        options["bf16"] = True
+    elif some(0.2):
+        setup["dtype"] = "bfloat16"
+    if some(0.3):
+        setup["dropout"], options["disable_dropout"] = 0.1, some(0.5)
+        if kind == "sft":
+            options.pop("disable_dropout")
+    if some(0.25):
+        setup["lora"] = {"target_modules": rng.choice(("all-linear", ["c_attn"] if setup["model"] == "gpt2" else
+                                                       ["q_proj", "v_proj"])),
+                         "lora_dropout": rng.choice((0.0, 0.1))}  # fmt: skip
+        if setup["model"] == "mixtral":
+            setup["lora"]["target_modules"] = ["q_proj", "v_proj"]
+    options["gradient_checkpointing"] = some(0.2) and "lora" not in setup
+    if some(0.1):
+        options["neftune_noise_alpha"] = 5.0
+    if some(0.15):
+        setup["eos_is_pad"] = True
+    if setup["model"] == "mixtral":
+        options["router_aux_loss_coef"] = rng.choice((0.0, 0.02))
+    own: list[str] = []
+    if some(0.4):
+        usual = ["scheduler", "one cycle", "groups", "frozen", "loss scaled", "loss with norm", "callback"]
+        theirs = {
+            "grpo": ["advantages clamped", "advantages of tokens", "rewards shaped", "anneals"],
+            "rloo": ["advantages clamped", "rewards shaped"], "dpo": ["reference given"], "sft": ["loss func"],
+        }  # fmt: skip
+        own.append(rng.choice([*usual, *theirs[kind] * 2]))
+        if "lora" in setup and own[0] in ("scheduler", "one cycle", "frozen", "reference given", "loss with norm"):
+            own = []
+    setup["own"] = own
+    {"grpo": _draw_grpo, "rloo": _draw_rloo, "dpo": _draw_dpo, "sft": _draw_sft}[kind](rng, setup, options)
+    if own == ["anneals"]:
+        options["beta"] = 0.05
+    setup["options"] = options
+    return setup
+
+
+def _draw_online(rng: random.Random, setup: _Options, options: _Options) -> None:
+    accumulation = options["gradient_accumulation_steps"]
+    options |= {
+        "temperature": rng.choice((1.0, 0.7, 1.3)), "beta": rng.choice((0.0, 0.0, 0.1)),
+        "num_iterations": rng.choice((1, 1, 2)), "num_generations": rng.choice((2, 4)),
+        "steps_per_generation": rng.choice((accumulation, 2 * accumulation)),
+        "mask_truncated_completions": rng.random() < 0.2, "epsilon": rng.choice((0.2, 0.05)),
+    }  # fmt: skip
+    if rng.random() < 0.3:
+        options |= rng.choice(({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.05}, {"repetition_penalty": 1.1},
+                               {"generation_kwargs": {"min_new_tokens": 3}}))  # fmt: skip
+    if rng.random() < 0.3:
+        setup["rewards"] = rng.choice((("count", "length"), ("count", "even"), ("even",)))
+        if len(setup["rewards"]) == 2:
+            options["reward_weights"] = [1.0, rng.choice((0.5, -0.1))]
+    if options["beta"] and rng.random() < 0.3 and "lora" not in setup:
+        options |= {"sync_ref_model": True, "ref_model_sync_steps": 2}
+    if rng.random() < 0.2:
+        setup["form"] = "chat"
+
+
+def _draw_grpo(rng: random.Random, setup: _Options, options: _Options) -> None:
+    _draw_online(rng, setup, options)
+    options |= {
+        "loss_type": rng.choice(("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo")),
+        "scale_rewards": rng.choice(("group", "batch", "none")),
+        "importance_sampling_level": rng.choice(("token", "token", "sequence")),
+    }
+    if options["loss_type"] == "cispo":
+        options["epsilon_high"] = 5.0
+    elif rng.random() < 0.3:
+        options["epsilon_high"] = 0.3
+    more = ({"delta": 4.0}, {"top_entropy_quantile": 0.5}, {"entropy_coef": 0.01}, {"off_policy_mask_threshold": 0.1},
+            {"use_bias_correction_kl": True}, {"multi_objective_aggregation": "normalize_then_sum"},
+            {"cast_lm_head_to_fp32": True})  # fmt: skip
+    if rng.random() < 0.5:
+        options |= rng.choice(more)
+    if options.get("cast_lm_head_to_fp32") and (setup["model"] != "llama" or "lora" in setup):
+        options.pop("cast_lm_head_to_fp32")
+
+
+def _draw_rloo(rng: random.Random, setup: _Options, options: _Options) -> None:
+    _draw_online(rng, setup, options)
+    options["normalize_advantages"] = rng.random() < 0.4
+    if rng.random() < 0.3:
+        options["reward_clip_range"] = (0.1, 0.7)
+
+
+_DIVERGING = ("discopop", "exo_pair", "hinge", "ipo", "robust", "sft", "sigmoid", "sigmoid_norm")
+
+
+def _draw_dpo(rng: random.Random, setup: _Options, options: _Options) -> None:
+    types = ("sigmoid", "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot",
+             "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm")  # fmt: skip
+    options |= {"loss_type": [rng.choice(types)], "beta": rng.choice((0.1, 0.5))}
+    if rng.random() < 0.25:
+        options |= {"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0, 0.2]}
+    if "exo_pair" in options["loss_type"] or "robust" in options["loss_type"]:
+        options["label_smoothing"] = 0.1
+    more = ({"f_divergence_type": "forward_kl"}, {"f_divergence_type": "js_divergence"}, {"ld_alpha": 0.5},
+            {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.5}, {"use_weighting": True},
+            {"precompute_ref_log_probs": True}, {"max_length": 5}, {"pad_to_multiple_of": 8})  # fmt: skip
+    if rng.random() < 0.6:
+        options |= rng.choice(more)
+    if "f_divergence_type" in options and options["loss_type"][0] not in _DIVERGING:
+        options["loss_type"] = ["sigmoid"]
+    if rng.random() < 0.2 and "lora" not in setup and not options.get("precompute_ref_log_probs"):
+        options |= {"sync_ref_model": True, "ref_model_sync_steps": 2}
+    if rng.random() < 0.2:
+        setup["form"] = "chat"
+
+
+def _draw_sft(rng: random.Random, setup: _Options, options: _Options) -> None:
+    setup["form"] = rng.choice(("plain", "text", "chat", "messages", "ids"))
+    if setup["form"] in ("chat", "messages", "ids") and rng.random() < 0.5:
+        setup["form"] = "plain"
+    if rng.random() < 0.2:
+        options["loss_type"] = "dft"
+    elif rng.random() < 0.2:
+        options["label_smoothing_factor"] = 0.1
+    if rng.random() < 0.3:
+        options |= rng.choice(({"max_length": 7}, {"pad_to_multiple_of": 8}, {"average_tokens_across_devices": False},
+                               {"weight_decay": 0.2}, {"dataloader_drop_last": True}))  # fmt: skip
+    if setup["form"] == "messages" and rng.random() < 0.5:
+        options["assistant_only_loss"] = True
+    if setup["form"] in ("plain", "chat") and rng.random() < 0.3:
+        options["completion_only_loss"] = False
+    packs = setup["form"] in ("text", "ids") and setup["model"] in ("llama", "qwen2")
+    if packs and rng.random() < 0.4:
+        options |= {"packing": True, "packing_strategy": rng.choice(("wrapped", "wrapped", "bfd")), "max_length": 16}
+
+
+# -- bugs --------------------------------------------------------------------------------------------------------------
+
+_LOSS, _MAKE = "_compute_loss", "_generate_and_score_completions"
+
+
+def _in(trainer: str, method: str, *changes: str) -> Callable[[], None]:
+    """Return an injection that edits a method of a trainer: old text, new text, and so on."""
+
+    def inject() -> None:
+        trl = _module("trl")
+
+        edited(getattr(trl, trainer), method, *changes)
+
+    return inject
+
+
+def _collated(change: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
+    """Return an injection that changes the batches of the trainers' own collators."""
+
+    def inject() -> None:
+        dpo_trainer = _module("trl.trainer.dpo_trainer")
+        sft_trainer = _module("trl.trainer.sft_trainer")
+
+        for module, name in (
+            (sft_trainer, "DataCollatorForLanguageModeling"),
+            (dpo_trainer, "DataCollatorForPreference"),
+        ):
+            usual = getattr(module, name).torch_call
+
+            def call(self: Any, examples: Any, usual: Any = usual) -> Any:
+                batch = usual(self, examples)
+                change(batch)
+                return batch
+
+            getattr(module, name).torch_call = call
+
+    return inject
+
+
+def _attend_all(batch: dict[str, Any]) -> None:
+    batch["attention_mask"] = batch["attention_mask"] * 0 + 1
+
+
+def _end_unlearned(batch: dict[str, Any]) -> None:
+    batch["labels"] = batch["labels"].masked_fill(batch["input_ids"] == 1, -100)
+
+
+def _last_unmasked(batch: dict[str, Any]) -> None:
+    mask = batch["completion_mask"]
+    batch["completion_mask"] = mask * mask.roll(-1, 1)
+
+
+def _reference_untrained() -> None:
+    grpo_trainer = _module("trl.trainer.grpo_trainer")
+
+    usual = grpo_trainer.create_model_from_path
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        model = usual(*args, **kwargs)
+        with torch.no_grad():
+            for one in model.parameters():
+                one.add_(0.05 * torch.randn_like(one))
+        return model
+
+    grpo_trainer.create_model_from_path = make
+
+
+def _adapters_stay() -> None:
+    import contextlib
+
+    dpo_trainer = _module("trl.trainer.dpo_trainer")
+    grpo_trainer = _module("trl.trainer.grpo_trainer")
+
+    for module in (dpo_trainer, grpo_trainer):
+        module.use_adapter = lambda *_, **__: contextlib.nullcontext()
+
+
+def _generates(**options: Any) -> Callable[[], None]:
+    def inject() -> None:
+        grpo_trainer = _module("trl.trainer.grpo_trainer")
+
+        usual = grpo_trainer.GenerationConfig
+        grpo_trainer.GenerationConfig = lambda **given: usual(**{**given, **options})
+
+    return inject
+
+
+def _scored_at_one() -> None:
+    grpo_trainer = _module("trl.trainer.grpo_trainer")
+
+    usual = grpo_trainer.add_fused_lm_head
+    grpo_trainer.add_fused_lm_head = lambda *args, **given: usual(*args, **{**given, "temperature": 1.0})
+
+
+def _no_decay() -> None:
+    transformers = _module("transformers")
+
+    transformers.Trainer.get_decay_parameter_names = lambda self, model: []
+
+
+def _no_clipping() -> None:
+    transformers = _module("transformers")
+
+    transformers.Trainer._clip_grad_norm = lambda self, model: self._get_grad_norm(model)
+
+
+def _betas_swapped() -> None:
+    transformers = _module("transformers")
+
+    usual = transformers.Trainer.get_optimizer_cls_and_kwargs
+
+    def made(args: Any, model: Any = None) -> Any:
+        kind, options = usual(args, model)
+        return kind, {**options, "betas": (0.999, 0.9)}
+
+    transformers.Trainer.get_optimizer_cls_and_kwargs = staticmethod(made)
+
+
+def _gradients_dropped() -> None:
+    transformers = _module("transformers")
+
+    usual = transformers.Trainer.training_step
+
+    def step(self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+        model.zero_grad()
+        return usual(self, model, *args, **kwargs)
+
+    transformers.Trainer.training_step = step
+
+
+def _same_rows() -> None:
+    transformers = _module("transformers")
+
+    usual = transformers.Trainer._get_train_sampler
+
+    def sampler(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return [index % 8 for index in usual(self, *args, **kwargs)]
+
+    transformers.Trainer._get_train_sampler = sampler
+
+
+_AFTER_REWARDS = "rewards_per_func = self._calculate_rewards(inputs, prompts, completions, completion_ids_list)"
+_END = "completion_mask = [torch.ones_like(ids, dtype=torch.long) for ids in completion_ids]"
+_GRPO: _Options = {"kind": "grpo", "options": {"steps_per_generation": 2}}
+
+
+def _grpo(**options: Any) -> _Options:
+    return {"kind": "grpo", "options": options}
+
+
+#: Name -> a training, and the injection. Written before the invariants that they test.
+BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
+    "grpo-kl-of-the-other-direction": (_grpo(beta=0.2, num_iterations=2), _in(
+        "GRPOTrainer", _LOSS,
+        "torch.exp(ref_per_token_logps - per_token_logps) - (ref_per_token_logps - per_token_logps) - 1",
+        "torch.exp(per_token_logps - ref_per_token_logps) - (per_token_logps - ref_per_token_logps) - 1")),
+    "grpo-beta-squared": (_grpo(beta=0.2, num_iterations=2), _in(
+        "GRPOTrainer", _LOSS, "per_token_loss + self.beta * per_token_kl",
+        "per_token_loss + self.beta**2 * per_token_kl")),
+    "grpo-width-for-maximum": (_grpo(loss_type="dr_grpo", max_completion_length=24), _in(
+        "GRPOTrainer", _LOSS, "(per_token_loss.size(0) * self.max_completion_length)", "per_token_loss.numel()")),
+    "grpo-sapo-temperatures-swapped": (_grpo(loss_type="sapo", sapo_temperature_neg=2.0, num_iterations=2), _in(
+        "GRPOTrainer", _LOSS, "torch.where(advantages > 0,", "torch.where(advantages < 0,")),
+    "grpo-entropy-bonus-negative": (_grpo(entropy_coef=0.05), _in(
+        "GRPOTrainer", _LOSS, "loss = loss - apply_coef * entropy_loss", "loss = loss + apply_coef * entropy_loss")),
+    "grpo-sequence-ratio-of-sums": (
+        _grpo(importance_sampling_level="sequence", num_iterations=2, learning_rate=1e-2, loss_type="grpo"), _in(
+            "GRPOTrainer", _LOSS, "(log_ratio * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)",
+            "(log_ratio * mask).sum(-1)")),
+    "grpo-upper-bound-ignored": (_grpo(epsilon_high=0.5), _in(
+        "GRPOTrainer", "__init__", "= args.epsilon_high if args.epsilon_high is not None else args.epsilon",
+        "= args.epsilon")),
+    "rloo-mean-for-sum": ({"kind": "rloo", "options": {"num_iterations": 2, "learning_rate": 1e-2}}, _in(
+        "RLOOTrainer", _LOSS, "(per_token_logps * completion_mask).sum(1)",
+        "(per_token_logps * completion_mask).mean(1)")),
+    "grpo-reference-of-other-weights": (_grpo(beta=0.2), _reference_untrained),
+    "grpo-adapter-in-the-reference": ({**_grpo(beta=0.2, learning_rate=1e-2), "lora": {}}, _adapters_stay),
+    "dpo-adapter-in-the-reference": (
+        {"kind": "dpo", "lora": {}, "options": {"learning_rate": 1e-2}}, _adapters_stay),
+    "dpo-precomputed-sides-swapped": ({"kind": "dpo", "options": {"precompute_ref_log_probs": True}}, _in(
+        "DPOTrainer", "_precompute_ref_logps", '"ref_chosen_logps": ref_chosen_logps[indices]',
+        '"ref_chosen_logps": ref_rejected_logps[indices]')),
+    "dpo-hinge-without-margin": ({"kind": "dpo", "options": {"loss_type": ["hinge"]}}, _in(
+        "DPOTrainer", _LOSS, "torch.relu(1 - self.beta * delta_score)", "torch.relu(-self.beta * delta_score)")),
+    "grpo-greedy": (_GRPO, _generates(do_sample=False)),
+    "grpo-top-three": (_GRPO, _generates(top_k=3)),
+    "grpo-scored-at-temperature-one": (_grpo(temperature=0.5), _scored_at_one),
+    "grpo-weights-of-rewards-ignored": (
+        {**_grpo(reward_weights=[1.0, 0.1]), "rewards": ("count", "even")}, _in(
+            "GRPOTrainer", _MAKE,
+            "            rewards = (rewards_per_func * self.reward_weights.to(device).unsqueeze(0)).nansum(dim=1)\n"
+            "            rewards[unscorable_mask] = torch.nan\n            mean_grouped",
+            "            rewards = rewards_per_func.nansum(dim=1)\n            mean_grouped")),
+    "grpo-rewards-of-the-next-row": (_GRPO, _in(
+        "GRPOTrainer", _MAKE, _AFTER_REWARDS, f"{_AFTER_REWARDS}.roll(1, 0)")),
+    "grpo-divided-by-variance": (_GRPO, _in(
+        "GRPOTrainer", _MAKE, '            if self.scale_rewards != "none":\n'
+        "                advantages = advantages / (std_rewards + 1e-4)",
+        '            if self.scale_rewards != "none":\n'
+        "                advantages = advantages / (std_rewards**2 + 1e-4)")),
+    "grpo-rewards-are-infinite": (_GRPO, _in(
+        "GRPOTrainer", "_calculate_rewards", "rewards_per_func = gather(rewards_per_func)",
+        "rewards_per_func = gather(rewards_per_func).masked_fill(rewards_per_func > 0.5, torch.inf)")),
+    "sft-decay-dropped": ({"kind": "sft", "options": {"weight_decay": 0.1}}, _no_decay),
+    "sft-clipping-dropped": ({"kind": "sft", "options": {"max_grad_norm": 0.05}}, _no_clipping),
+    "sft-first-micro-batch-dropped": ({"kind": "sft"}, _gradients_dropped),
+    "sft-betas-swapped": ({"kind": "sft"}, _betas_swapped),
+    "sft-padding-attended": ({"kind": "sft"}, _collated(_attend_all)),
+    "sft-end-never-learned": ({"kind": "sft"}, _collated(_end_unlearned)),
+    "grpo-end-masked": (_GRPO, _in(
+        "GRPOTrainer", _MAKE, _END,
+        f"{_END}\n        completion_mask = [m * (i != 1) for m, i in zip(completion_mask, completion_ids)]")),
+    "dpo-last-token-masked": ({"kind": "dpo"}, _collated(_last_unmasked)),
+    "sft-eight-rows-only": ({"kind": "sft"}, _same_rows),
+    "sft-dft-without-weights": ({"kind": "sft", "options": {"loss_type": "dft"}}, _in(
+        "SFTTrainer", "compute_loss", "per_token_loss * outputs.log_probs.exp().detach()", "per_token_loss * 1.0")),
+}  # fmt: skip
+
+
+def alone(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+    """Train in a process of its own, and check only the invariants of its steps, after the training."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        with open(write, "w", encoding="utf-8") as answer, tempfile.TemporaryDirectory() as folder:
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    json.dump(_invariants_of(setup, before, folder), answer)
+            except BaseException as error:
+                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
+        os._exit(0)
+    os.close(write)
+    with open(read, encoding="utf-8") as answer:
+        said = answer.read()
+    os.wait()
+    return dict(json.loads(said)) if said else {"named": [], "logs": [], "skipped": {}, "looks": {}}
+
+
+def _invariants_of(setup: Mapping[str, Any], before: Callable[[], None], folder: str) -> dict[str, Any]:
+    from sentinel.recipes.catalog import bundled_catalog
+    from sentinel.tools.watch.invariants import Memory
+    from sentinel.tools.watch.training import Training
+    from sentinel.tools.watch.values import packed, unpacked
+    from sentinel.tools.watch.wrapping import Budget, Watcher
+
+    steps = bundled_catalog().targets["trl"].steps
+    watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory(known=steps)
+    watcher.events = queue.Queue()
+    training = Training(watcher, ("trl",), steps)
+    before()
+    places = (f"{one.trainer.rpartition('.')[0]}" for one in steps)
+    for place in places:
+        importlib.import_module(place)
+    online = [(*one.trainer.rpartition(".")[::2], one.methods["advantages"][0]) for one in steps if one.advantages]
+    training.attach(tuple((module, f"{kind}.{method}") for module, kind, method in online))
+    trainer = build(setup, _STEPS, folder)
+    trainer.train()
+    training.stop()
+    named: list[dict[str, Any]] = []
+    while not watcher.events.empty():
+        seen = watcher.events.get_nowait()
+        values = unpacked(packed(seen.values))
+        for one, how in memory.look(seen.kind, {**values, "step": seen.step, "moment": seen.moment, "process": 0}):
+            if not one.note and one.name not in [item["law"] for item in named]:
+                named.append({"law": one.name, "step": seen.step, "detail": how})
+    return {
+        "named": named, "logs": trainer.state.log_history, "skipped": memory.skipped, "looks": dict(memory.looks),
+        "errors": watcher.failed,
+    }  # fmt: skip
+
+
+def _show(name: str, done: Mapping[str, Any]) -> None:
+    state = "did not run" if not done["logs"] else "" if done["named"] else "nothing"
+    print(f"{name}: {state}" + "; ".join(f"{one['law']}, step {one['step']}: {one['detail']}" for one in done["named"]))
+    for why, count in done.get("errors", {}).items():
+        print(f"  error: {why} ({count} times)")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", metavar="FIRST-LAST")
+    parser.add_argument("--correct", action="store_true")
+    parser.add_argument("--bugs", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="check only the invariants of steps, without a checker")
+    parser.add_argument("--skipped", action="store_true", help="print what was skipped, and why")
+    parser.add_argument("--only", metavar="TEXT", default="", help="names with this text")
+    arguments = parser.parse_args()
+    chosen: dict[str, tuple[_Options, Callable[[], None]]] = {}
+    if arguments.seeds:
+        first, last = map(int, arguments.seeds.split("-"))
+        chosen |= {f"{seed} {draw(seed)}": (draw(seed), lambda: None) for seed in range(first, last + 1)}
+    if arguments.correct:
+        chosen |= {name: (setup, lambda: None) for name, setup in CORRECT.items()}
+    named: dict[str, tuple[bool, bool]] = {}
+    if arguments.alone:
+        _module("trl.trainer.grpo_trainer")  # once, before the forks
+        trained = alone
+    else:
+        prepared = Prepared()
+
+        def trained(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+            return prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
+
+    for name, (setup, before) in chosen.items():
+        if arguments.only in name:
+            done = trained(name, before, setup)
+            if arguments.skipped:
+                print("\n".join(f"  {law}: {why}" for law, why in done.get("skipped", {}).items()))
+                print(f"  {done.get('looks')}")
+            _show(name, done)
+            named[name] = bool(done["named"]), bool(done["logs"])
+    if named:
+        alarms, ran = (sum(column) for column in zip(*named.values()))
+        print(f"{alarms} of {ran} correct trainings raised an alarm; {len(named) - ran} did not run")
+    if arguments.bugs:
+        results = []
+        for name, (setup, before) in BUGS.items():
+            if arguments.only in name:
+                done = trained(name, before, setup)
+                _show(name, done)
+                alarm = done["named"] and trained(name, lambda: None, setup)
+                if alarm and alarm["named"]:
+                    _show("  without the bug too", alarm)
+                results.append(bool(done["named"]) and not alarm["named"])
+        print(f"{sum(results)} of {len(results)} bugs were named, and their trainings raise no alarm without them")
+
+
+if __name__ == "__main__":
+    main()

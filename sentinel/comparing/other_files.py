@@ -1,0 +1,163 @@
+"""List changed files that no comparison reads and that may change a training run: settings, other sources, scripts.
+
+Documentation, tests, CI and packaging cannot change a run. Python of the packages is compared definition by definition.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
+
+from sentinel.comparing.units import parse
+from sentinel.errors import SentinelError
+from sentinel.sources import git_objects
+from sentinel.sources.checkouts import files
+from sentinel.sources.gitbinary import GitError, git_dir_of
+from sentinel.sources.trees import LINK, MOST_FILES, SOURCE_LIMIT, blob_id
+from sentinel.targets import Target
+from sentinel.targets.checkout import Checkout
+from sentinel.worker.codes import LARGEST_SOURCE, read_source
+
+#: Python, settings, templates, scripts and compiled sources.
+_KINDS = re.compile(r"\.(py|ya?ml|toml|json|sh|j2|jinja2?|ini|cfg|c|cc|cpp|cxx|cu|cuh|h|hpp|pyx)$")
+
+#: Hidden files, tests, documentation, CI, images and packaging.
+_APART = re.compile(
+    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|(conftest|setup)\.py$|pyproject\b|codecov\.yml$)",
+    re.I,
+)
+
+#: Seconds that git may take to list a revision.
+_PATIENCE = 20.0
+
+
+def may_matter(path: str) -> bool:
+    """Return True if a file of this name may change a training run."""
+    return bool(_KINDS.search(path)) and not _APART.search(path)
+
+
+class Files(Protocol):
+    """The files of a revision that may change a run.
+
+    :ivar whole: whether files outside of the packages are known; a release has none.
+    """
+
+    whole: bool
+
+    def blobs(self, also: Iterable[str]) -> dict[str, str]:
+        """Return the blob of each file, by its path.
+
+        :param also: paths of the other revision, to look for in a folder.
+        """
+
+    def read(self, path: str) -> bytes | None:
+        """Return the content of a file of :meth:`blobs`; None if it cannot be read."""
+
+
+class CommitFiles:
+    """The files of a commit."""
+
+    whole = True
+
+    def __init__(self, git_dir: Path, sha: str) -> None:
+        self._git_dir, self._sha = git_dir, sha
+
+    @cached_property
+    def _files(self) -> dict[str, str]:
+        entries, _ = git_objects.listing(self._git_dir, self._sha, (), _PATIENCE)
+        return {entry.path: entry.blob for entry in entries if entry.mode != LINK and may_matter(entry.path)}
+
+    def blobs(self, also: Iterable[str]) -> dict[str, str]:
+        return self._files
+
+    def read(self, path: str) -> bytes | None:
+        with suppress(GitError):  # the mirror may lack the blob
+            return next(content for _, content in git_objects.contents(self._git_dir, [self._files[path]]))
+        return None
+
+
+class _Folder:
+    """The files of a release or of a working tree; of a clone, those that git tracks."""
+
+    def __init__(self, checkout: Checkout) -> None:
+        self.whole = checkout.source is not None
+        self._checkout, self._top = checkout, checkout.source or checkout.path
+
+    def blobs(self, also: Iterable[str]) -> dict[str, str]:
+        names = set(files(self._checkout))
+        if self.whole:
+            names.update(also)
+            try:
+                entries, _ = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
+                names.update(entry.path for entry in entries)
+            except SentinelError:  # it is not a clone
+                names.update(islice(_walk(self._top), MOST_FILES))
+        contents = {path: self.read(path) for path in names if may_matter(path)}
+        return {path: blob_id(content) for path, content in contents.items() if content is not None}
+
+    def read(self, path: str) -> bytes | None:
+        place = self._top / path
+        inside = place.is_file() and not place.is_symlink() and place.resolve().is_relative_to(self._top.resolve())
+        return read_source(str(place), SOURCE_LIMIT) if inside else None
+
+
+def _walk(top: Path) -> Iterator[str]:
+    """Yield the paths of a folder's files, without hidden folders and those of virtual environments."""
+    for folder, folders, names in os.walk(top):
+        here = Path(folder).relative_to(top).as_posix()
+        folders[:] = [name for name in folders if may_matter(f"{name}/a.py") and name != "site-packages"]
+        yield from (name if here == "." else f"{here}/{name}" for name in names)
+
+
+def files_of(checkout: Checkout) -> Files:
+    """Return the files of the revision that a checkout is made of."""
+    if checkout.ref.kind == "git" and checkout.source is not None and checkout.commit is not None:
+        return CommitFiles(checkout.source, checkout.commit)
+    return _Folder(checkout)
+
+
+def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
+    """List the changed files that may change a run, except for the Python of the packages and changed comments.
+
+    If one of the two is a release, only files that both have are compared.
+    """
+    one = before.blobs(())
+    other = after.blobs(one)
+    one = before.blobs(other)
+    names = one.keys() | other.keys() if before.whole and after.whole else one.keys() & other.keys()
+    roots = tuple(f"{root.path}/" for root in target.roots)
+    listed: list[str] = []
+    scripts: list[str] = []
+    for path in sorted(name for name in names if one.get(name) != other.get(name)):
+        python = path.endswith(".py")
+        if python and path.startswith(roots):
+            continue
+        texts = [b"" if path not in there else side.read(path) for side, there in ((before, one), (after, other))]
+        if None in texts or _without_comments(path, texts[0]) != _without_comments(path, texts[1]):
+            uses = not python or any(text is None or _imports(text, target.packages) for text in texts)
+            (listed if uses else scripts).append(path)
+    if scripts:  # these do not import the packages; the packages may import them
+        sources = [after.read(path) or b"" for path in other if path.endswith(".py") and path.startswith(roots)]
+        modules = [path.removesuffix(".py").split("/") for path in scripts]
+        listed += [path for path, names in zip(scripts, modules) if any(_imports(text, names) for text in sources)]
+    return sorted(listed)
+
+
+def _imports(text: bytes, modules: Iterable[str]) -> bool:
+    names = "|".join(re.escape(name) for name in modules if name)
+    return re.search(rf"(?m)^\s*(?:from|import)\s+(?:{names})\b".encode(), text) is not None
+
+
+def _without_comments(path: str, content: bytes | None) -> object:
+    content = content or b""
+    if path.endswith(".py") and len(content) <= LARGEST_SOURCE:
+        module = parse(content)
+        return {name: unit.digest for name, unit in module.units.items()}, module.imports, module.stars
+    lines = (line.split(b" #")[0].strip() for line in content.splitlines())
+    return [line for line in lines if line and not line.startswith(b"#")]

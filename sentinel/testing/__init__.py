@@ -1,0 +1,69 @@
+"""Check a function of your own against the laws of a contract, in this process: see docs/own.md.
+
+Importing this module imports neither torch nor Hypothesis.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import unittest
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from sentinel.testing.errors import LawBroken
+
+if TYPE_CHECKING:
+    from sentinel.contracts.contract import Contract
+    from sentinel.testing.report import Report
+
+__all__ = ["LawBroken", "check_function", "parametrize_with_laws"]
+
+
+def check_function(f: Callable[..., Any], contract: str | Contract, **options: Any) -> Report:
+    """Check a function against all laws of a contract and return the report.
+
+    :param contract: the contract, or its name; ``sentinel list contracts`` lists them.
+
+    The options are ``names``, ``call``, ``outputs``, ``expected_failed_laws``, ``dialects``, ``device``, ``dtypes``,
+    ``examples`` and ``seed`` (:class:`sentinel.testing.checking.Check`). Any other option is an input of the contract
+    with its value; a tuple contains the values to draw from.
+
+    :raises TypeError: if the function's parameters do not match the contract's inputs.
+    """
+    from sentinel.testing.checking import Check
+
+    return Check(contract, **options).report(f)
+
+
+def parametrize_with_laws(
+    f: Callable[..., Any] | None, contract: str | Contract, **options: Any
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Run a test once for each law of a contract. The test takes ``check`` and calls it.
+
+    In pytest each law is one test. A method of ``unittest.TestCase`` runs each law as a subtest.
+
+    :param f: the function; None if the test passes it: ``check(f)``.
+    :param options: see :func:`check_function`.
+    """
+    from sentinel.testing.checking import Check
+
+    check = Check(contract, **options)
+    if f is not None:
+        check.bind(f)  # raises for a wrong name when the module is imported, not in each test
+
+    def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(test)
+        def run(*arguments: Any, **named: Any) -> Any:
+            if "check" in named:
+                return test(*arguments, **named)
+            case = arguments[0] if arguments and isinstance(arguments[0], unittest.TestCase) else None
+            for law in check.laws:
+                with case.subTest(law) if case else contextlib.suppress(unittest.SkipTest):
+                    check.run_expecting(law, lambda one: test(*arguments, check=one, **named), f)
+            return None
+
+        run.pytestmark = [*getattr(test, "pytestmark", ()), *check.marks(f)]  # type: ignore[attr-defined]
+        return run
+
+    return decorate

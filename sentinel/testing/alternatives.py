@@ -1,0 +1,73 @@
+"""Declared alternatives of a contract, to tell a different choice from a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from types import CodeType
+from typing import Any
+
+from sentinel.contracts.contract import Contract
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.testing.binding import Bound
+
+#: The most combinations that are tried.
+_MOST = 1500
+
+
+def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield alternatives, one choice changed first, then two.
+
+    Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
+    choices; those of a number are also the constants in the function's code.
+    """
+    values: dict[str, list[Any]] = {}
+    constants = _constants(bound.function.f)
+    for item in contract.inputs:
+        if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
+            continue
+        several = [*item.choices, *_declared(contract, item.name)]
+        if item.kind == "number":
+            several = [*constants, *several]
+        default = bound.binding.fixed.get(item.name, item.default)
+        options = [
+            value for value in several if not callable(value) and not isinstance(value, dict) and value != default
+        ]
+        if options:
+            values[item.name] = list(dict.fromkeys(options))
+    pairs = [(name, value) for name, of in values.items() for value in of]
+    tried = 0
+    for count in (1, 2):
+        for combination in combinations(pairs, count):
+            if len({name for name, _ in combination}) == count and tried < _MOST:
+                tried += 1
+                yield dict(combination)
+
+
+def _declared(contract: Contract, name: str) -> list[Any]:
+    """Return the values of an input that the bundled adapters declare: as a dialect of any contract with this input, or
+    as what a function of this contract has."""
+    values = []
+    for target in bundled_catalog().targets.values():
+        for binding in target.bindings:
+            values += [dialect.value for dialect in binding.dialects if dialect.name == name]
+            if binding.contract == contract.name:
+                values += [binding.fixed[name]] if name in binding.fixed else binding.accepts.get(name, ())
+    return values
+
+
+def _constants(f: Any) -> list[float]:
+    """Return the numbers in a function's code and among its defaults."""
+    f = getattr(f, "func", f)
+    inner = getattr(f, "forward", f)
+    code = getattr(getattr(inner, "__func__", inner), "__code__", None)
+    defaults = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "__kwdefaults__", None) or {}).values()]
+    found: list[float] = [each for each in defaults if type(each) in (int, float)]
+    stack = [code] if isinstance(code, CodeType) else []
+    while stack:
+        for constant in stack.pop().co_consts:
+            if isinstance(constant, CodeType):
+                stack.append(constant)
+            elif isinstance(constant, (int, float)) and not isinstance(constant, bool):
+                found.append(constant)
+    return found

@@ -1,0 +1,530 @@
+"""Bind a function of this process to a contract: its parameters, what is drawn for it, and what it returns."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+from typing import Any
+
+from sentinel.contracts.contract import REQUIRED, Contract, Input, Observed
+from sentinel.contracts.names import fits, match_names, suggest_names
+from sentinel.errors import nearest
+from sentinel.targets import Binding
+
+#: Contract -> what its ``measure`` passes besides the inputs, with other names for it.
+_PASSED: Mapping[str, Mapping[str, str]] = {
+    "rule_reward": {"response": "completion text output prediction solution answer solution_str"}
+}
+
+#: Inputs that differ between scenarios although no function has a parameter for them.
+_OF_SCENARIOS = ("wrong_answer",)
+
+#: Parameters for the number of rows of each group, if the groups are consecutive and equal.
+_GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
+
+#: Parameters for the number of valid tokens of each row.
+_LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
+
+#: Output -> other keys or attributes for it.
+_OUTPUTS = {
+    "loss": "pg_loss policy_loss vf_loss value_loss total_loss actor_loss critic_loss",
+    "clip_fraction": "clipfrac pg_clipfrac vf_clipfrac clip_frac clip_ratio",
+    "dual_clip_fraction": "pg_clipfrac_lower dual_clipfrac",
+    "approx_kl": "ppo_kl approxkl",
+    "advantages": "advantage adv",
+    "returns": "return",
+    "kl": "kl_penalty",
+    "weights": "importance_weights is_weights",
+    "log_probs": "logprobs logps",
+    "parts": "partitions microbatches",
+    "kept": "mask keep",
+}
+
+
+class Inputs(dict[str, Any]):
+    """The inputs of one call, as attributes too. Records which were read."""
+
+    def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
+        super().__init__(values)
+        self._read = read
+
+    def __getitem__(self, name: str) -> Any:
+        self._read.add(name)
+        return super().__getitem__(name)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"unknown input {name!r}{nearest(name, self, 'the inputs are')}") from None
+
+    def keys(self) -> Any:  # for **x
+        self._read.update(self)
+        return super().keys()
+
+
+class Outputs(dict[str, Any]):
+    """Outputs of a function. One that it does not return is None, and laws do not look at it."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
+#: The most exceptions of a function that are kept.
+_ERRORS = 50
+
+
+@dataclass
+class Function:
+    """A function with a signature, which copies the arguments of its calls on demand.
+
+    :ivar errors: the exceptions that it raised, by text; the first of each.
+    :ivar record: called with the arguments before each call.
+    """
+
+    f: Callable[..., Any]
+    name: str
+    __signature__: inspect.Signature
+    errors: dict[str, BaseException] = field(default_factory=dict)
+    record: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
+    interrupted: bool = False
+
+    def __call__(self, /, *positional: Any, **named: Any) -> Any:
+        parameters = self.__signature__.parameters.values()
+        first = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY and each.name in named]
+        positional = (*positional, *(named.pop(name) for name in first))
+        if self.record is not None:
+            self.record(positional, named)
+        try:
+            return self.f(*positional, **named)
+        except BaseException as error:
+            if len(self.errors) < _ERRORS:
+                self.errors.setdefault(f"{type(error).__name__}: {error}", error)
+            self.interrupted = isinstance(error, KeyboardInterrupt)
+            raise
+
+    def __getattr__(self, name: str) -> Any:  # a `call` may use a method of an object
+        return getattr(self.__dict__["f"], name)
+
+
+def name_of(f: Any) -> str:
+    """Return a readable name of a callable: of its function, or of its class."""
+    inner = f
+    while not hasattr(inner, "__qualname__") and hasattr(inner, "func"):
+        inner = inner.func  # functools.partial
+    inner = getattr(inner, "_orig_mod", inner)  # torch.compile of a module
+    name = getattr(inner, "__qualname__", None) or getattr(inner, "name", None) or type(inner).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
+    """Return a callable's signature; of a module, that of ``forward``.
+
+    :param names: keyword arguments that it accepts in ``**kwargs``.
+    """
+    forward = getattr(f, "forward", None)
+    try:
+        signature = inspect.signature(forward if callable(forward) else f)
+    except (TypeError, ValueError):
+        signature = inspect.Signature([inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)])
+    schema = getattr(f, "schema", None)  # torch.jit.script
+    known = [each.name for each in schema.arguments] if schema is not None else list(names)
+    parameters = list(signature.parameters.values())
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        own = [name for name in known if name not in signature.parameters]
+        more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in own]
+        parameters = [*parameters[:-1], *more, parameters[-1]]
+    return inspect.Signature([each for each in parameters if each.kind is not each.VAR_POSITIONAL])
+
+
+@dataclass
+class Bound:
+    """A function that is bound to a contract.
+
+    :ivar binding: what a search draws, and how the function is called.
+    :ivar names: input -> parameter; with ``call``, the inputs that it reads.
+    :ivar needed: the inputs that must have a value.
+    :ivar read: the inputs that ``call`` has read so far.
+    :ivar left: the parameters that keep their default, with it.
+    """
+
+    function: Function
+    contract: Contract
+    binding: Binding
+    names: Mapping[str, str]
+    module: ModuleType
+    needed: frozenset[str] = frozenset()
+    read: set[str] = field(default_factory=set)
+    left: Mapping[str, Any] = field(default_factory=dict)
+
+
+def bind(
+    f: Any,
+    contract: Contract,
+    choices: Mapping[str, Any],
+    names: Mapping[str, str | None] | None = None,
+    call: Callable[[Any, Any], Any] | None = None,
+    outputs: Sequence[str] | Mapping[str, Any] = (),
+    accessed: frozenset[str] | None = None,
+    dtypes: Sequence[str] = (),
+) -> Bound:
+    """Bind a function to a contract.
+
+    :param choices: input -> value, or a tuple of values to draw from.
+    :param dtypes: the float dtypes of tensors; empty: all.
+    :param accessed: the inputs that ``call`` reads, if they are known.
+    :raises TypeError: if parameters and inputs do not match; the message shows both.
+    """
+    if not callable(f):
+        raise TypeError(f"{f!r} is not callable")
+    names = {input_named(contract, name).name: parameter for name, parameter in (names or {}).items()}
+    function = Function(f, name_of(f), signature_of(f, [name for name in names.values() if name]))
+    derived: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    if call is None:
+        matched = _match(function, contract, choices, names, derived)
+    else:
+        matched = {item.name: item.name for item in contract.inputs if accessed is None or item.name in accessed}
+        required = [item.name for item in contract.inputs if item.default is REQUIRED]
+        undecided = [name for name in required if name not in {*matched, *choices} and not is_data(contract, name)]
+        undecided += [name for name in required if contract.input(name) in _without_values(contract, choices)]
+        if undecided:
+            raise TypeError("\n".join(_advice(contract, name) for name in dict.fromkeys(undecided)))
+    fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
+    if "group_size" in derived:
+        fixed["group_layout"] = "equal"
+    needed = {one for one, name in matched.items() if call is None and not _accepts_none(function, name)}
+    for item in contract.inputs:
+        if item.name in needed and None in item.choices and item.name not in {**fixed, **accepts}:
+            accepts[item.name] = tuple(value for value in item.choices if value is not None)
+    for one, other in shared(matched):
+        fixed.setdefault(other, lambda inputs, one=one: inputs[one])
+    module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
+    bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
+    passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
+    known: list[str] = []  # the names of outputs
+    forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
+    left = {
+        name: each.default
+        for name, each in function.__signature__.parameters.items()
+        if call is None and name not in {*matched.values(), *derived} and each.default is not each.empty
+    }
+
+    def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
+        if call is not None:
+            return call(function, Inputs(inputs, bound.read))
+        return boundary.invoke(inputs, **{name: derive(inputs) for name, derive in derived.items()})
+
+    def ask(boundary: Any, inputs: Mapping[str, Any]) -> Outputs:
+        original, first = inputs, None
+        for form in tuple(forms):
+            if contract.group in original:
+                inputs = {**original, contract.group: _labels(original[contract.group], form, boundary.device)}
+            try:
+                returned = call_with(boundary, inputs)
+            except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+                first = first or error
+                continue
+            forms[:] = [form]
+            known[:] = known or output_names(contract, original)
+            return read_outputs(returned, contract, known or contract.keys, outputs, function.name)
+        assert first is not None
+        raise first
+
+    bound.left = left
+    bound.binding = replace(
+        bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
+    )
+    return bound
+
+
+def input_named(contract: Contract, name: str) -> Input:
+    """Return the input of this name, or the only one that has it as a synonym.
+
+    :raises TypeError: if there is none.
+    """
+    exact = contract.input(name) or contract.input(contract.aliases.get(name, ""))
+    if exact is not None:
+        return exact
+    alike = [item for item in contract.inputs if not item.dialect and fits(contract, item.name, name) is not None]
+    if len(alike) == 1:
+        return alike[0]
+    inputs = [item.name for item in contract.inputs]
+    raise TypeError(f"the contract {contract.name} has no input {name!r}{nearest(name, inputs, 'its inputs are')}")
+
+
+def _match(
+    function: Function,
+    contract: Contract,
+    choices: Mapping[str, Any],
+    names: Mapping[str, str | None],
+    derived: dict[str, Callable[[Mapping[str, Any]], Any]],
+) -> dict[str, str]:
+    """Return input -> parameter, and fill ``derived``: parameter -> its value from the inputs."""
+    every = {
+        name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
+    }
+    for name, parameter in names.items():
+        if parameter is not None and parameter not in every:
+            raise TypeError(
+                f"{function.name} has no parameter {parameter!r} (names={{{name!r}: {parameter!r}}})"
+                f"{nearest(parameter, every, 'its parameters are')}"
+            )
+    required = [name for name, each in every.items() if each.default is each.empty]
+    besides = {
+        name: tuple(word for word in every if word == name or word in words.split())
+        for name, words in _PASSED.get(contract.name, {}).items()
+    }
+    own = {name: parameters[0] for name, parameters in besides.items() if parameters}
+    free = [name for name in every if name not in own.values()]
+    found = match_names(contract, free, required, names, choices)
+    unknown = list(found.unknown)
+    for name in found.unknown:
+        if (
+            name in _GROUP_SIZES.split()
+            and contract.input("group_layout") is not None
+            and contract.group not in found.names
+        ):
+            derived["group_size"] = derived[name] = _group_size
+            unknown.remove(name)
+        elif name in _LENGTHS.split() and contract.mask and contract.input(contract.mask) is not None:
+            derived[name] = lambda inputs: (inputs[contract.mask] != 0).sum(-1)
+            unknown.remove(name)
+    gone = {contract.group} if "group_size" in derived else set()
+    gone |= {contract.mask} if any(name in _LENGTHS.split() for name in derived) else set()
+    missing = [name for name in found.missing if name not in gone]
+    undecided = [name for name in missing if not is_data(contract, name)]
+    missing = [name for name in missing if name not in undecided]
+    if missing or unknown or found.ambiguous or undecided:
+        raise TypeError(_mismatch(function, contract, found.names, missing, unknown, found.ambiguous, undecided))
+    return {**found.names, **own}
+
+
+def _accepts_none(function: Function, parameter: str) -> bool:
+    """Return True if the parameter's default is None or its annotation allows None."""
+    each = function.__signature__.parameters.get(parameter)
+    return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
+
+
+def is_data(contract: Contract, name: str) -> bool:
+    """Return True if the input must come from a parameter: it is data, not a setting."""
+    item = contract.input(name)
+    return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor"))
+
+
+def passed_names(contract: Contract) -> tuple[str, ...]:
+    """Return what a contract passes to a function besides its inputs."""
+    return tuple(_PASSED.get(contract.name, ()))
+
+
+def _group_size(inputs: Mapping[str, Any]) -> int:
+    labels = list(inputs["group"])
+    return len(labels) // max(len(set(map(str, labels))), 1)
+
+
+def _mismatch(
+    function: Function,
+    contract: Contract,
+    names: Mapping[str, str],
+    missing: Sequence[str],
+    unknown: Sequence[str],
+    ambiguous: Mapping[str, Sequence[str]],
+    undecided: Sequence[str],
+) -> str:
+    """Return a message that lists the function's parameters next to the contract's inputs, and suggests a mapping."""
+    lines = [f"the parameters of {function.name} do not match the inputs of {contract.name}:", ""]
+    of = {parameter: [one for one, name in names.items() if name == parameter] for parameter in names.values()}
+    for name in function.__signature__.parameters:
+        served = " and ".join(of.get(name, ())) or ("?" if name in unknown else "-")
+        lines.append(f"    {name:<24} {served}")
+    for name in missing:
+        item = contract.input(name)
+        lines.append(f"    {'?':<24} {name}: {' '.join(item.meaning.split()) if item is not None else ''}")
+    lines.append("")
+    free = [name for name in function.__signature__.parameters if name not in of]
+    wanted = {name: several[0] for name, several in ambiguous.items()}
+    wanted |= suggest_names(contract, free, missing)
+    wanted |= {name: "…" for name in missing if name not in wanted}
+    if ambiguous:
+        lines += [f"{' and '.join(several)} both fit {name}." for name, several in ambiguous.items()]
+    if wanted:
+        written = ", ".join(f"{name!r}: {parameter!r}" for name, parameter in wanted.items())
+        lines.append(
+            f"Pass names={{{written}}}. If the function does not take an input: names={{{next(iter(wanted))!r}: None}}."
+        )
+    elif unknown:
+        others = [item.name for item in contract.inputs if not item.dialect and item.name not in names]
+        written = "; the inputs left are " + ", ".join(others) if others else ""
+        lines.append(
+            f"{', '.join(unknown)} needs a value: names={{input: {unknown[0]!r}}}{written}. Or give it one: "
+            f"functools.partial({function.name}, {unknown[0]}=…), or call=lambda f, x: f(…)."
+        )
+    return "\n".join([*lines, *(_advice(contract, name) for name in undecided)])
+
+
+def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
+    """Return the required inputs that nothing can be drawn for, and that are not chosen."""
+    drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
+    return [
+        item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
+    ]
+
+
+def _advice(contract: Contract, name: str) -> str:
+    """Return what to write for a setting that the definition needs."""
+    item = contract.input(name)
+    assert item is not None
+    if item.choices:
+        return f"Pass {name}={item.choices[0]!r}, one of {', '.join(map(repr, item.choices))}."
+    return f"Pass {name}=…: {' '.join(item.meaning.split())}."
+
+
+def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return pairs of inputs that one parameter serves."""
+    first: dict[str, str] = {}
+    pairs = []
+    for name, parameter in names.items():
+        if parameter in first:
+            pairs.append((first[parameter], name))
+        first.setdefault(parameter, name)
+    return pairs
+
+
+def _drawn(
+    function: Function, contract: Contract, choices: Mapping[str, Any], names: Mapping[str, str], has_call: bool
+) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
+    """Return what is fixed, and the values to draw from: a setting that the function does not have is not drawn."""
+    fixed: dict[str, Any] = {}
+    accepts: dict[str, tuple[Any, ...]] = {}
+    for item in contract.inputs:
+        if item.name in choices:
+            value = choices[item.name]
+            (accepts if isinstance(value, tuple) else fixed)[item.name] = value
+        elif item.name in names or item.dialect or item.name in _OF_SCENARIOS:
+            continue
+        elif item.default is REQUIRED:
+            if not has_call and item.choices and not is_data(contract, item.name):
+                fixed[item.name] = item.choices[0]
+        elif item.choices or item.knob:
+            fixed[item.name] = item.default
+        elif item.domain and item.default is None:
+            accepts[item.name] = (None,)
+        elif item.domain and item.domain != "mask":
+            fixed[item.name] = item.default
+    return fixed, accepts
+
+
+def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
+    """Return the forms of group labels to try, until the function accepts one: by its annotation, else the array first.
+
+    A list compared with a number is False instead of an array, which is wrong in silence, so it is the last.
+    """
+    note = function.__signature__.parameters.get(parameter)
+    text = "" if note is None or note.annotation is note.empty else str(note.annotation)
+    for word, form in (("str", "strings"), ("Tensor", "tensor"), ("rray", "array"), ("ist", "list")):
+        if word in text:
+            return [form]
+    return ["list"] if has_call or not parameter else ["array", "tensor", "list"]
+
+
+def _labels(labels: Any, form: str, device: str) -> Any:
+    import numpy as np
+    import torch
+
+    if not isinstance(labels, (list, tuple)):
+        return labels
+    if form == "strings":
+        return [str(label) for label in labels]
+    numbers = [list(dict.fromkeys(labels)).index(label) for label in labels]
+    return (
+        torch.tensor(numbers, device=device) if form == "tensor" else np.array(numbers) if form == "array" else numbers
+    )
+
+
+def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of what a boundary returns, the main one first: the oracle returns the same."""
+    from sentinel.contracts.contract import DoesNotApply
+
+    if contract.oracle is None:
+        return contract.keys
+    double = {name: _double(value) for name, value in inputs.items()}
+    defaults = {item.name: item.default for item in contract.inputs if item.default is not REQUIRED}
+    try:
+        return tuple(contract.oracle({**defaults, **double}))
+    except DoesNotApply:
+        return ()
+
+
+def _double(value: Any) -> Any:
+    floating = hasattr(value, "is_floating_point") and value.is_floating_point()
+    return value.detach().double().requires_grad_(value.requires_grad) if floating else value
+
+
+def read_outputs(
+    returned: Any,
+    contract: Contract,
+    names: Sequence[str],
+    outputs: Sequence[str] | Mapping[str, Any],
+    function: str,
+) -> Outputs:
+    """Return what a function returned under the contract's names.
+
+    :param names: those names, the main one first.
+    :raises TypeError: if the main output is not there.
+    """
+    import torch
+
+    if isinstance(outputs, Mapping):
+        return Outputs({name: _member(returned, key) for name, key in outputs.items()})
+    if returned is None:
+        raise TypeError(f"{function} returned None")
+    if isinstance(returned, (torch.Tensor, bool, int, float)):
+        return Outputs({(tuple(outputs) or tuple(names))[0]: returned})
+    if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
+        if outputs:
+            return Outputs({name: value for name, value in zip(outputs, returned) if name})
+        observed = {item.key: item for item in contract.observes}
+        main = [name for name in names if name not in observed or observed[name].role != "metric"]
+        found = {
+            name: value for name, value in zip(main, returned) if name == main[0] or _fits(value, observed.get(name))
+        }
+        for part in returned[1:]:
+            if isinstance(part, Mapping):
+                found |= _named(part, names)
+        return Outputs(found)
+    if isinstance(returned, list) and (contract.mask == "" or names[0] in ("parts", "result")):
+        return Outputs({names[0]: returned})
+    found = _named(returned, names)
+    if names[0] not in found and not any(name in found for name in names):
+        there = list(returned) if isinstance(returned, Mapping) else sorted(getattr(returned, "__dict__", ()))
+        raise TypeError(
+            f"{function} returned {type(returned).__name__} with {', '.join(map(str, there)) or 'nothing in it'}; the "
+            f"contract's outputs are {', '.join(names)}; pass outputs={{{names[0]!r}: …}}"
+        )
+    return Outputs(found)
+
+
+def _fits(value: Any, observed: Observed | None) -> bool:
+    """Return True if a further element of a tuple can be this output: it has as many dimensions."""
+    return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
+
+
+def _member(returned: Any, key: Any) -> Any:
+    if isinstance(key, int) or isinstance(returned, Mapping):
+        return returned[key]
+    return getattr(returned, key)
+
+
+def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Return the outputs that a mapping or an object has under the contract's names or common other ones."""
+    keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
+    found = {}
+    for name in names:
+        words = [name, *_OUTPUTS.get(name, "").split()]
+        match = next((key for word in words for key in keys if str(key).rpartition("/")[2] == word), None)
+        if match is not None:
+            found[name] = _member(returned, match)
+    return found

@@ -1,0 +1,322 @@
+"""What a check found: one result for each law, with the smallest scenario as code to paste."""
+
+from __future__ import annotations
+
+import re
+import sys
+import unittest
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sentinel.contracts.contract import Contract
+from sentinel.laws.agreement import counted, numbers
+from sentinel.testing.binding import Bound, Function
+from sentinel.testing.errors import LawBroken
+from sentinel.testing.session import call_once
+
+if TYPE_CHECKING:
+    from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
+
+#: The most elements that differ, and the most calls, that a failure shows.
+_ELEMENTS, _CALLS = 6, 2
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one law.
+
+    :ivar judged: the number of scenarios that the law judged.
+    :ivar broken: whether one breaks it, or every call raised.
+    :ivar text: the failure, or why no scenario was judged.
+    :ivar expected: why the function is not meant to keep the law; empty if it is.
+    :ivar cause: the exception of the function, if every call raised.
+    """
+
+    law: str
+    judged: int
+    broken: bool = False
+    text: str = ""
+    expected: str = ""
+    cause: BaseException | None = None
+
+    def require(self) -> None:
+        """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it judged no scenario."""
+        __tracebackhide__ = True
+        if self.broken:
+            raise LawBroken(self.text) from self.cause
+        if not self.judged and self.expected:
+            raise TypeError(f"{self.law} was not checked, although expected_failed_laws has it: {self.text}")
+        if not self.judged:
+            raise unittest.SkipTest(self.text)
+
+    @property
+    def word(self) -> str:
+        if not self.judged and not self.broken:
+            return "not checked"
+        if self.expected:
+            return "fails as expected" if self.broken else "holds, but is expected to fail"
+        return "broken" if self.broken else "holds"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The results of all laws. ``print`` shows them.
+
+    :ivar raised: exception of the function -> number of scenarios.
+    """
+
+    function: str
+    contract: str
+    laws: Mapping[str, Result]
+    raised: Mapping[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether at least one law was checked, and all were that hold except for those that are expected to fail."""
+        results = self.laws.values()
+        return any(each.judged for each in results) and not any(
+            each.broken != bool(each.expected) for each in results if each.judged or each.broken or each.expected
+        )
+
+    @property
+    def broken(self) -> list[str]:
+        """The laws that are broken and not expected to be."""
+        return [name for name, each in self.laws.items() if each.broken and not each.expected]
+
+    def __str__(self) -> str:
+        lines = [f"{self.function} as {self.contract}:"]
+        for name, each in self.laws.items():
+            number = f"{each.judged} scenarios" if each.judged else each.text
+            lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
+        lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
+        texts = dict.fromkeys(self.laws[name].text for name in self.broken)
+        return "\n\n".join(["\n".join(lines), *texts])
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a check: see :class:`sentinel.testing.checking.Check`."""
+
+    contract: Contract
+    choices: Mapping[str, Any]
+    expected: Mapping[str, str]
+    device: str
+
+
+#: Returns the alternative choices with which the function agrees with the oracle; empty if there are none.
+Agreeing = Callable[[Any], Mapping[str, Any]]
+
+
+def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing) -> Report:
+    """Return the report of a finished search."""
+    raised: dict[str, int] = {}
+    for outcome in search.outcomes.values():
+        for what, count in outcome.refused.items():
+            text = _exception(bound, what)[0]
+            raised[text] = max(count, raised.get(text, 0))
+    answered = any(outcome.answered for outcome in search.outcomes.values())
+    laws = {}
+    for law, outcome in search.outcomes.items():
+        expected = check.expected.get(law.name, "")
+        if outcome.findings:
+            text = _failure(check, bound, search, agreeing, outcome.findings[0])
+            laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
+        elif not answered and outcome.refused:
+            text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
+            laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
+        else:
+            laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
+    return Report(bound.function.name, check.contract.name, laws, raised)
+
+
+def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
+    """Return the exception of the function that a failure describes, in words; or else of what is around it."""
+    for text, error in bound.function.errors.items():
+        if text in what:
+            return text, error
+    return what.removeprefix("the boundary raised ").removeprefix("adapter error: "), None
+
+
+def _why_not_judged(outcome: LawOutcome) -> str:
+    whys = outcome.not_judged or outcome.refused
+    return "" if outcome.judged else whys.most_common(1)[0][0] if whys else "no scenario could be drawn"
+
+
+def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agreeing, finding: Finding) -> str:
+    case, law = finding.trial.case, finding.law
+    assert case is not None
+    violation = finding.violations[0]
+    key = violation.key.rpartition(".")[2]
+    observed = {item.key: item for item in check.contract.observes}.get(key)
+    lines = [
+        f"{bound.function.name} breaks {law.name}:",
+        f"  {law.statement.replace('the framework', 'the function')}",
+        "",
+    ]
+    of_gradient = observed is not None and observed.role == "gradient"
+    lines += [
+        f"    {line}".rstrip() for line in code_to_paste(bound, finding.trial.variants, check.device, of_gradient)
+    ]
+    lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
+    if observed is not None:
+        meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
+        lines.append(f"  {key}: {meaning}")
+    if law.name == "the_oracle_agrees":
+        if bound.left:
+            values = ", ".join(f"{name}={value!r}" for name, value in bound.left.items())
+            lines.append(f"  Left at the default: {values}")
+        other = agreeing(finding)
+        if other:
+            words = ", ".join(f"{name}={value!r}" for name, value in other.items())
+            lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
+    lines += _wrapped(f"Definition: {_source(check)}")
+    judged = f"{search.outcomes[law].judged} of {search.tried} scenarios judged"
+    lines.append(f"  Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
+    return "\n".join(lines)
+
+
+def _source(check: Asked) -> str:
+    """Return the contract's source, if it lists several papers, of the chosen algorithm."""
+    words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
+    parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
+    return (
+        "; ".join(part for part in parts if any(re.search(rf"\b{re.escape(word)}\b", part.lower()) for word in words))
+        or check.contract.source
+    )
+
+
+def _wrapped(text: str) -> list[str]:
+    lines = wrap(" ".join(text.split()), _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return lines if len(lines) < 4 else [*lines[:3], "    …"]
+
+
+def _values(case: Any, violation: Any, key: str) -> list[str]:
+    """Return the values that differ: observed and right, or of two calls that should agree."""
+    first = next(iter(case.observation))
+    variant = next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
+    item = next((item for item in case.contract.observes if item.key == key), None)
+    observed, right, labels = case.observation[variant].get(key), violation.demanded, ("observed", "expected")
+    if right is None and variant != first and case.observation[first].get(key) is not None:
+        right, labels = (
+            case.observation[first][key],
+            (f"in call {list(case.observation).index(variant) + 1}", "in call 1"),
+        )
+    of_observed, of_right = numbers(observed), numbers(right)
+    if of_observed is None or of_right is None or of_observed[0].shape != of_right[0].shape:
+        return [f"{key}: {violation.detail}"]
+    left, expected = of_observed[0], of_right[0]
+    counts = None if item is None else counted(case.contract, case.inputs[variant], item)
+    off = np.abs(left - expected) > 1e-4 * np.maximum(np.abs(expected), np.abs(expected).max(initial=0.0) * 1e-3)
+    off |= np.isfinite(left) != np.isfinite(expected)
+    off &= True if counts is None else np.broadcast_to(counts, off.shape)
+    if not off.any():
+        return [f"{key}: {violation.detail}"]
+    places = np.argwhere(off)
+    lines = [
+        f"{key}{list(map(int, place)) if len(place) else ''}: {labels[0]} {_number(left[tuple(place)])}, "
+        f"{labels[1]} {_number(expected[tuple(place)])}"
+        for place in places[:_ELEMENTS]
+    ]
+    if len(places) > _ELEMENTS:
+        lines.append(f"and {len(places) - _ELEMENTS} more elements of {off.size}")
+    return lines
+
+
+def _number(value: Any) -> str:
+    return f"{float(value):.7g}"
+
+
+# -- code to paste -----------------------------------------------------------------------------------------------------
+
+
+def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> list[str]:
+    """Return the lines of a script that makes the function's own calls of a scenario."""
+    function, calls = bound.function, list[str]()
+    for inputs in variants.values():
+        texts: list[str] = []
+
+        def record(positional: Sequence[Any], named: Mapping[str, Any], texts: list[str] = texts) -> None:
+            texts.append(_call(function, positional, named, of_gradient))
+
+        function.record = record
+        try:
+            call_once(bound, inputs, device)
+        finally:
+            function.record = None
+        calls += [text for text in texts if text not in calls]
+    lines = ["import torch", *_imports(function)]
+    if any("np.array(" in text for text in calls):
+        lines.insert(0, "import numpy as np")
+    for text in calls[:_CALLS]:
+        lines += ["", *text.splitlines()]
+    return lines
+
+
+def _imports(function: Function) -> list[str]:
+    module = getattr(function.f, "__module__", None)
+    name = getattr(function.f, "__qualname__", "")
+    if not module or module == "__main__" or not name.isidentifier() or not hasattr(sys.modules.get(module), name):
+        return []
+    return [f"from {module} import {name}"]
+
+
+def _call(function: Function, positional: Sequence[Any], named: Mapping[str, Any], of_gradient: bool) -> str:
+    arguments = [*(written(value, of_gradient) for value in positional)]
+    arguments += [f"{name}={written(value, of_gradient)}" for name, value in named.items()]
+    whole = f"{function.name}({', '.join(arguments)})"
+    if len(whole) <= _WIDTH:
+        return whole
+    return "\n".join([f"{function.name}(", *(f"    {argument}," for argument in arguments), ")"])
+
+
+def written(value: Any, of_gradient: bool = False) -> str:
+    """Return an argument as Python code."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return _tensor(value, of_gradient)
+    if isinstance(value, np.ndarray):
+        return f"np.array({value.tolist()!r})"
+    if isinstance(value, float):
+        return repr(value) if np.isfinite(value) else f"float('{value}')"
+    if type(value) in (list, tuple):
+        items = ", ".join(written(item, of_gradient) for item in value)
+        return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(value) == 1 else ''})"
+    if isinstance(value, Mapping):
+        items = ", ".join(f"{key!r}: {written(item, of_gradient)}" for key, item in value.items())
+        return f"{{{items}}}" if type(value) is dict else f"{type(value).__name__}({{{items}}})"
+    return repr(value)
+
+
+def _tensor(value: Any, of_gradient: bool) -> str:
+    import torch
+
+    plain = value.detach().cpu()
+    options = "" if plain.dtype in (torch.float32, torch.int64, torch.bool) else f", dtype={plain.dtype}"
+    if plain.numel() == 0:
+        return f"torch.empty({tuple(plain.shape)}, dtype={plain.dtype})"
+    if plain.is_floating_point():
+        text, infinite = _nested(plain.float() if plain.dtype != torch.float64 else plain), not plain.isfinite().all()
+        text = text.replace("nan", "float('nan')").replace("inf", "float('inf')") if infinite else text
+    else:
+        text = repr(plain.tolist())
+    options += f", device={str(value.device)!r}" if value.device.type != "cpu" else ""
+    options += ", requires_grad=True" if of_gradient and value.requires_grad else ""
+    written = f"torch.tensor({text}{options})"
+    if not value.is_contiguous() and value.dim() > 1:
+        written += ".mT.contiguous().mT"  # the same values in another memory layout
+    return written
+
+
+def _nested(value: Any) -> str:
+    """Return nested lists whose numbers have as many digits as their dtype needs."""
+    array = value.numpy()
+    if array.ndim == 0:
+        return str(array[()])
+    return f"[{', '.join(_nested(part) if array.ndim > 1 else str(part.numpy()[()]) for part in value)}]"

@@ -1,0 +1,103 @@
+"""Make the calls of a search in this process, with the code that makes them in a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from sentinel.contracts.contract import Contract
+from sentinel.deciding.law_session import LawSession, References
+from sentinel.testing.binding import Bound
+from sentinel.worker import answers, calling, probe, serving
+
+
+class _Server(serving.Server):
+    """A server whose boundary is a function of this process; without one, it consults the oracle."""
+
+    def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
+        self._own_contract = contract
+        if bound is None:
+            super().__init__((), None)
+            return
+        function = bound.function
+        file, line, signature = calling.source_of(function.f)
+        super().__init__((os.path.dirname(file) or function.name,), None)
+        self.boundary = calling.Boundary(
+            function.name, bound.module, function, None, bound.binding, frozenset(bound.names), device
+        )
+        origin = {"module_file": file, "file": file, "line": line, "signature": signature}
+        self._mine = probe.Preparation(
+            self.boundary, {"boundary": function.name, "module": bound.module.__name__, **origin}
+        )
+
+    def _contract(self, request: Mapping[str, Any]) -> Contract:
+        return self._own_contract
+
+    def _prepare(self, request: Mapping[str, Any], boundary: str) -> probe.Preparation:
+        return self._mine
+
+
+class _Session:
+    """What a law session needs of :class:`sentinel.worker.client.Session`."""
+
+    dead = ""
+    hangs = False
+
+    def __init__(self, server: _Server, bound: Bound | None, device: str) -> None:
+        self._server, self._bound, self._device = server, bound, device
+
+    def send(self, request: Mapping[str, Any]) -> None:
+        self._calls = list(request["calls"])
+        self._answer = self._server.answer({**request, "device": self._device})
+        if self._bound is not None and self._bound.function.interrupted:
+            self._bound.function.interrupted = False
+            raise KeyboardInterrupt
+
+    def receive(self) -> answers.Replies | answers.Failed:
+        return answers.of_session(self._answer, self._calls)
+
+    def close(self) -> None:
+        """Do nothing: a session in this process has nothing to close."""
+
+
+class _Target:
+    def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
+        self._contract, self._bound, self._device = contract, bound, device
+
+    def session(self) -> Any:
+        return _Session(_Server(self._contract, self._bound, self._device), self._bound, self._device)
+
+
+def open_session(bound: Bound, device: str) -> LawSession:
+    """Return a law session that calls the function in this process."""
+    references = References(lambda: _Target(bound.contract, None, "cpu"))  # type: ignore[arg-type,return-value]
+    return LawSession(lambda: _Target(bound.contract, bound, device), references)  # type: ignore[arg-type,return-value]
+
+
+def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
+    """Measure the function once, for what it records; its exceptions are ignored."""
+    server = _Server(bound.contract, bound, device)
+    probe.reseed()
+    with contextlib.suppress(Exception):
+        probe.observe(bound.contract, server.boundary, inputs, server._roots, device)
+
+
+@contextlib.contextmanager
+def settled() -> Iterator[None]:
+    """Restore what a check sets for repeatable calls: seeds, threads, deterministic algorithms."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(mode)

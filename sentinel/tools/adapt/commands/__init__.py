@@ -1,0 +1,1 @@
+"""Commands of the tool; :mod:`sentinel.commands` finds them."""

@@ -1,0 +1,268 @@
+"""``sentinel adapt``: write a first adapter for a framework."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import tempfile
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sentinel.commands.console import (
+    Commands,
+    command,
+    counted,
+    echo,
+    echo_json,
+    echo_table,
+    json_option,
+    nothing_examined,
+    print_error,
+    progress,
+)
+from sentinel.commands.options import catalog_and_settings, settings_options
+from sentinel.deciding.law_session import Subject
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.recipes.catalog import Catalog
+from sentinel.search.bindings import CheckoutTrees, Definitions
+from sentinel.search.inventory import read
+from sentinel.settings import Settings
+from sentinel.sources import Progress, open_checkout
+from sentinel.tools.adapt.imports import Imports, Packages
+from sentinel.tools.adapt.past import with_past
+from sentinel.tools.adapt.project import Project, open_project
+from sentinel.tools.adapt.proposals import NearMiss, Proposal, alternatives, mended, propose
+from sentinel.tools.adapt.signatures import signatures
+from sentinel.tools.adapt.trying import Result, catalog_with, runner_for, try_bindings
+from sentinel.tools.adapt.writing import adapter_text
+
+GROUP = "my own loss"
+SUMMARY = "write a first adapter for a framework"
+
+_EXAMPLE = """\
+  sentinel adapt ~/src/mylab                          a folder
+  sentinel adapt https://github.com/owner/name        a repository, which is mirrored
+  sentinel adapt ms-swift                             the latest release on PyPI
+  sentinel adapt ~/src/mylab --check mylab_adapter.py    what the laws say about an edited adapter
+
+Each function that carries training signal and whose parameters fit a contract becomes a binding. The project's code is
+imported in the contained worker, and the laws are tried on each binding. The result is a proposal: every question in
+the file is for a person, and a broken law can be an error of the binding.
+exit status: 0; 2 if nothing fits or no binding can be called
+"""
+
+
+def declare(commands: Commands) -> None:
+    parser = command(commands, "adapt", _adapt, SUMMARY, _EXAMPLE)
+    parser.add_argument("source", metavar="DIR|URL|NAME", help="a folder, a git repository, or a release on PyPI")
+    parser.add_argument("--package", metavar="NAME", action="append", default=[], help="only this package of it")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="the adapter to write (default: NAME_adapter.py)")
+    parser.add_argument("--check", metavar="FILE", type=Path, help="write nothing; try the bindings of this adapter")
+    settings_options(parser, "python", "device", "timeout", "sandbox")
+    json_option(parser)
+
+
+def _adapt(arguments: argparse.Namespace) -> int:
+    catalog, settings = catalog_and_settings(arguments)
+    with progress() as notify:
+        if arguments.check is not None:
+            return _check(arguments, catalog, settings, notify)
+        project = open_project(arguments.source, arguments.package, notify)
+        file = arguments.output or Path(f"{project.target.name}_adapter.py")
+        if file.exists():
+            raise SentinelError(
+                f"{file} exists; move it, or give another --output (--check {file} shows what the laws say about it)"
+            )
+        proposals, missed, packages = _proposals(project, catalog, settings, notify)
+        stated = {name: _least_version(project.requires.get(name, "")) for name in packages.versions}
+        project = replace(project, target=replace(project.target, preload=packages.preload, stub_versions=stated))
+        if not arguments.json:
+            _echo_packages(project, packages)
+        with tempfile.TemporaryDirectory(prefix="sentinel-adapt-") as folder:
+            results: dict[str, Result] = {}
+            again: dict[str, Proposal] = {each.path: each for each in proposals}
+            for attempt in range(3):
+                proposals = [again.get(each.path, each) for each in proposals]
+                first = Path(folder, f"attempt_{attempt}.py")
+                first.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), "utf-8")
+                results |= _try(first, project, catalog, settings, list(again.values()), notify)
+                mends = (
+                    (each, mended(each, catalog.contracts[each.contract], results[each.path].failed))
+                    for each in proposals
+                )
+                again = {each.path: new for each, new in mends if new is not None}
+                if not again:
+                    break
+    proposals = [_with_result(each, results[each.path]) for each in proposals]
+    file.write_text(adapter_text(project.target, proposals, missed, catalog.contracts, file.name), encoding="utf-8")
+    questions = {each.path: len(each.questions) for each in proposals}
+    rows = [_row(each.path, each.contract, results[each.path], questions[each.path]) for each in proposals]
+    return _finish(arguments, rows, results, missed, packages, file)
+
+
+def _check(arguments: argparse.Namespace, catalog: Catalog, settings: Settings, notify: Progress) -> int:
+    if not arguments.check.is_file():
+        raise SentinelError(f"no such file: {arguments.check}")
+    target = next(iter(catalog_with(catalog, arguments.check).adapters.values())).target
+    if not target.bindings:
+        raise NothingExamined(f"{arguments.check} binds no function")
+    project = open_project(arguments.source, [root.path for root in target.roots], notify)
+    project = replace(project, target=target, checkout=open_checkout(target, project.ref, progress=notify))
+    results = _try(arguments.check, project, catalog, settings, (), notify)
+    rows = [_row(name, result.contract, result, 0) for name, result in results.items()]
+    return _finish(arguments, rows, results, (), None, None)
+
+
+def _proposals(
+    project: Project, catalog: Catalog, settings: Settings, notify: Progress
+) -> tuple[list[Proposal], list[NearMiss], Packages]:
+    notify(f"reading {project.target.name}")
+    trees = CheckoutTrees(project.checkout)
+    definitions = Definitions(trees, project.target.roots)
+    files = dict(sorted(definitions.sources("")))
+    sources = {file: (project.target.module_of(file), trees.blob(blob)) for file, blob in files.items()}
+    found: list[Proposal | NearMiss | None] = []
+    signal = 0
+    for file, source in read(sources).items():
+        if source.unread:
+            print_error(f"not read: {file}: {source.unread}")
+        module, content = sources[file]
+        names = [function.name for function in source.functions]
+        signal += len(names)
+        if names:
+            text = content.decode("utf-8", "replace")
+            found += [propose(each, catalog.contracts) for each in signatures(text, module, file, names)]
+    proposals = [each for each in found if isinstance(each, Proposal)]
+    missed = [each for each in found if isinstance(each, NearMiss)]
+    if not proposals:
+        near = f"; nearest: {missed[0].signature.path} ({missed[0].contract}): {missed[0].reason}" if missed else ""
+        raise NothingExamined(
+            f"{project.target.name} has {counted(signal, 'function')} that seem to carry training signal, and the "
+            f"parameters of none fit a contract{near}; `sentinel list contracts` lists what can be bound by hand"
+        )
+    if project.mirror is not None and project.head:
+        notify("reading the history of these functions")
+        proposals = with_past(proposals, project, catalog.contracts)
+    packages = Imports(definitions, sources).packages(
+        (each.signature for each in proposals), settings.python_of(project.target.name)
+    )
+    return proposals, missed, packages
+
+
+def _try(
+    file: Path,
+    project: Project,
+    catalog: Catalog,
+    settings: Settings,
+    proposals: Sequence[Proposal],
+    notify: Progress,
+) -> dict[str, Result]:
+    intended: dict[str, dict[Any, None]] = defaultdict(dict)
+    for adapter in catalog.adapters.values() if proposals else ():
+        for binding in adapter.target.bindings:
+            for dialect in binding.dialects:
+                intended[dialect.name][dialect.value] = None
+    by_path = {each.path: each for each in proposals}
+
+    def others(subject: Subject) -> Sequence[Mapping[str, Any]]:
+        proposal, contract = by_path.get(subject.boundary), catalog.contracts[subject.contract.name]
+        return alternatives(proposal, contract, {**intended}) if proposal is not None else ()
+
+    own = catalog_with(catalog, file)
+    with closing(runner_for(own, settings, project)) as runner:
+        return try_bindings(runner, own, project, others, lambda line: notify(f"trying {line}"), by_path)
+
+
+def _with_result(proposal: Proposal, result: Result) -> Proposal:
+    """Return a proposal with what the laws say about it as settings and questions."""
+    questions = list(proposal.questions)
+    for name, value in result.settings.items():
+        questions = [each for each in questions if f"no parameter for {name};" not in each]
+        questions.append(f"the oracle agrees with {name}={value!r}, a setting that no parameter gives. Is that right?")
+    if result.dialects:
+        several = ", ".join(f"{name}={value!r}" for name, value in result.dialects.items())
+        dialects = ", ".join(f'Dialect("{name}", {value!r}, reason, link)' for name, value in result.dialects.items())
+        questions.append(f"the oracle agrees with {several}. Is that intended? Then add dialects=({dialects},).")
+    elif "the_oracle_agrees" in result.broken:
+        difference = result.broken["the_oracle_agrees"]
+        questions.append(f"the oracle disagrees ({difference}). Is that a bug, or another definition?")
+    if result.failed:
+        questions.append(f"it cannot be called: {result.failed}")
+    return replace(proposal, fixed={**proposal.fixed, **result.settings}, questions=tuple(questions))
+
+
+def _least_version(requirement: str) -> str:
+    """Return the first version that a requirement names, which a stub module reports."""
+    match = re.search(r"[0-9]+(\.[0-9]+)*", requirement.partition("=")[2] or requirement)
+    return match.group() if match else "0.0.0"
+
+
+def _echo_packages(project: Project, packages: Packages) -> None:
+    for name, users in packages.install.items():
+        more = f" and {len(users) - 1} more" if len(users) > 1 else ""
+        unknown = "" if name in project.requires else "; the project does not require it under this name"
+        echo(f"to install: {name} (used by {users[0]}{more}){unknown}")
+    known = [project.requires[name] for name in packages.install if name in project.requires]
+    for line in (
+        f"  pip install {shlex.join(known)}" if known else "",
+        f"only imported, so stub modules are enough: {', '.join(packages.stub)}" if packages.stub else "",
+        f"installed here and imported: {', '.join(packages.preload)} (preload)" if packages.preload else "",
+    ):
+        if line:
+            echo(line)
+
+
+def _row(name: str, contract: str, result: Result, questions: int) -> dict[str, Any]:
+    return {
+        "function": name,
+        "contract": contract,
+        "held": result.held,
+        "broken": result.broken,
+        "not_judged": result.silent,
+        "failed": result.failed,
+        "questions": questions,
+        "oracle_agrees_with": {**result.settings, **result.dialects},
+    }
+
+
+def _finish(
+    arguments: argparse.Namespace,
+    rows: Sequence[Mapping[str, Any]],
+    results: Mapping[str, Result],
+    missed: Sequence[NearMiss],
+    packages: Packages | None,
+    file: Path | None,
+) -> int:
+    if arguments.json:
+        near = [{"function": each.signature.path, "contract": each.contract, "reason": each.reason} for each in missed]
+        lists = {name: list(getattr(packages, name, ())) for name in ("install", "stub", "preload")}
+        echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
+    else:
+        echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
+        if file is not None:
+            questions = sum(row["questions"] for row in rows)
+            echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
+            if missed:
+                echo(f"{counted(len(missed), 'function')} nearly fit a contract; its end lists what is missing")
+            again = shlex.join(["sentinel", "adapt", arguments.source, "--check", str(file)])
+            echo(f"answer the questions, then run `{again}`")
+    if all(result.failed for result in results.values()):
+        return nothing_examined("no binding can be called; the table lists the reasons")
+    return 0
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    if row["failed"]:
+        laws = f"cannot be called: {row['failed']}"
+    else:
+        laws = f"{len(row['held'])} hold"
+        laws += f", {len(row['broken'])} broken: {', '.join(row['broken'])}" if row["broken"] else ""
+        laws += f", {len(row['not_judged'])} not judged" if row["not_judged"] else ""
+    if choices := ", ".join(f"{name}={value!r}" for name, value in row["oracle_agrees_with"].items()):
+        laws += f"; the oracle agrees with {choices}"
+    return row["function"], row["contract"], laws, str(row["questions"] or "")

@@ -1,0 +1,170 @@
+"""List the packages that a project's modules import and this environment lacks, all at once."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sentinel.search.bindings import Definitions, absolute, syntax_of
+from sentinel.tools.adapt.signatures import Signature
+from sentinel.worker import interpreters
+from sentinel.worker.stubs import ONLY_WHERE_NAMED
+
+#: Runs in the interpreter of the probes: which of these packages does it have?
+_INSTALLED = """
+import importlib.util, json, sys
+def has(name):
+    try:
+        return importlib.util.find_spec(name) is not None
+    except Exception:
+        return False
+print(json.dumps([name for name in sys.argv[1:] if has(name)]))
+"""
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The packages of others that some modules import.
+
+    :ivar install: missing packages that the proposed functions use, or whose classes are bases of theirs -> the users.
+    :ivar stub: missing packages that are only imported; they become stub modules.
+    :ivar preload: installed packages that are real only for a target that names them.
+    :ivar versions: the packages of ``stub`` whose version a module reads.
+    """
+
+    install: Mapping[str, tuple[str, ...]]
+    stub: tuple[str, ...]
+    preload: tuple[str, ...]
+    versions: tuple[str, ...] = ()
+
+
+class Imports:
+    """The import statements of a project's modules, read as text."""
+
+    def __init__(self, definitions: Definitions, sources: Mapping[str, tuple[str, bytes]]) -> None:
+        """:param sources: file -> (module, content)."""
+        self._own = {module.partition(".")[0] for module, _ in sources.values()}
+        self._definitions = definitions
+        self._trees: dict[str, tuple[str, ast.Module]] = {}
+        for file, (module, content) in sources.items():
+            with suppress(SyntaxError):
+                self._trees[module] = file, syntax_of(content)
+
+    def packages(self, signatures: Iterable[Signature], python: str | None) -> Packages:
+        """Return the packages that the modules of these functions import, directly or through modules of their own."""
+        named: dict[str, dict[str, None]] = {}
+        chosen = list(signatures)
+        for signature in chosen:
+            for package in self._used(signature):
+                named.setdefault(package, {})[signature.path] = None
+        reached = self._reached({each.module for each in chosen})
+        every = {*named, *(package for module in reached for package in self._imported(module))}
+        names = sorted(every - {"torch", "numpy"})
+        installed = set(interpreters.ask(python, "-I", "-c", _INSTALLED, *names)) if names else set()
+        missing = [name for name in names if name not in installed]
+        return Packages(
+            {name: tuple(named[name]) for name in missing if name in named},
+            tuple(name for name in missing if name not in named),
+            tuple(name for name in names if name in installed and name in ONLY_WHERE_NAMED),
+            tuple(
+                name
+                for name in missing
+                if name not in named and any(self._reads_version(each, name) for each in reached)
+            ),
+        )
+
+    def _reads_version(self, module: str, package: str) -> bool:
+        calls = (node for node in ast.walk(self._trees[module][1]) if isinstance(node, ast.Call))
+        return any(
+            ast.unparse(call.func).endswith("version")
+            and any(isinstance(each, ast.Constant) and each.value == package for each in call.args)
+            for call in calls
+        )
+
+    def _used(self, signature: Signature) -> Iterator[str]:
+        """Yield the packages whose names a function's body uses, or that have a base of its class."""
+        _, tree = self._trees[signature.module]
+        names = {*signature.names, *(base.partition(".")[0] for base in signature.bases)}
+        for local, path in self._names(signature.module, tree):
+            if local in names:
+                yield path.partition(".")[0]
+        yield from (path.partition(".")[0] for path in signature.imports if self._is_foreign(path))
+        for base in signature.bases:  # the base may be the project's own, with a foreign base
+            yield from self._foreign_bases(signature.module, base, 4)
+
+    def _foreign_bases(self, module: str, base: str, far: int) -> Iterator[str]:
+        if module not in self._trees or far == 0:
+            return
+        _, tree = self._trees[module]
+        first = base.partition(".")[0]
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name == base:
+                for each in node.bases:
+                    yield from self._foreign_bases(module, ast.unparse(each), far - 1)
+        for local, path in self._names(module, tree, own=True):
+            if local == first:
+                owner, _ = self._definitions.module_of("", path)
+                if owner:
+                    yield from self._foreign_bases(owner, path[len(owner) + 1 :] or base, far - 1)
+                elif not path.startswith("."):
+                    yield path.partition(".")[0]
+
+    def _names(self, module: str, tree: ast.Module, own: bool = False) -> Iterator[tuple[str, str]]:
+        """Yield (local name, dotted path) of each import in a module; those of other packages, or with ``own`` all."""
+        file = self._trees[module][0]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                pairs = [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                start = absolute("." * node.level + (node.module or ""), module, file)
+                pairs = [(alias.asname or alias.name, f"{start}.{alias.name}") for alias in node.names]
+            else:
+                continue
+            for local, path in pairs:
+                if own or self._is_foreign(path):
+                    yield local, path
+
+    def _is_foreign(self, path: str) -> bool:
+        top = path.partition(".")[0]
+        return bool(top) and top not in sys.stdlib_module_names and top not in self._own
+
+    def _imported(self, module: str) -> set[str]:
+        return {path.partition(".")[0] for path in self._paths(module) if self._is_foreign(path)}
+
+    def _paths(self, module: str) -> Iterator[str]:
+        """Yield the dotted paths that a module needs while it is imported: not in functions, in a ``try``, or for type
+        checkers."""
+        file, tree = self._trees[module]
+        nodes: list[ast.AST] = list(tree.body)
+        while nodes:
+            node = nodes.pop()
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+                continue
+            if isinstance(node, ast.Try):
+                nodes.extend([*node.orelse, *node.finalbody])
+                continue
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                nodes.extend(node.orelse)
+                continue
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                start = absolute("." * node.level + (node.module or ""), module, file)
+                yield start
+                yield from (f"{start}.{alias.name}" for alias in node.names)
+            nodes.extend(ast.iter_child_nodes(node))
+
+    def _reached(self, modules: set[str]) -> set[str]:
+        reached: set[str] = set()
+        queue = list(modules)
+        while queue:
+            module = queue.pop()
+            parents = [module[:end] for end, letter in enumerate(module) if letter == "."]
+            for each in (module, *parents):
+                if each not in reached and each in self._trees:
+                    reached.add(each)
+                    queue += self._paths(each)
+        return reached

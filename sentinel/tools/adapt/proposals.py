@@ -1,0 +1,467 @@
+"""Propose a binding for each function whose signature fits a contract, with questions about uncertain choices."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sentinel.contracts.contract import REQUIRED, Contract, Input
+from sentinel.contracts.names import Matching, fits, match_names, suggest_names
+from sentinel.tools.adapt.signatures import Parameter, Signature
+
+
+class Code(str):
+    """A value that an adapter has as it is written: an expression, not a string."""
+
+
+#: Parameters that take the number of responses to a prompt.
+_GROUP_SIZE = re.compile(
+    r"(group_size|num_generations|(n|num)_samples(_per_prompt)?|rollout_n|n_rollouts|num_responses)"
+)
+#: The axis of a statistic in torch's numbers, as the adapter writes it.
+AXIS = Code("kit.AXIS")
+#: Functions around the ones that compute.
+_HELPER = re.compile(
+    r"_?(pre|post)_?process|_?(update|log|get|collect|build|reduce|gather|prepare)_\w*(metrics?|stats|logs)|__init__"
+)
+#: What a parameter without an input gets, by its annotation, so that the function can be called.
+_PLACEHOLDERS = {"bool": False, "int": 1, "float": 1.0, "str": ""}
+_TENSORS = re.compile(r"tensor|Sequence|List|list\[|ndarray|Batch|Dict|dict", re.I)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A contract that a first adapter can bind by names.
+
+    :ivar about: a pattern that the function's name has to contain.
+    :ivar outputs: the contract's outputs; a function that returns one value returns the first.
+    :ivar settings: a required input that no parameter gives -> patterns of the name for its values, the usual one last.
+    :ivar sums: inputs of ``[batch, tokens]`` that a function may take as one number per row -> their masks.
+    :ivar aside: a pattern that the name must not contain.
+    :ivar alone: whether a single parameter with an unknown name is the one missing input.
+    """
+
+    contract: str
+    about: str
+    outputs: tuple[str, ...]
+    settings: Mapping[str, Sequence[tuple[str, Any]]] = field(default_factory=dict)
+    sums: Mapping[str, str] = field(default_factory=dict)
+    aside: str = "$^"
+    alone: bool = False
+
+
+_SIDES = ("chosen", "rejected")
+_ALGORITHMS = "gspo_token gspo cispo sapo gmpo icepop topr kimi dro clip_cov kl_cov dppo_kl dppo_tv gpg"
+_ESTIMATORS = "rloo opo gpg passk maxrl gdpo remax"
+
+
+def _names(words: str, *others: tuple[str, Any]) -> list[tuple[str, Any]]:
+    return [*((word, word) for word in words.split()), *others]
+
+
+#: The contracts, the most specific first: of two that fit equally well, the first is proposed.
+KINDS = (
+    Kind(
+        "policy_loss", r"polic|actor|pg_|_pg|ppo|grpo|loss",
+        ("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"),
+        {"algorithm": _names(_ALGORITHMS, ("reinforce|vanilla", "reinforce"), ("", "ppo"))},
+        aside="value|critic|advantage|dpo|mask|metric",
+    ),
+    Kind("value_loss", r"value|critic|vf", ("loss", "clip_fraction")),
+    Kind("generalised_advantage", r"gae|adv|return", ("advantages", "returns")),
+    Kind(
+        "group_advantage", r"adv|grpo|rloo|outcome|baseline", ("advantages", "returns"),
+        {"estimator": _names(_ESTIMATORS, ("", "grpo"))},
+        {"token_level_rewards": "response_mask"},
+    ),
+    Kind("discounted_return", r"return|discount|reinforce|reinpp", ("returns", "advantages")),
+    Kind("advantage_normalisation", r"norm|whiten|adv", ("normalised",), aside="loss"),
+    Kind("reward_normalisation", r"norm|adv|reward|baseline|score", ("normalised",), aside="loss|metric"),
+    Kind("kl_estimate", r"kl|log_?ratio", ("kl",), aside="loss|metric|jsd"),
+    Kind("importance_weight", r"importance|(^|_)is_|weight|tis|correction|ratio", ("weights", "kept"), aside="loss"),
+    Kind("loss_aggregation", r"agg|reduce|seq_mean|token_mean|token_sum", ("loss",), aside="metric", alone=True),
+    Kind(
+        "masked_statistics", r"mean|sum|var|whiten|normali", ("result",),
+        {"statistic": [("var", "var"), ("whiten|normali", "whiten"), ("mean", "mean"), ("sum", "sum")]},
+        aside="loss|adv|ratio|summar|seq_mean", alone=True,
+    ),
+    Kind("distillation_loss", r"jsd|distil|gkd|kl_div|loss", ("loss",)),
+    Kind("token_log_probs", r"log_?p|log_?prob|entropy", ("log_probs", "entropy")),
+    Kind(
+        "preference_loss", r"dpo|preference|ipo|loss", ("loss",), {"loss_type": [("ipo", "ipo"), ("", "sigmoid")]},
+        {f"{side}_{name}log_probs": f"{side}_mask" for side in _SIDES for name in ("", "ref_")},
+    ),
+    Kind("overlong_penalty", r"overlong|length|long|penalty", ("rewards",)),
+)  # fmt: skip
+
+#: Word in the name of a returned value -> output.
+_RETURNED = (
+    (r"adv", "advantages"),
+    (r"ret", "returns"),
+    (r"dual.*frac|frac.*lower", "dual_clip_fraction"),
+    (r"clip.*frac|frac", "clip_fraction"),
+    (r"kl", "approx_kl"),
+    (r"per_token_loss|token_loss|loss_mat", "per_token_loss"),
+    (r"loss", "loss"),
+    (r"weight", "weights"),
+    (r"mask|keep|kept", "kept"),
+    (r"log_?p", "log_probs"),
+    (r"entrop", "entropy"),
+)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A binding that may fit.
+
+    :ivar arguments: input -> parameter, if the names differ.
+    :ivar takes: the inputs that are passed.
+    :ivar fixed: input -> the value that stands for what the function does without a parameter.
+    :ivar accepts: input -> choices.
+    :ivar reads: output -> place in the result.
+    :ivar options: further options of ``kit.call_with``.
+    :ivar attributes: for a method, the attributes of its object -> the expression that gives each.
+    :ivar questions: the choices that are left to a person.
+    :ivar dtypes: the float dtypes that the function accepts.
+    """
+
+    signature: Signature
+    contract: str
+    score: int
+    arguments: Mapping[str, str]
+    takes: tuple[str, ...]
+    fixed: Mapping[str, Any]
+    accepts: Mapping[str, tuple[Any, ...]]
+    reads: Mapping[str, Any]
+    options: Mapping[str, Any]
+    constants: Mapping[str, Any]
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    questions: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    formerly: tuple[str, ...] = ()
+    earlier: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def path(self) -> str:
+        return self.signature.path
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A function that is about a contract but has no input for a parameter, or no parameter for an input."""
+
+    signature: Signature
+    contract: str
+    reason: str
+
+
+def propose(signature: Signature, contracts: Mapping[str, Contract]) -> Proposal | NearMiss | None:
+    """Return the proposal whose contract explains most of a function's parameters; otherwise the nearest miss."""
+    name = signature.name.lower()
+    if signature.is_async or not signature.own or "property" in str(signature.decorators) or _HELPER.match(name):
+        return None
+    kinds = (kind for kind in KINDS if re.search(kind.about, name) and not re.search(kind.aside, name))
+    found = [each for kind in kinds if (each := _proposal(signature, kind, contracts[kind.contract])) is not None]
+    proposals = [each for each in found if isinstance(each, Proposal)]
+    misses = [each for each in found if isinstance(each, NearMiss)]
+    if proposals:
+        return max(proposals, key=lambda each: each.score)
+    return min(misses, key=lambda each: each.reason.count(";"), default=None)
+
+
+def _proposal(signature: Signature, kind: Kind, contract: Contract) -> Proposal | NearMiss | None:
+    parameters = {parameter.name: parameter for parameter in signature.own}
+    size = next((name for name in parameters if _GROUP_SIZE.fullmatch(name)), "")
+    known = {*kind.settings, *({"group"} if size else ())}
+    required = [name for name, parameter in parameters.items() if parameter.required and name != size]
+    names = [name for name in parameters if name != size and not _fits_no_word(signature, name, contract)]
+    match, guess = match_names(contract, names, required, known=known), {}
+    for again in (True, False):
+        missing = [item for item in match.missing if not _is_optional(contract, item)]
+        foreign = [name for name in match.unknown if _placeholder(parameters[name]) is None]
+        if again and len(missing) == 1 and foreign and missing[0] != "group":
+            alone = kind.alone and len(foreign) == 1
+            guess = {missing[0]: foreign[0]} if alone else suggest_names(contract, foreign, missing, 0.6)
+            match = match_names(contract, names, required, guess, known)
+    reads = _reads(signature, kind, contract)
+    if reads is None or len(match.names) < 2:
+        return None
+    lacks = [f"no parameter is its {item}" for item in missing]
+    lacks += [f"no input of it is {name}" for name in foreign]
+    lacks += ["no parameter gives the groups"] if contract.group and "group" not in match.names and not size else []
+    if lacks:
+        return NearMiss(signature, contract.name, "; ".join(lacks)) if len(missing) < 2 else None
+    return _written(signature, kind, contract, match, parameters, size, reads, guess)
+
+
+def _fits_no_word(signature: Signature, name: str, contract: Contract) -> bool:
+    """Return True if the body compares a parameter with strings, but only tensors of the contract have its name."""
+    kinds = {item.kind for item in contract.inputs if fits(contract, item.name, name) is not None}
+    return name in signature.words and kinds == {"tensor"}
+
+
+def _is_optional(contract: Contract, name: str) -> bool:
+    """Return True for a setting that can be guessed, and for a mask: valid tokens only."""
+    item = contract.input(name)
+    return item is not None and (bool(item.choices) or item.domain == "mask")
+
+
+def _placeholder(parameter: Parameter) -> Any:
+    """Return a value with which a parameter may be called, by its annotation; None if it is a tensor or unknown."""
+    if not parameter.annotation or _TENSORS.search(parameter.annotation):
+        return None
+    return next(
+        (value for kind, value in _PLACEHOLDERS.items() if re.search(rf"\b{kind}\b", parameter.annotation)), None
+    )
+
+
+def _reads(signature: Signature, kind: Kind, contract: Contract) -> dict[str, Any] | None:
+    """Return the place of each output in the result; None if the function returns nothing that the contract has."""
+    returns = [names for names in signature.returns if names != ("None",)]
+    if not returns:
+        return None
+    longest = max(returns, key=lambda names: (len(names), -names.count("None")))
+    if all(name.startswith("[") for name in longest):  # a dictionary
+        keys = {_output(name[1:-1], kind): name[1:-1] for name in longest}
+        return {output: keys[output] for output in kind.outputs if output in keys} or None
+    if len(longest) == 1:
+        output = _output(longest[0], kind) if longest[0] else ""
+        return {output if output == "per_token_loss" else kind.outputs[0]: ()}
+    reads: dict[str, Any] = {}
+    for place, name in enumerate(longest):
+        output = _output(name, kind) if name not in ("", "None") else ""
+        if output and output not in reads and any(len(other) > place and other[place] != "None" for other in returns):
+            reads[output] = place
+    if kind.outputs[0] not in reads and "per_token_loss" not in reads and longest[0] != "None":
+        reads = {kind.outputs[0]: 0, **{name: place for name, place in reads.items() if place}}
+    return reads
+
+
+def _output(name: str, kind: Kind) -> str:
+    outputs = (*kind.outputs, *(("per_token_loss",) if kind.contract == "policy_loss" else ()))
+    return next((output for words, output in _RETURNED if output in outputs and re.search(words, name.lower())), "")
+
+
+@dataclass
+class _Draft:
+    """The parts of a proposal while they are found."""
+
+    fixed: dict[str, Any] = field(default_factory=dict)
+    accepts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    constants: dict[str, Any] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+
+
+def _written(
+    signature: Signature,
+    kind: Kind,
+    contract: Contract,
+    match: Matching,
+    parameters: Mapping[str, Parameter],
+    size: str,
+    reads: Mapping[str, Any],
+    guess: Mapping[str, str],
+) -> Proposal:
+    draft, names = _Draft(), dict(match.names)
+    draft.questions += [f"is {parameter} the contract's {name}?" for name, parameter in guess.items()]
+    if "kl_coef" in names and "kl" not in names and contract.input("kl"):
+        draft.fixed["kl_coef"] = 0.0
+        draft.questions.append(f"it computes the KL itself, so {names.pop('kl_coef')} is left at its default.")
+    for item in contract.inputs:
+        if not item.dialect and item.name not in names:
+            _without_parameter(draft, item, signature, kind, contract, size)
+    for name, alike in match.ambiguous.items():
+        draft.questions.append(f"{name} may be {' or '.join(alike)}; {names[name]} is a guess.")
+    if len(clips := {names.get("eps_clip_low"), names.get("eps_clip_high")}) == 1 and clips != {None}:
+        draft.questions.append(f"{clips.pop()} is both clip bounds, so scenarios with two bounds are not called.")
+    _words(draft, signature, contract, names)
+    left = _other_parameters(draft, signature, contract, match, parameters, {*names.values(), size}, size)
+    _layout(draft, signature, kind, names)
+    masks = [name for name, several in draft.accepts.items() if several == ("full",)]
+    if masks or (contract.input("group") and "group" not in names):
+        draft.options["takes"] = tuple(names)
+    attributes = _attributes(signature, contract)
+    if unknown := [name for name, value in attributes.items() if value == "None"]:
+        draft.questions.append(f"which values has the object in a real run: {', '.join(unknown)}?")
+    return Proposal(
+        signature,
+        contract.name,
+        3 * (len(match.names) - len(guess)) - len(match.unknown) - len(left) + 2 * (len(reads) > 1),
+        {name: parameter for name, parameter in names.items() if name != parameter},
+        tuple(names),
+        draft.fixed,
+        draft.accepts,
+        reads,
+        draft.options,
+        draft.constants,
+        attributes,
+        tuple(draft.questions),
+        ("float32",) if re.search(r"assert [^\n]*dtype (==|is) torch\.float32", signature.body) else (),
+    )
+
+
+def _without_parameter(
+    draft: _Draft, item: Input, signature: Signature, kind: Kind, contract: Contract, size: str
+) -> None:
+    """Fix an input that no parameter gives."""
+    if item.name in kind.settings:
+        values = (value for word, value in kind.settings[item.name] if re.search(word, signature.name.lower()))
+        draft.fixed[item.name] = next(values)
+    elif item.name == "group":
+        draft.fixed["group_layout"] = "equal"
+        draft.options["group"] = size
+    elif item.domain == "mask" and item.default is not None:
+        draft.accepts[item.name] = ("full",)
+        if item.name == contract.mask:
+            draft.questions.append("it takes no mask, so all tokens count. Where are the others removed?")
+    elif item.choices and item.name not in draft.fixed:
+        draft.fixed[item.name] = item.choices[0] if item.default is REQUIRED else item.default
+        if item.default is REQUIRED or item.name == "loss_agg_mode":
+            draft.questions.append(f"it has no parameter for {item.name}; {draft.fixed[item.name]!r} is a guess.")
+    elif item.domain and item.default is None:
+        draft.accepts[item.name] = (None,)
+
+
+def _words(draft: _Draft, signature: Signature, contract: Contract, names: Mapping[str, str]) -> None:
+    """Map the contract's choices to the strings that the body compares a parameter with."""
+    if "axis" in names:
+        draft.options["values_of"] = {"axis": AXIS}
+    for name, parameter in names.items():
+        item, words = contract.input(name), signature.words.get(parameter, ())
+        if item is not None and (values := _vocabulary(item, words)):
+            draft.accepts[name] = tuple(values)
+            draft.options.setdefault("values_of", {})[name] = values
+            if left := [word for word in words if word not in values.values()]:
+                draft.questions.append(f"{parameter} can also be {', '.join(map(repr, left))}, which {name} cannot.")
+
+
+def _other_parameters(
+    draft: _Draft,
+    signature: Signature,
+    contract: Contract,
+    match: Matching,
+    parameters: Mapping[str, Parameter],
+    given: set[str],
+    size: str,
+) -> list[str]:
+    """Pass constants for required parameters without an input. Return the parameters that are left at defaults which
+    may matter."""
+    for name in match.unknown:
+        value = _placeholder(parameters[name])
+        draft.constants[name] = signature.words.get(name, (value,))[0] if value == "" else value
+        guess = f"{draft.constants[name]!r} is a guess."
+        draft.questions.append(f"what is {name}? No input of {contract.name} has this name; {guess}")
+    if size and "group" not in draft.options:
+        draft.constants[size] = 1
+        draft.questions.append(f"{contract.name} has no groups, so {size} is 1. Is another contract nearer?")
+    usual = ("None", "False", None)
+    left = [name for name in parameters if name not in {*given, *draft.constants}]
+    left = [name for name in left if parameters[name].default not in usual]
+    if left:
+        several = ", ".join(f"{name}={parameters[name].default}" for name in left)
+        draft.questions.append(f"left at their defaults: {several}.")
+    return left
+
+
+def _layout(draft: _Draft, signature: Signature, kind: Kind, names: Mapping[str, str]) -> None:
+    """Set the layout of tensors from the way in which the body uses its arguments."""
+    if signature.tokens_first:
+        draft.options["tokens_first"] = True
+        draft.questions.append(f"{signature.tokens_first}, so its tensors are taken as [tokens, batch]. Is that right?")
+    bools = tuple(name for name, parameter in names.items() if _is_boolean(signature.body, parameter))
+    if bools:
+        draft.options["bools"] = bools
+    for parameter in names.values():
+        if step := re.search(rf"\b{parameter}\[(\w+) \+ 1\]", signature.body):
+            question = "Does it have one more step than the rewards?"
+            draft.questions.append(f"{parameter} is read at {step[1]} + 1. {question}")
+    sums = {name: mask for name, mask in kind.sums.items() if name in names and _per_row(signature, names[name], kind)}
+    if sums:
+        draft.options["sums"] = sums
+        several = ", ".join(names[name] for name in sums)
+        draft.questions.append(f"{several}: taken as one number per row. Is that right?")
+
+
+def _is_boolean(body: str, parameter: str) -> bool:
+    """Return True if a body inverts a parameter, indexes with it, or uses it as a condition."""
+    return bool(re.search(rf"~{parameter}\b|\[{parameter}\]|where\({parameter},|logical_and\({parameter}\)", body))
+
+
+def _vocabulary(item: Input, words: Sequence[str]) -> dict[Any, str]:
+    """Return the contract's value -> the function's word for it, for words that are spelled alike."""
+
+    def plain(text: Any) -> str:
+        return re.sub(r"[^a-z0-9]", "", str(text).lower())
+
+    return {choice: word for choice in item.choices for word in reversed(words) if plain(word) == plain(choice)}
+
+
+def _per_row(signature: Signature, parameter: str, kind: Kind) -> bool:
+    """Return whether the body treats a parameter as one number per row."""
+    if kind.contract == "preference_loss":
+        return not re.search(rf"\b{parameter}\b[^\n]*sum\((dim=)?-1", signature.body)
+    return bool(re.search(rf"\b{parameter}\.((view|reshape)\(-1, |(un)?squeeze\()", signature.body))
+
+
+def _attributes(signature: Signature, contract: Contract) -> dict[str, str]:
+    """Return the attributes that a method reads -> an expression for each: an input of the contract with that name, a
+    logger, or None where a person has to decide."""
+    found: dict[str, str] = {}
+    for path in signature.reads:
+        name = path.rpartition(".")[2]
+        input = next((item.name for item in contract.inputs if fits(contract, item.name, name) == 0), "")
+        found[path] = f'inputs["{input}"]' if input else "None"
+    return found
+
+
+#: Settings that do not define what a function computes.
+_COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "group_layout", "with_entropy"}
+
+
+def alternatives(proposal: Proposal, contract: Contract, intended: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
+    """Return other choices for what a proposal guesses: settings without a parameter, then points on which frameworks
+    legitimately differ.
+
+    :param intended: dialect input -> the values that other frameworks declare.
+    """
+    kind = next(each for each in KINDS if each.contract == contract.name)
+    guessed: list[dict[str, Any]] = []
+    stated: list[dict[str, Any]] = []
+    for item in contract.inputs:
+        if item.name in proposal.takes or item.name in _COUNTS:
+            continue
+        numbers = proposal.signature.numbers if item.kind == "number" or "epsilon" in item.name else ()
+        if item.dialect:
+            given = [value for name, value in proposal.constants.items() if fits(contract, item.name, name) is not None]
+            values = [
+                *given,
+                *intended.get(item.name, ()),
+                *numbers,
+                *((not item.default,) if item.kind == "boolean" else ()),
+            ]
+            stated += [{item.name: value} for value in dict.fromkeys(values) if value != item.default]
+        elif item.name in proposal.fixed:
+            values = [value for _, value in kind.settings.get(item.name, ())] + [*item.choices, *numbers]
+            guessed += [{item.name: value} for value in dict.fromkeys(values) if value != proposal.fixed[item.name]]
+    return guessed + stated
+
+
+#: Failure of every call -> how a proposal may mend it: options of ``kit.call_with``, or float dtypes.
+_MENDS = (
+    (r"operator.invert|boolean tensor|must be long, int, byte or bool|bool.* Float", "bools"),
+    (r"must be float32|expected .*float32|dtype Double", "dtypes"),
+)
+
+
+def mended(proposal: Proposal, contract: Contract, failure: str) -> Proposal | None:
+    """Return a proposal that passes what a failed call seems to need; None if that is unknown or was tried."""
+    for pattern, what in _MENDS:
+        if re.search(pattern, failure):
+            if what == "dtypes" and not proposal.dtypes:
+                return replace(proposal, dtypes=("float32",))
+            if what == "bools" and "bools" not in proposal.options and contract.mask in proposal.takes:
+                return replace(proposal, options={**proposal.options, "bools": (contract.mask,)})
+    return None

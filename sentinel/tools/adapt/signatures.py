@@ -1,0 +1,233 @@
+"""Read functions from their syntax: parameters, what the body does with them, and what it returns."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sentinel.search.bindings import syntax_of
+
+_Def = ast.FunctionDef | ast.AsyncFunctionDef
+
+#: Shapes in docstrings whose first dimension is the token's, as in ``[seq_len, bsz]``.
+_TOKENS_FIRST = re.compile(
+    r"[\[(]\s*(?:seq\w*|steps?|n_steps|t|l|num_steps)\s*,\s*(?:b|bs|bsz|batch\w*|n)\s*[\])]", re.I
+)
+#: Calls that run along the first axis as along tokens, or put one number per row there.
+_ALONG_THE_FIRST = re.compile(r"(cumsum|flip)\(([^()]*, )?(dims?=)?\[?0\]?\)$|\.view\(1, -1\)$")
+#: Smaller constants are epsilons; larger ones are rarely part of a definition.
+_LARGEST = 64
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """:ivar default: the default as written; None if the parameter is required."""
+
+    name: str
+    annotation: str = ""
+    default: str | None = None
+
+    @property
+    def required(self) -> bool:
+        return self.default is None
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A function or method, as its source reads.
+
+    :ivar owner: the class of a method, empty for a function.
+    :ivar bases: the bases of that class, as written.
+    :ivar variadic: whether it takes ``**kwargs``.
+    :ivar returns: the names in each return statement: of a tuple's members, of a dictionary's keys, or one name.
+    :ivar words: parameter -> the strings that the body compares it with.
+    :ivar numbers: the constants in the body.
+    :ivar tokens_first: why tensors seem to be ``[tokens, batch]``; empty if they do not.
+    :ivar reads: the attributes of ``self`` that a method reads, such as ``args.beta``.
+    :ivar names: the global names that the body uses.
+    :ivar imports: the dotted paths that the body imports.
+    """
+
+    path: str
+    module: str
+    file: str
+    line: int
+    parameters: tuple[Parameter, ...]
+    owner: str = ""
+    bases: tuple[str, ...] = ()
+    variadic: bool = False
+    is_async: bool = False
+    returns: tuple[tuple[str, ...], ...] = ()
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    numbers: tuple[float, ...] = ()
+    tokens_first: str = ""
+    reads: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+    imports: tuple[str, ...] = ()
+    decorators: tuple[str, ...] = ()
+    body: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition(".")[2]
+
+    @property
+    def own(self) -> tuple[Parameter, ...]:
+        """The parameters without ``self``."""
+        return self.parameters[1:] if self.owner and "staticmethod" not in self.decorators else self.parameters
+
+
+def signatures(source: str, module: str, file: str, wanted: Iterable[str]) -> Iterator[Signature]:
+    """Yield the signatures of a module's functions and methods. Those that are nested too deeply are left out.
+
+    :param wanted: qualified names within the module.
+    :raises SyntaxError: if the source does not parse.
+    """
+    names = set(wanted)
+    for name, owner, node in _definitions(syntax_of(source).body):
+        if name in names:
+            with suppress(RecursionError):
+                yield _signature(node, owner, f"{module}.{name}", module, file)
+
+
+def _definitions(
+    body: Iterable[ast.stmt], before: str = "", owner: ast.ClassDef | None = None
+) -> Iterator[tuple[str, ast.ClassDef | None, _Def]]:
+    for node in body:
+        if isinstance(node, _Def):
+            yield f"{before}{node.name}", owner, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _definitions(node.body, f"{before}{node.name}.", node)
+        else:
+            for part in ("body", "orelse", "finalbody"):
+                yield from _definitions(getattr(node, part, ()), before, owner)
+            for handler in getattr(node, "handlers", ()):
+                yield from _definitions(handler.body, before, owner)
+
+
+def _signature(node: _Def, owner: ast.ClassDef | None, path: str, module: str, file: str) -> Signature:
+    arguments = node.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
+    pairs = [*zip(positional, defaults), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    parameters = tuple(
+        Parameter(
+            item.arg, ast.unparse(item.annotation) if item.annotation else "", ast.unparse(default) if default else None
+        )
+        for item, default in pairs
+    )
+    inside = [each for statement in node.body for each in ast.walk(statement)]
+    return Signature(
+        path, module, file, node.lineno, parameters,
+        owner=owner.name if owner else "",
+        bases=tuple(map(ast.unparse, owner.bases)) if owner else (),
+        variadic=arguments.kwarg is not None,
+        is_async=isinstance(node, ast.AsyncFunctionDef),
+        returns=tuple(dict.fromkeys(_returned(each.value) for each in _returns(node.body) if each.value is not None)),
+        words=_compared(inside, {parameter.name for parameter in parameters}),
+        numbers=_numbers(inside),
+        tokens_first=_tokens_first(node, inside),
+        reads=_attributes(inside, parameters[0].name) if owner and parameters else (),
+        names=frozenset(each.id for each in inside if isinstance(each, ast.Name)),
+        imports=tuple(dict.fromkeys(_imported(inside))),
+        decorators=tuple(ast.unparse(each) for each in node.decorator_list),
+        body="\n".join(ast.unparse(each) for each in node.body),
+    )  # fmt: skip
+
+
+def _returns(body: Iterable[ast.stmt]) -> Iterator[ast.Return]:
+    """Yield the return statements of a function, without those of functions in it."""
+    for node in body:
+        if isinstance(node, ast.Return):
+            yield node
+        elif not isinstance(node, (*_Def.__args__, ast.ClassDef)):
+            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+                inner = getattr(node, part, ())
+                for each in inner:
+                    yield from _returns(each.body if isinstance(each, (ast.ExceptHandler, ast.match_case)) else [each])
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def _returned(value: ast.expr) -> tuple[str, ...]:
+    if isinstance(value, ast.Tuple):
+        return tuple(_name_in(each) for each in value.elts)
+    if isinstance(value, ast.Dict):
+        return tuple(f"[{key.value!s}]" for key in value.keys if isinstance(key, ast.Constant))
+    return (_name_in(value),)
+
+
+def _name_in(value: ast.expr) -> str:
+    """Return the name that an expression is about: ``x`` of ``x.sum()``, ``None`` of None, empty of others."""
+    if isinstance(value, ast.Constant):
+        return repr(value.value)
+    while isinstance(value, (ast.Call, ast.Attribute)):
+        value = value.func if isinstance(value, ast.Call) else value.value
+    return value.id if isinstance(value, ast.Name) else ""
+
+
+def _compared(nodes: Iterable[ast.AST], parameters: set[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, dict[str, None]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            values = (each.pattern for each in node.cases)
+            sides = [node.subject, *(each.value for each in values if isinstance(each, ast.MatchValue))]
+        else:
+            continue
+        named = [each.id for each in sides if isinstance(each, ast.Name) and each.id in parameters]
+        texts = [each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)]
+        for name in named:
+            found.setdefault(name, {}).update(dict.fromkeys(text for text in texts if isinstance(text, str)))
+    return {name: tuple(texts) for name, texts in found.items() if texts}
+
+
+def _numbers(nodes: Iterable[ast.AST]) -> tuple[float, ...]:
+    values = (each.value for each in nodes if isinstance(each, ast.Constant))
+    numbers = (float(value) for value in values if isinstance(value, (int, float)) and not isinstance(value, bool))
+    return tuple(dict.fromkeys(number for number in numbers if 0 < number <= _LARGEST and number != 1))
+
+
+def _tokens_first(node: _Def, nodes: Iterable[ast.AST]) -> str:
+    """Return why a function's tensors seem to be ``[tokens, batch]``: its docstring's shapes, or a backwards loop that
+    indexes the first axis; empty if they do not."""
+    text = ast.get_docstring(node) or ""
+    if match := _TOKENS_FIRST.search(text):
+        return f"the docstring has the shape {match.group()}"
+    for each in nodes:
+        if isinstance(each, ast.For) and isinstance(each.target, ast.Name) and "reversed" in ast.unparse(each.iter):
+            step = each.target.id
+            for inner in ast.walk(each):
+                if isinstance(inner, ast.Subscript) and isinstance(inner.slice, ast.Name) and inner.slice.id == step:
+                    return f"the loop over {ast.unparse(each.iter)} reads {ast.unparse(inner)}"
+    for each in nodes:
+        if isinstance(each, ast.Call) and _ALONG_THE_FIRST.search(text := ast.unparse(each)):
+            return f"the body has {text if len(text) < 60 else f'{text[:60]}…'}"
+    return ""
+
+
+def _attributes(nodes: Iterable[ast.AST], self: str) -> tuple[str, ...]:
+    """Return the attributes of ``self`` that are read, as deep as they are written. Its own methods are left out."""
+    paths, nodes = set(), list(nodes)
+    methods = {node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    for node in nodes:
+        if node in methods and isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            continue
+        parts: list[str] = []
+        inner: ast.AST = node
+        while isinstance(inner, ast.Attribute):
+            parts.append(inner.attr)
+            inner = inner.value
+        if parts and isinstance(inner, ast.Name) and inner.id == self and isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]
+            paths.add(".".join(reversed(parts)))
+    return tuple(sorted(path for path in paths if not any(other.startswith(f"{path}.") for other in paths)))

@@ -1,0 +1,177 @@
+"""Call the bindings of an adapter that is not part of the catalog, and collect what the laws say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.deciding.open_target import OpenTarget
+from sentinel.deciding.runner import Runner
+from sentinel.deciding.setup import options_of
+from sentinel.errors import SentinelError
+from sentinel.recipes.catalog import Catalog, OnDemand
+from sentinel.search.checks import subjects
+from sentinel.search.scenarios import NotSearchable, narrow
+from sentinel.settings import Settings
+from sentinel.targets import Dialect
+from sentinel.tools.adapt.project import Project
+from sentinel.worker.client import Options
+
+#: Scenarios of each boundary; those of one attempt at other choices; the most attempts; calls to shrink a finding.
+_SCENARIOS, _FEW, _ATTEMPTS, _SHRINKING = 60, 30, 60, 60
+_ORACLE = "the_oracle_agrees"
+
+
+@dataclass
+class Result:
+    """What the laws say about a binding.
+
+    :ivar contract: its contract; empty if no scenario of it can be drawn.
+    :ivar held: the laws that held.
+    :ivar broken: law -> the first violation.
+    :ivar silent: law -> why it judged no scenario.
+    :ivar failed: why the boundary cannot be called.
+    :ivar packages: the packages whose absence is the reason.
+    :ivar settings: guessed settings -> the values with which the oracle agrees.
+    :ivar dialects: dialect inputs -> the values with which the oracle agrees, if it does not with the definition's.
+    """
+
+    contract: str
+    held: list[str] = field(default_factory=list)
+    broken: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+    failed: str = ""
+    packages: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    dialects: dict[str, Any] = field(default_factory=dict)
+
+
+def catalog_with(catalog: Catalog, adapter: Path) -> Catalog:
+    """Return the catalog with this adapter alone, whose name may be that of a bundled one.
+
+    :raises SentinelError: if the adapter does not load.
+    """
+    return Catalog(OnDemand({}), catalog.contracts, catalog.laws, ()).with_(adapters=[adapter])
+
+
+def runner_for(catalog: Catalog, settings: Settings, project: Project) -> Runner:
+    """Return a runner whose only checkout is the project's."""
+    options = {name: options_of(settings, name) for name in catalog.adapters}
+    return Runner(catalog, lambda target, ref, pull: project.checkout, Options(), options)
+
+
+def try_bindings(
+    runner: Runner,
+    catalog: Catalog,
+    project: Project,
+    alternatives: Callable[[Subject], Sequence[Mapping[str, Any]]] = lambda subject: (),
+    progress: Callable[[str], None] = lambda line: None,
+    only: Collection[str] = (),
+) -> dict[str, Result]:
+    """Return the result for each binding, and for each function that the project registers, by its name: the
+    boundary's path, with the contract if it has several.
+
+    :param alternatives: other choices for a boundary, tried if the oracle does not agree.
+    :param only: the boundaries to try; empty for all.
+    """
+    name = next(iter(catalog.adapters))
+    here, omitted = subjects(catalog, name, list(only), project.checkout)
+    results = {each.boundary: Result("", failed=each.reason) for each in omitted if not each.law}
+    target = runner.open_target(name, project.ref, [subject.binding for subject in here])
+    for place, subject in enumerate(here):
+        progress(f"{place + 1} of {len(here)}: {subject.boundary}")
+        results[subject.name] = _try(target, subject, catalog, alternatives(subject))
+    return results
+
+
+def _try(target: OpenTarget, subject: Subject, catalog: Catalog, others: Sequence[Mapping[str, Any]]) -> Result:
+    result = Result(subject.contract.name)
+    session = target.law_session.fresh()
+    try:
+        session.find(subject)
+        for changes in _orders(others) if _agrees(session, subject) is False else ():
+            changed = _changed(subject, catalog, changes)
+            if changed is not None and _agrees(session, changed):
+                dialects = {name for name in changes if _is_dialect(subject, name)}
+                result.dialects = {name: value for name, value in changes.items() if name in dialects}
+                result.settings = {name: value for name, value in changes.items() if name not in dialects}
+                subject = _changed(subject, catalog, result.settings) or subject
+                break
+        _search(session, subject, result)
+    except Undecidable as error:
+        result.failed, result.packages = error.failure.reason, error.failure.packages
+    except SentinelError as error:
+        result.failed = str(error)
+    finally:
+        session.close()
+    return result
+
+
+def _search(session: LawSession, subject: Subject, result: Result) -> None:
+    from sentinel.search.boundary_search import BoundarySearch  # importing Hypothesis takes about 0.3 s
+
+    search = BoundarySearch(session, subject, 0, None, _SHRINKING, shrink_further=False)
+    with suppress(Undecidable):
+        search.run(_SCENARIOS)
+    for law, outcome in search.outcomes.items():
+        if outcome.findings:
+            result.broken[law.name] = outcome.findings[0].violations[0].detail
+        elif outcome.judged:
+            result.held.append(law.name)
+        else:
+            reasons = [*outcome.refused.most_common(1), *outcome.not_judged.most_common(1)]
+            result.silent[law.name] = reasons[0][0] if reasons else "no scenario could be drawn"
+    if not result.held and not result.broken and result.silent:
+        result.failed = next(iter(result.silent.values()))
+
+
+def _agrees(session: LawSession, subject: Subject) -> bool | None:
+    """Return True if the oracle agrees in a few scenarios, ignoring results that are not finite; None if no call
+    returned."""
+    from sentinel.search.boundary_search import BoundarySearch
+
+    law = next((law for law in subject.laws if law.name == _ORACLE), None)
+    if law is None:
+        return None
+    search = BoundarySearch(session, subject, 0, [law], 1, shrink_further=False, glimpse=True)
+    search.run(_FEW)
+    outcome = search.outcomes[law]
+    if not outcome.judged and not outcome.answered:
+        return None
+    few = "adapter" in outcome.kinds.values() or 2 * outcome.judged < search.tried  # the choice itself prevents calls
+    return not few and all(each.symptom == "non-finite" for each in outcome.findings)
+
+
+def _is_dialect(subject: Subject, name: str) -> bool:
+    item = subject.contract.input(name)
+    return item is not None and item.dialect
+
+
+def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> Subject | None:
+    """Return a subject with other choices: dialects, and values that the binding fixes."""
+    dialects = tuple(Dialect(name, value) for name, value in changes.items() if _is_dialect(subject, name))
+    fixed = {name: value for name, value in changes.items() if not _is_dialect(subject, name)}
+    binding = replace(subject.binding, fixed={**subject.binding.fixed, **fixed}, dialects=dialects)
+    try:
+        contract = narrow(catalog.contracts[binding.contract], binding)
+    except NotSearchable:
+        return None
+    return replace(subject, binding=binding, contract=contract)
+
+
+def _orders(others: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield single changes, then pairs and triples of changes of different inputs, up to a limit."""
+    count = 0
+    for size in (1, 2, 3):
+        for several in combinations(others, size):
+            merged = {name: value for one in several for name, value in one.items()}
+            if len(merged) == sum(map(len, several)):
+                count += 1
+                if count > _ATTEMPTS:
+                    return
+                yield merged

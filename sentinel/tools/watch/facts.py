@@ -1,0 +1,177 @@
+"""Read from a training what the checks of its steps depend on, and whose code it is. This runs inside the training."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+#: Stands for a value that is not plain.
+SET = "set"
+#: Longer strings may be texts; longer lists are not settings.
+_LONGEST = 64
+#: Generation options that a trainer sets itself, or that do not change the policy.
+_HARMLESS = (
+    *("_token_id", "max_", "version", "_from_model_config", "cache", "output_", "return_", "compile"),
+    *("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
+)
+#: Methods of every trainer that messages name.
+_METHODS = ("compute_loss", "training_step", "create_optimizer", "create_scheduler", "_clip_grad_norm", "__init__")
+#: Methods of a callback that are called within a step, and of those the one before the optimizer's.
+_STEP_CALLBACKS = ("on_step_begin", "on_pre_optimizer_step", "on_optimizer_step", "on_substep_end", "on_step_end")
+
+
+def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the facts of a trainer.
+
+    ``class`` is the first class of the framework; ``own`` has the methods that the user has overridden, with their
+    places; ``callbacks`` the methods of the user's callbacks that are called within a step; ``options`` the
+    configuration, and ``changed`` the framework's own options that are not at their defaults; ``random`` reasons why
+    two forward passes differ; ``places`` the lines of these and of the trainer's usual methods.
+    """
+    theirs = {*packages, "transformers"}
+    names = [one for one in type(trainer).__mro__ if _root(one) in theirs]
+    users = type(trainer).__mro__[: type(trainer).__mro__.index(names[0])] if names else type(trainer).__mro__
+    own = {
+        name: f"{one.__name__}.{name}"
+        for one in reversed(users)
+        for name, value in vars(one).items()
+        if isinstance(value, (FunctionType, staticmethod, classmethod, property)) and name != "__init__"
+    }
+    own |= {
+        name: f"trainer.{name}, which was replaced on the object"
+        for name, value in vars(trainer).items()
+        if callable(value) and isinstance(getattr(type(trainer), name, None), FunctionType)
+    }
+    callbacks = list(getattr(getattr(trainer, "callback_handler", None), "callbacks", ()))
+    accelerator, options = getattr(trainer, "accelerator", None), trainer.args
+    return {
+        "class": f"{names[0].__module__}.{names[0].__qualname__}" if names else "",
+        "own": own,
+        "callbacks": {
+            name: type(one).__name__
+            for one in callbacks
+            for name in _STEP_CALLBACKS
+            if _root(type(one)) not in theirs and any(name in vars(kind) for kind in type(one).__mro__[:-2])
+        },
+        "collator": _place(getattr(trainer, "data_collator", None), theirs),
+        "options": plain(vars(options)),
+        "changed": sorted(_changed(options, {*packages})),
+        "places": dict(_places(type(trainer), (*_METHODS, *methods))),
+        "random": list(_random(trainer)),
+        "device": str(getattr(getattr(options, "device", None), "type", "")),
+        "scaler": getattr(accelerator, "scaler", None) is not None,
+        "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),
+        "generation": _generation(trainer.model),
+        "loss_function": getattr(trainer, "compute_loss_func", None) is not None,
+        "smoothing": getattr(trainer, "label_smoother", None) is not None,
+        "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
+        "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
+        **plain({"first_step": trainer.state.global_step, "adapters": hasattr(trainer.model, "peft_config")}),
+    }
+
+
+def _places(kind: type, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name in dict.fromkeys(names):
+        owner = next((one for one in kind.__mro__ if name in vars(one)), None)
+        function = inspect.unwrap(getattr(vars(owner)[name], "__func__", vars(owner)[name])) if owner else None
+        if isinstance(function, FunctionType):
+            file = f"{str(owner.__module__).replace('.', '/')}.py" if owner else ""
+            yield name, f"{owner.__name__ if owner else ''}.{name} ({file}:{function.__code__.co_firstlineno})"
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers, short strings and short lists of these in a mapping; ``"set"`` for other values."""
+    kept = {}
+    for name, value in values.items():
+        one = getattr(value, "value", value)
+        several = list(one) if isinstance(one, (list, tuple)) else [one]
+        several = [getattr(item, "value", item) for item in several]
+        known = len(several) <= _LONGEST and all(map(_is_plain, several)) and not isinstance(one, dict)
+        kept[name] = (several if isinstance(one, (list, tuple)) else one) if known else SET
+    return kept
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, type(None))) or (isinstance(value, str) and len(value) <= _LONGEST)
+
+
+def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
+    """Return the plain attributes of a trainer, and those at the dotted paths."""
+    found = plain(vars(trainer))
+    for path in settings:
+        value = trainer
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        value = value.tolist() if hasattr(value, "tolist") else value
+        found |= plain({path: value})
+    steps = getattr(trainer, "current_gradient_accumulation_steps", None)
+    return {**found, "current_gradient_accumulation_steps": steps, "global_step": trainer.state.global_step}
+
+
+def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return which arguments a constructor was given, and the kinds of a data set's columns."""
+    given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
+    rows = arguments.get("train_dataset")
+    if rows is not None and hasattr(rows, "column_names") and hasattr(rows, "__getitem__"):
+        given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
+    return given
+
+
+def _root(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _place(one: Any, theirs: set[str]) -> str:
+    """Return the name of a user's object; empty for the framework's."""
+    kind = one if isinstance(one, FunctionType) else type(one)
+    return "" if one is None or str(kind.__module__).partition(".")[0] in theirs else kind.__qualname__
+
+
+def _changed(options: Any, packages: set[str]) -> Iterator[str]:
+    """Yield the options of the framework's own configuration that are not at their defaults."""
+    for kind in type(options).__mro__:
+        if _root(kind) in packages:
+            for one in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
+                default, value = one.default, getattr(options, one.name, None)
+                default = None if default is dataclasses.MISSING or default == "auto" else default
+                if one.name in vars(kind).get("__annotations__", {}) and value != default:
+                    yield one.name
+
+
+def _random(trainer: Any) -> Iterator[str]:
+    """Yield the reasons why two forward passes of the trained model differ."""
+    rates = {
+        (name, value)
+        for module in trainer.model.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and value and ("drop" in name or (name == "p" and "Drop" in type(module).__name__))
+    }
+    yield from (f"dropout ({name} {value:g})" for name, value in sorted(rates)[:1])
+    if getattr(trainer.args, "neftune_noise_alpha", None):
+        yield "noise on the embeddings (neftune_noise_alpha)"
+    if getattr(getattr(trainer.model, "config", None), "router_jitter_noise", None):
+        yield "noise of the router (router_jitter_noise)"
+
+
+def _generation(model: Any) -> list[str]:
+    """Return the generation options of a model's own configuration that may change the policy."""
+    config: Any = getattr(model, "generation_config", None)
+    difference = config.to_diff_dict() if hasattr(config, "to_diff_dict") else {}
+    return sorted(name for name, value in difference.items() if value and not any(part in name for part in _HARMLESS))
+
+
+def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
+    """Return True if a step of this optimizer is a step of the trainer."""
+    own = getattr(trainer, "optimizer", None)
+    while own is not None and own is not optimizer:
+        own = getattr(own, "optimizer", None)
+    return own is not None
+
+
+def is_plain_module(head: Any) -> bool:
+    """Return True for a linear layer whose output is determined by its weight and bias."""
+    return type(head) is sys.modules["torch"].nn.Linear

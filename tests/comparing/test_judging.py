@@ -1,0 +1,55 @@
+"""Judging a difference: a relation between two outputs by the size of its violation at both revisions."""
+
+from typing import Any
+
+import pytest
+
+from sentinel.comparing.observations import violations_ahead
+from sentinel.deciding.law_session import Trial
+from sentinel.laws.effects import nothing_else_is_touched
+from sentinel.laws.law import Case, Law
+from sentinel.laws.parts import parts_add_up
+from sentinel.laws.row_order import order_does_not_matter
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.values.literals import tensor
+
+MASK = tensor([[1, 1], [1, 1]], "int64")
+ORDERS = {"baseline": [[1.0, 2.0], [3.0, 4.0]], "permuted": [[3.0, 4.0], [1.0, 2.0]]}
+ROWS = {
+    name: {"loss_mat": tensor(rows, "float32"), "response_mask": MASK, "loss_agg_mode": "token-mean"}
+    for name, rows in ORDERS.items()
+}
+HALF = {"response_mask": tensor([[1, 1]], "int64")}
+PARTS = {"baseline": ROWS["baseline"]} | {
+    f"part_{number}": {**ROWS["baseline"], **HALF, "loss_mat": tensor([row], "float32")}
+    for number, row in enumerate(ORDERS["baseline"], 1)
+}
+
+
+def trial(law: Law, inputs: dict[str, Any], losses: list[float], **effects: Any) -> Trial:
+    observation = {name: {"loss": loss} for name, loss in zip(inputs, losses)}
+    watched = {"baseline": effects} if effects else {}
+    case = Case(inputs, observation, None, bundled_catalog().contracts["loss_aggregation"], watched)
+    return Trial(inputs, case, tuple(law.violations(case)))
+
+
+@pytest.mark.parametrize(
+    ("law", "inputs", "nearer", "further"),
+    [
+        (order_does_not_matter, ROWS, [2.5, 2.6], [2.5, 2.7]),
+        (parts_add_up, PARTS, [2.5, 1.25, 1.35], [2.5, 1.25, 1.45]),
+    ],
+)
+def test_a_relation_that_is_broken_at_both_revisions_is_worse_where_it_is_broken_by_more(law, inputs, nearer, further):
+    one, other = trial(law, inputs, nearer), trial(law, inputs, further)
+    [worse] = violations_ahead(other, one)
+    assert worse.detail.endswith("; 0.2 off here, 0.1 off at the other revision")
+    assert violations_ahead(one, other) == violations_ahead(one, one) == ()
+
+
+def test_a_call_that_changes_one_argument_more_is_worse():
+    inputs = {"baseline": ROWS["baseline"]}
+    one, other = (trial(nothing_else_is_touched, inputs, [2.5], mutated=names) for names in (["a"], ["a", "b"]))
+    [worse] = violations_ahead(other, one)
+    assert worse.observed == ["b"]
+    assert violations_ahead(one, other) == ()

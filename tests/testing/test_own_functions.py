@@ -1,0 +1,451 @@
+"""Checks of a user's function: how it is bound, run and judged, and what a failure shows."""
+
+import functools
+import inspect
+import random
+import re
+import subprocess
+import sys
+import time
+import unittest
+from collections import namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.testing import LawBroken, check_function, parametrize_with_laws
+from sentinel.testing.checking import Check
+from sentinel.testing.examples import example_of
+
+PPO = {"algorithm": "ppo", "mode": "token-mean", "dialects": {"log_ratio_clamp": 20.0}}
+
+
+def loss(logps, old_logps, adv, mask, eps=0.2):
+    keep = mask.bool()
+    ratio = torch.exp(torch.where(keep, logps - old_logps, 0.0).clamp(-20, 20))
+    adv = torch.where(keep, adv, 0.0)
+    losses = -torch.minimum(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv)
+    return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+
+def wrong(logps, old_logps, adv, mask, eps=0.2):
+    return loss(logps, old_logps, adv, mask, eps) * mask.sum().clamp(min=1) / mask.numel()
+
+
+def check(f, contract="policy_loss", examples=8, **options):
+    return check_function(
+        f, contract, examples=examples, **({**PPO, **options} if contract == "policy_loss" else options)
+    )
+
+
+class Trainer:
+    def loss(self, logps, old_logps, adv, mask):
+        return loss(logps, old_logps, adv, mask)
+
+
+class Module(torch.nn.Module):
+    def forward(self, logps, old_logps, adv, mask):
+        return loss(logps, old_logps, adv, mask)
+
+
+def keywords(**tensors):
+    return loss(**tensors)
+
+
+def positional(logps, old_logps, adv, mask, /):
+    return loss(logps, old_logps, adv, mask)
+
+
+NAMES = {"log_probs": "logps", "old_log_probs": "old_logps", "advantages": "adv", "response_mask": "mask"}
+
+
+@pytest.mark.parametrize(
+    ("f", "options"),
+    [
+        (loss, {}),
+        (Trainer().loss, {}),
+        (functools.partial(loss, eps=0.2), {}),
+        (lambda logps, old_logps, adv, mask: loss(logps, old_logps, adv, mask), {}),
+        (Module(), {}),
+        (torch.compile(loss, backend="eager"), {}),
+        (positional, {}),
+        (keywords, {"names": NAMES}),
+    ],
+    ids=["function", "method", "partial", "lambda", "module", "compiled", "positional", "keywords"],
+)
+def test_any_callable_can_be_checked(f, options):
+    report = check(f, examples=4, **options)
+
+    assert report.ok, str(report)
+    assert report.laws["the_oracle_agrees"].judged == 4
+
+
+@pytest.mark.parametrize(
+    ("f", "options"),
+    [
+        (lambda f, **x: (f(**x), torch.tensor(0.5), {"entropy": 2}), {}),
+        (lambda f, **x: {"pg_loss": f(**x), "entropy": None}, {}),
+        (lambda f, **x: namedtuple("Out", "loss other")(f(**x), 1), {}),
+        (lambda f, **x: SimpleNamespace(loss=f(**x), kl=3), {}),
+        (lambda f, **x: (1, f(**x)), {"outputs": ("", "loss")}),
+        (lambda f, **x: {"a": f(**x)}, {"outputs": {"loss": "a"}}),
+    ],
+    ids=["tuple", "dictionary", "namedtuple", "attributes", "order", "key"],
+)
+def test_outputs_are_found_and_missing_ones_are_not_checked(f, options):
+    def returning(logps, old_logps, adv, mask, eps=0.2):
+        return f(loss, logps=logps, old_logps=old_logps, adv=adv, mask=mask, eps=eps)
+
+    report = check(returning, **options)
+
+    assert report.laws["the_oracle_agrees"].judged == 8, str(report)
+    assert report.broken == []
+
+
+def test_a_reported_metric_is_checked():
+    def returning(logps, old_logps, adv, mask, eps=0.2):
+        return loss(logps, old_logps, adv, mask, eps), {"pg_clipfrac": torch.tensor(0.5)}
+
+    assert check(returning).broken == ["metrics_tell_the_truth"]
+
+
+def test_an_unknown_output_is_an_error_that_lists_the_outputs():
+    with pytest.raises(
+        LawBroken, match=r"returned dict with x; the contract's outputs are loss, .*outputs="
+    ) as failure:
+        Check("policy_loss", examples=2, **PPO).report(lambda logps, old_logps, adv, mask: {"x": 1}).laws[
+            "the_oracle_agrees"
+        ].require()
+    assert failure.value
+
+
+def test_call_translates_objects_batches_and_layouts():
+    def of_batch(batch):  # [tokens, batch]
+        return loss(batch["logps"].T, batch["old"].T, batch["adv"].T, batch["mask"].T)
+
+    report = check(
+        of_batch,
+        call=lambda f, x: f(
+            {"logps": x.log_probs.T, "old": x.old_log_probs.T, "adv": x.advantages.T, "mask": x.response_mask.T}
+        ),
+    )
+
+    assert report.ok, str(report)
+    assert "every_knob_counts" not in [name for name, each in report.laws.items() if each.judged]  # no knob is read
+
+
+def test_a_parameter_that_does_not_match_is_an_error_with_a_suggestion():
+    with pytest.raises(TypeError) as failure:
+        Check("policy_loss", algorithm="ppo").bind(lambda lgprobs, old_logps, adv, mask, zeta: 0)
+
+    message = str(failure.value)
+    assert "lgprobs                  ?" in message
+    assert "old_logps                old_log_probs" in message
+    assert "?                        log_probs: log-probs of the trained policy" in message
+    assert "names={'log_probs': 'lgprobs'}" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "ppo", "names": {"log_probs": "lp"}}, "has no parameter 'lp'"),
+        ({"algorithm": "ppo", "names": {"logprobz": "logps"}}, "has no input 'logprobz'"),
+        ({"algoritm": "ppo"}, "has no input 'algoritm' — did you mean 'algorithm'"),
+        ({}, "Pass algorithm="),
+        ({"algorithm": "ppo", "expected_failed_laws": {"finite": "x"}}, "policy_loss does not have the law 'finite'"),
+    ],
+)
+def test_a_wrong_option_is_an_error(options, message):
+    with pytest.raises(TypeError, match=message):
+        Check("policy_loss", **options).bind(loss)
+    with pytest.raises(TypeError, match="unknown contract 'polcy_loss' — did you mean 'policy_loss'"):
+        Check("polcy_loss")
+
+
+def test_settings_that_a_function_lacks_are_not_drawn_and_one_parameter_serves_two():
+    _, subject = Check("policy_loss", **PPO)._subject(loss)
+    drawn = {item.name for item in subject.contract.inputs if item.choices or item.domain}
+
+    assert drawn == {"log_probs", "old_log_probs", "advantages", "response_mask", "eps_clip_low"}
+    assert subject.binding.fixed["eps_clip_high"]({"eps_clip_low": 0.3}) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("annotation", "form"),
+    [(torch.Tensor, torch.Tensor), (np.ndarray, np.ndarray), (list[str], list), (inspect.Parameter.empty, np.ndarray)],
+)
+def test_groups_and_lengths_come_in_the_form_that_the_function_takes(annotation, form):
+    seen = []
+
+    def normalise(rewards, uids):
+        seen.append(type(uids))
+        return rewards
+
+    normalise.__annotations__ = {} if annotation is inspect.Parameter.empty else {"uids": annotation}
+    check(normalise, "reward_normalisation", examples=2)
+    assert set(seen) == {form}
+
+    def grouped(rewards, num_generations):
+        groups = rewards.view(-1, num_generations)
+        return (groups - groups.mean(-1, keepdim=True)).flatten()
+
+    assert check(grouped, "reward_normalisation", std_level=None).ok
+
+
+def test_the_failure_fits_on_a_screen_and_its_code_repeats_it():
+    report = check(wrong, examples=30)
+    text = report.laws["padding_is_invisible"].text
+
+    assert len(text.splitlines()) < 40
+    assert "more padding columns change nothing at valid positions" in text
+    assert "PPO (arXiv:1707.06347)" in text
+    assert "GSPO" not in text
+    text = report.laws["the_oracle_agrees"].text
+    before, _, rest = text.partition("    wrong(")
+    assert before.splitlines()[-3:-1] == ["    import torch", "    from test_own_functions import wrong"]
+    call = inspect.cleandoc("    wrong(" + rest.partition("\n\n")[0])
+    values = re.search(r"loss: observed (\S+), expected (\S+)", text)
+    assert values is not None
+    observed, expected = map(float, values.groups())
+    assert float(eval(call)) == pytest.approx(observed)
+    assert observed != pytest.approx(expected)
+    assert "It agrees with" not in text  # with another mode, which was chosen
+
+
+def test_a_declared_alternative_is_suggested():
+    def normalise(scores, uids):
+        result = torch.zeros_like(scores)
+        for uid in set(uids.tolist()):
+            group = scores[uids == uid]
+            result[uids == uid] = (group - group.mean()) / (group.std(unbiased=False) + 1e-4)
+        return result
+
+    text = check(normalise, "reward_normalisation", examples=30).laws["the_oracle_agrees"].text
+    assert "It agrees with " in text
+    assert "pass dialects={" in text
+
+    advised = eval(text.partition("pass dialects=")[2].partition("}")[0] + "}")
+    assert advised == {"std": "biased", "epsilon": 1e-4}
+    assert "Left at the default" not in text
+    assert (
+        check(normalise, "reward_normalisation", examples=30, dialects=advised).laws["the_oracle_agrees"].word
+        == "holds"
+    )
+
+
+def test_a_parameter_that_keeps_its_default_is_named_and_its_value_is_tried():
+    def wide(logps, old_logps, adv, mask, reach=0.28):
+        return loss(logps, old_logps, adv, mask, reach)
+
+    text = check(wide, examples=30).laws["the_oracle_agrees"].text
+    assert "Left at the default: reach=0.28" in text
+    assert "It agrees with eps_clip_low=0.28, eps_clip_high=0.28" in text
+
+
+def test_names_of_parameters_replace_those_of_inputs_once():
+    class Critic(torch.nn.Module):
+        clip = 0.2
+
+        def forward(self, values, old_values, returns, mask):
+            clipped = old_values + (values - old_values).clamp(-self.clip, self.clip)
+            losses = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+            return 0.5 * torch.where(mask.bool(), losses, 0.0).sum() / mask.sum().clamp(min=1)
+
+    report = check(Critic(), "value_loss", examples=30)
+    assert "per_token_gradient: d loss / d values\n" in report.laws["masked_values_have_no_influence"].text
+    assert "pass dialects={'cliprange_value': 0.2, 'factor': 0.5}" in report.laws["the_oracle_agrees"].text
+
+
+def test_a_call_that_does_not_read_a_required_setting_is_an_error():
+    with pytest.raises(TypeError, match=r"Pass kl_estimator='k1', one of 'k1', 'abs', 'k2', 'k3'\."):
+        check(lambda a, b: a - b, "kl_estimate", call=lambda f, x: f(x.log_probs, x.ref_log_probs))
+
+
+def test_nothing_returned_is_not_a_pass():
+    report = check(lambda rewards, uids: None, "reward_normalisation", examples=2)
+    assert not report.ok
+    assert "returned None" in report.laws["the_oracle_agrees"].text
+
+
+def test_one_edge_is_one_failure_and_can_be_expected():
+    def plain(logps, old_logps, adv, mask, eps=0.2):
+        ratio = torch.exp(torch.where(mask.bool(), logps - old_logps, 0.0).clamp(-20, 20))
+        adv = torch.where(mask.bool(), adv, 0.0)
+        return -torch.minimum(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv).sum() / mask.sum()
+
+    assert check(plain, examples=30).broken == ["finite_in_finite_out"]
+    expected = {"finite_in_finite_out": "rows without tokens never reach it"}
+    report = check(plain, examples=30, expected_failed_laws=expected)
+    assert report.ok
+    assert report.broken == []
+    assert not check(loss, expected_failed_laws=expected).ok
+
+
+def test_a_function_that_always_raises_is_broken_with_its_exception():
+    def raising(logps, old_logps, adv, mask):
+        raise KeyError("lost")
+
+    report = check(raising, examples=3)
+    assert not report.ok
+    assert isinstance(report.laws["the_oracle_agrees"].cause, KeyError)
+    with pytest.raises(LawBroken, match="every call raised"):
+        report.laws["the_oracle_agrees"].require()
+
+
+def test_a_function_that_sometimes_raises_is_reported():
+    def particular(logps, old_logps, adv, mask, eps=0.2):
+        assert mask.all(), "padding is not supported"
+        return loss(logps, old_logps, adv, mask, eps)
+
+    with pytest.warns(UserWarning, match=r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported"):
+        report = check(particular)
+    assert report.ok
+
+
+def test_an_interrupt_ends_the_check():
+    def interrupted(logps, old_logps, adv, mask):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check(interrupted)
+
+
+def test_global_state_is_restored():
+    torch.set_num_threads(2)
+    before = random.getstate(), torch.get_rng_state(), torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    check(loss, examples=2)
+    after = random.getstate(), torch.get_rng_state(), torch.get_num_threads(), torch.get_deterministic_debug_mode()
+
+    assert after[0] == before[0]
+    assert torch.equal(after[1], before[1])
+    assert after[2:] == before[2:]
+
+
+def test_a_failure_is_kept_and_tried_first_and_the_seed_determines_the_scenarios():
+    from hypothesis import settings
+    from hypothesis.database import InMemoryExampleDatabase
+
+    memory = InMemoryExampleDatabase()
+    settings.register_profile("in memory", settings.default, database=memory)
+    settings.load_profile("in memory")
+    texts = [check(wrong, examples=20, seed=3).laws["the_oracle_agrees"].text for _ in range(2)]
+    again = check(wrong, examples=1, seed=4)
+
+    assert texts[0] == texts[1]
+    assert "the_oracle_agrees" in again.broken
+    assert memory.data
+
+
+# -- runners -----------------------------------------------------------------------------------------------------------
+
+TEST = f"""
+from sentinel.testing import parametrize_with_laws
+import torch
+
+{inspect.getsource(loss)}
+
+{inspect.getsource(wrong)}
+
+OPTIONS = {{"examples": 5, **{PPO!r}}}
+
+@parametrize_with_laws(loss, "policy_loss", **OPTIONS)
+def test_right(check):
+    check()
+
+@parametrize_with_laws(wrong, "policy_loss", expected_failed_laws={{"padding_is_invisible": "a constant"}}, **OPTIONS)
+def test_wrong(check):
+    check()
+
+@parametrize_with_laws(loss, "policy_loss", expected_failed_laws={{"the_oracle_agrees": "no"}}, **OPTIONS)
+def test_holds(check):
+    check()
+
+import pytest
+
+@pytest.fixture
+def made():
+    return lambda logps, old_logps, adv, mask: loss(logps, old_logps, adv, mask)
+
+@parametrize_with_laws(None, "policy_loss", **OPTIONS)
+def test_fixture(check, made):
+    check(made)
+"""
+
+
+def test_each_law_is_a_test_of_plain_pytest(pytester):
+    pytester.makepyfile(TEST)
+    result = pytester.runpytest("-rA", "-p", "no:cacheprovider")
+
+    result.stdout.fnmatch_lines_random(
+        [
+            "PASSED *::test_right[[]the_oracle_agrees]",
+            "FAILED *::test_wrong[[]the_oracle_agrees]*",
+            "XFAIL *::test_wrong[[]padding_is_invisible]*a constant",
+            "FAILED *::test_holds[[]the_oracle_agrees]*",
+            "PASSED *::test_fixture[[]padding_is_invisible]",
+            "SKIPPED*the boundary has no knob to turn*",
+        ]
+    )
+    assert result.parseoutcomes()["xfailed"] == 1
+
+
+def test_it_runs_under_xdist(pytester):
+    pytester.makepyfile(TEST)
+    result = pytester.runpytest_subprocess("-n", "2", "-k", "test_right and (padding or oracle)")
+
+    result.assert_outcomes(passed=2)
+
+
+def test_it_runs_under_unittest_and_in_a_script():
+    class TestLoss(unittest.TestCase):
+        @parametrize_with_laws(wrong, "policy_loss", examples=5, **PPO)
+        def test_wrong(self, check):
+            check()
+
+        @parametrize_with_laws(loss, "policy_loss", examples=5, **PPO)
+        def test_right(self, check):
+            check()
+
+    result = unittest.TestResult()
+    unittest.defaultTestLoader.loadTestsFromTestCase(TestLoss).run(result)
+    assert {str(case).partition("[")[2].partition("]")[0] for case, _ in result.failures} >= {"the_oracle_agrees"}
+    assert not result.errors
+    assert all("test_wrong" in str(case) for case, _ in result.failures)
+
+    @parametrize_with_laws(wrong, "policy_loss", examples=5, **PPO)
+    def run(check):
+        check()
+
+    with pytest.raises(LawBroken):
+        run()
+
+
+def test_all_laws_of_a_loss_take_less_than_three_seconds_of_one_core():
+    check(loss, examples=1)  # imports
+    start = time.process_time()
+    assert check(loss, examples=100).ok
+    assert time.process_time() - start < 3
+
+
+def test_the_import_is_light():
+    script = (
+        "import sys, sentinel.testing; print(sorted({'torch', 'hypothesis', 'numpy', 'pytest'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "contract", [each for each in bundled_catalog().contracts.values() if each.laws], ids=lambda each: each.name
+)
+def test_the_two_lines_of_a_contract_can_be_bound(contract):
+    signature, check_line = example_of(contract)
+    names = {"parametrize_with_laws": lambda f, name, **options: Check(name, **options).bind(f)}
+    exec(signature, names)
+
+    bound = eval(check_line.removeprefix("@"), names)
+    assert set(inspect.signature(names["f"]).parameters) >= set(bound.names.values()) - {"group"}

@@ -1,0 +1,322 @@
+"""``sentinel adapt`` proposes bindings for a framework that has none, and asks where it guesses."""
+
+import ast
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from demo_kit import Repository
+
+from sentinel.cli import main
+from sentinel.errors import NothingExamined, SentinelError
+from sentinel.recipes.catalog import bundled_catalog, load_adapter
+from sentinel.search.bindings import CheckoutTrees, Definitions
+from sentinel.tools.adapt.imports import Imports
+from sentinel.tools.adapt.past import with_past
+from sentinel.tools.adapt.project import open_project
+from sentinel.tools.adapt.proposals import NearMiss, Proposal, propose
+from sentinel.tools.adapt.signatures import Signature, signatures
+from sentinel.tools.adapt.writing import adapter_text
+
+CONTRACTS = bundled_catalog().contracts
+
+LOSSES = '''
+import missing_tracker
+import missing_attention.ops as attention
+from missing_base import Trainer
+
+
+def policy_loss(logps, old_logps, adv, mask, eps=0.2):
+    ratio = (logps - old_logps).exp()
+    losses = -torch.min(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv)
+    return (losses * mask).sum() / mask.sum()
+
+
+def masked_sum(values, mask):
+    return (values * mask).sum()
+
+
+def aggregate(losses, mask):
+    """The mean over responses of the sum over tokens."""
+    return (losses * mask).sum(-1).mean()
+
+
+def grpo_advantages(rewards, mask, group_size: int):
+    """Rewards of shape [seq_len, bsz]."""
+    scores = rewards.sum(0).view(-1, group_size)
+    scores = (scores - scores.mean(-1, keepdim=True)) / (scores.std(-1, keepdim=True) + 1e-6)
+    return (torch.zeros_like(mask) + scores.view(1, -1)) * mask, None
+
+
+def kl_penalty(logps, ref_logps, kind):
+    if kind == "k1":
+        return logps - ref_logps
+    if kind == "k3":
+        return (ref_logps - logps).exp() - (ref_logps - logps) - 1
+
+
+def value_loss(values, old_values, returns, loss_mask, delta: float):
+    return {"loss": (values - returns).square().mean(), "clip_fraction": loss_mask.mean()}
+
+
+def fused_logprobs(logits, labels):
+    import missing_kernels
+
+    return missing_kernels.log_probs(attention.flatten(logits), labels)
+
+
+def teacher_advantages(rewards, mask, group_size, teacher):
+    return teacher(rewards) * mask
+
+
+class MyTrainer(Trainer):
+    def dpo_loss(self, chosen_logps, rejected_logps, ref_chosen_logps, ref_rejected_logps):
+        margin = chosen_logps - rejected_logps - ref_chosen_logps + ref_rejected_logps
+        self.log(margin)
+        return -torch.nn.functional.logsigmoid(self.args.beta * margin - self.smoothing).mean()
+'''
+
+
+def read(name: str, text: str = LOSSES) -> Signature:
+    (found,) = signatures(text, "mylab.losses", "mylab/losses.py", [name])
+    return found
+
+
+def proposed(name: str) -> Proposal:
+    found = propose(read(name), CONTRACTS)
+    assert isinstance(found, Proposal)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "contract", "arguments"),
+    [
+        ("policy_loss", "policy_loss", {"log_probs": "logps", "advantages": "adv", "eps_clip_low": "eps"}),
+        ("masked_sum", "masked_statistics", {"response_mask": "mask"}),
+        ("aggregate", "loss_aggregation", {"loss_mat": "losses"}),
+        ("grpo_advantages", "group_advantage", {"token_level_rewards": "rewards"}),
+        ("kl_penalty", "kl_estimate", {"ref_log_probs": "ref_logps", "kl_estimator": "kind"}),
+        ("value_loss", "value_loss", {"vpreds": "values", "values": "old_values"}),
+        ("fused_logprobs", "token_log_probs", {"token_ids": "labels"}),
+        ("MyTrainer.dpo_loss", "preference_loss", {"chosen_ref_log_probs": "ref_chosen_logps"}),
+    ],
+)
+def test_a_function_is_bound_to_the_contract_that_its_parameters_fit(name, contract, arguments):
+    found = proposed(name)
+    assert found.contract == contract
+    assert arguments.items() <= found.arguments.items()
+
+
+def test_axes_groups_and_missing_outputs_are_read_from_the_body():
+    found = proposed("grpo_advantages")
+    assert found.options["tokens_first"] is True
+    assert found.options["group"] == "group_size"
+    assert found.fixed["group_layout"] == "equal"
+    assert found.reads == {"advantages": 0}  # the second value is always None
+    assert any("[seq_len, bsz]" in each for each in found.questions)
+
+
+def test_choices_are_the_words_that_the_body_compares_with():
+    assert proposed("kl_penalty").accepts["kl_estimator"] == ("k1", "k3")
+    assert proposed("kl_penalty").accepts["response_mask"] == (None,)
+
+
+def test_a_dictionary_is_read_by_its_keys():
+    assert proposed("value_loss").reads == {"loss": "loss", "clip_fraction": "clip_fraction"}
+
+
+def test_a_setting_without_a_parameter_is_a_guess_and_a_question():
+    found = proposed("aggregate")
+    assert found.fixed["loss_agg_mode"] == "token-mean"
+    assert "it has no parameter for loss_agg_mode; 'token-mean' is a guess." in found.questions
+    delta = proposed("value_loss")
+    assert delta.constants == {"delta": 1.0}
+    assert any("what is delta?" in each for each in delta.questions)
+
+
+def test_the_attributes_of_a_method_are_listed():
+    found = proposed("MyTrainer.dpo_loss")
+    assert found.attributes == {"args.beta": 'inputs["beta"]', "smoothing": "None"}  # log is a method
+    assert "which values has the object in a real run: smoothing?" in found.questions
+
+
+def test_a_near_miss_says_what_is_missing():
+    found = propose(read("teacher_advantages"), CONTRACTS)
+    assert isinstance(found, NearMiss)
+    assert found.reason == "no input of it is teacher"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "async def policy_loss(logps, old_logps, adv, mask): return adv",
+        "def preprocess_loss_inputs(logps, old_logps, adv, mask): return adv",
+        "def log_loss_metrics(logps, old_logps, adv, mask): return adv",
+        "def policy_loss(logps, old_logps, adv, mask): pass",
+        "def plan(logps, old_logps, adv, mask): return adv",
+    ],
+)
+def test_nothing_is_proposed_for_helpers(text):
+    name = text.partition("def ")[2].partition("(")[0]
+    assert propose(read(name, text), CONTRACTS) is None
+
+
+def project_in(folder: Path, **files: str) -> Path:
+    (folder / "mylab").mkdir(parents=True)
+    (folder / "mylab" / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text('[project]\nname = "mylab"\ndependencies = [\n  "missing-base>=2.1",\n]\n')
+    for name, text in files.items():
+        (folder / "mylab" / f"{name}.py").write_text(text)
+    return folder
+
+
+def test_all_missing_packages_are_listed_at_once(tmp_path):
+    project = open_project(str(project_in(tmp_path / "work", losses=LOSSES)))
+    trees = CheckoutTrees(project.checkout)
+    definitions = Definitions(trees, project.target.roots)
+    sources = {file: (project.target.module_of(file), trees.blob(blob)) for file, blob in definitions.sources("")}
+    found = Imports(definitions, sources).packages(
+        map(read, ("policy_loss", "fused_logprobs", "MyTrainer.dpo_loss")), None
+    )
+    assert found.install == {
+        "missing_attention": ("mylab.losses.fused_logprobs",),  # its body uses them
+        "missing_kernels": ("mylab.losses.fused_logprobs",),
+        "missing_base": ("mylab.losses.MyTrainer.dpo_loss",),  # its class has a base from there
+    }
+    assert found.stub == ("missing_tracker",)
+    assert project.requires["missing_base"] == "missing-base>=2.1"
+
+
+def test_former_paths_and_names_come_from_the_history(tmp_path):
+    repository = Repository(tmp_path / "work")
+    project_in(repository.path)
+    repository.git("init", "--quiet", "--initial-branch=main")
+    old = "def masked_sum(values, loss_mask):\n    return (values * loss_mask).sum()\n"
+    repository.commit("old", {"mylab/core.py": old})
+    repository.commit("new", {"mylab/core.py": None, "mylab/losses.py": LOSSES})
+    project = open_project(str(repository.path))
+    (found,) = with_past([proposed("masked_sum")], project, CONTRACTS)
+    assert found.formerly == ("mylab.core.masked_sum",)
+    assert found.earlier == {"response_mask": ("loss_mask",)}
+    assert '("mask", "loss_mask")' in adapter_text(project.target, [found], [], CONTRACTS, "mylab_adapter.py")
+
+
+def test_the_adapter_is_python_that_loads(tmp_path):
+    names = (
+        "policy_loss",
+        "masked_sum",
+        "aggregate",
+        "grpo_advantages",
+        "kl_penalty",
+        "value_loss",
+        "MyTrainer.dpo_loss",
+    )
+    project = open_project(str(project_in(tmp_path / "work", losses=LOSSES)))
+    missed = propose(read("teacher_advantages"), CONTRACTS)
+    assert isinstance(missed, NearMiss)
+    file = tmp_path / "mylab_adapter.py"
+    text = adapter_text(project.target, list(map(proposed, names)), [missed], CONTRACTS, file.name)
+    file.write_text(text)
+    target = load_adapter(file, CONTRACTS).target
+    assert [binding.boundary for binding in target.bindings] == [f"mylab.losses.{name}" for name in names]
+    assert target.roots == project.target.roots
+    assert "# mylab.losses.teacher_advantages (group_advantage): no input of it is teacher" in text
+
+
+def test_what_a_strangers_code_reports_stays_a_comment(tmp_path):
+    """Its messages and strings end up in the adapter, which is a program."""
+    text = (
+        LOSSES.replace('"k3"', '"k3\\n\\ud800\\x1b[31m"')
+        .replace('"k1"', '"k1"')
+        .replace("kind ==", "kind in (None, 'k2') or kind ==")
+    )
+    found = propose(read("kl_penalty", text), CONTRACTS)
+    assert isinstance(found, Proposal)
+    found = replace(
+        found, questions=(*found.questions, "it cannot be called: \nimport os\r\n\x1b]0;title\x85\u2028raise")
+    )
+    project = open_project(str(project_in(tmp_path / "work", losses=text)))
+    written = adapter_text(project.target, [found], [], CONTRACTS, "mylab_adapter.py")
+    assert {type(node).__name__ for node in ast.parse(written).body} == {"Expr", "ImportFrom", "Assign"}
+    assert "\x1b" not in written
+    assert not [line for line in written.splitlines() if line.lstrip().startswith(("import os", "raise"))]
+    written.encode()  # no lone surrogate
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "said"),
+    [
+        (lambda folder: folder / "nowhere", SentinelError, "no such folder"),
+        (lambda folder: folder / "file.txt", SentinelError, "is a file; give the folder of the project"),
+        (lambda folder: folder / "empty", NothingExamined, "has no Python file"),
+        (lambda folder: folder / "tests", NothingExamined, "no Python package"),
+    ],
+)
+def test_a_source_that_is_no_project(tmp_path, make, error, said):
+    (tmp_path / "file.txt").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "tests" / "tests").mkdir(parents=True)
+    (tmp_path / "tests" / "tests" / "test_a.py").touch()
+    with pytest.raises(error, match=said):
+        open_project(str(make(tmp_path)))
+
+
+def test_nothing_that_fits_is_nothing_examined(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project_in(
+        tmp_path / "work",
+        other="def teacher_advantages(rewards, mask, group_size, teacher):\n    return rewards * mask\n",
+    )
+    assert main(["adapt", "work"]) == 2
+    said = capsys.readouterr().err
+    assert "nothing was examined: mylab has 1 function that seem" in said
+    assert "no input of it is teacher" in said
+    assert not list(tmp_path.glob("*.py"))
+
+
+#: One right function, one whose mean divides by all tokens, one that needs a package.
+THREE = """
+import torch
+
+
+def masked_sum(values, mask):
+    return torch.where(mask != 0, values, 0.0).sum()
+
+
+def masked_mean(values, mask):
+    return torch.where(mask != 0, values, 0.0).mean()
+
+
+def seq_mean_loss(losses, mask):
+    if ~mask.any():
+        return losses.sum() * 0
+    return (torch.where(mask, losses, 0.0).sum(-1)).mean()
+"""
+
+
+def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    project_in(tmp_path / "work", losses=THREE)
+    assert main(["adapt", "work", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    rows = {row["function"].rpartition(".")[2]: row for row in answer["proposals"]}
+    assert rows["masked_sum"]["broken"] == {}
+    assert len(rows["masked_sum"]["held"]) > 8
+    assert "the_oracle_agrees" in rows["masked_mean"]["broken"]
+    assert rows["masked_mean"]["oracle_agrees_with"] == {}  # neither as a mean of each row, which fails for two rows
+    assert rows["seq_mean_loss"]["oracle_agrees_with"] == {
+        "loss_agg_mode": "seq-mean-token-sum",  # it takes a mask of booleans, which a failed call tells
+        "empty_rows": "counted",
+    }
+    text = (tmp_path / "mylab_adapter.py").read_text()
+    assert 'bools=("response_mask",)' in text
+    assert "# - the oracle agrees with empty_rows='counted'. Is that intended? Then add" in text
+    assert "Dialect(" not in text.replace("dialects=(Dialect(", "")  # a person decides what is intended
+
+    assert main(["adapt", "work"]) == 2  # nothing is overwritten
+    assert "mylab_adapter.py exists" in capsys.readouterr().err
+    assert main(["adapt", "work", "--check", "mylab_adapter.py"]) == 0
+    table = capsys.readouterr().out
+    assert "mylab.losses.masked_mean" in table
+    assert "broken: " in table
