@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.recipes.grades import by_root, count_bugs, row
+from sentinel.recipes.grades import count_bugs, row
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -30,17 +30,16 @@ def figures() -> dict[str, tuple[object, ...]]:
         verdict: [recipe for recipe, pin in verl if str(pin.ref) == "pypi:0.9.1" and pin.expect == verdict]
         for verdict in ("reproduced", "fixed", "unavailable")
     }
-    roots = {
-        verdict: len(by_root(here, lambda recipe: (recipe.target, recipe.document))) for verdict, here in newest.items()
+    counts_of = {
+        verdict: count_bugs(row(recipe.target, recipe.document) for recipe in here) for verdict, here in newest.items()
     }
     return {
         r"ships (\d+ bugs? .*?), with (\d+) revisions": (count_bugs(rows), len(every)),
         r"and (\d+) \*laws\*": (len(catalog.laws),),
-        r"pypi:0\.9\.1: (\d+) known bugs are present \((\d+) recipes\), (\d+) fixed, (\d+) not": (
-            roots["reproduced"],
-            len(newest["reproduced"]),
-            roots["fixed"],
-            roots["unavailable"],
+        r"pypi:0\.9\.1: present: (.*); fixed: (.*); not in this version: (.*)$": (
+            counts_of["reproduced"],
+            counts_of["fixed"],
+            counts_of["unavailable"],
         ),
         r"(\d+) more revisions can be decided": (len(set(commits)),),
         r"(\d+) passed, (\d+) deselected, (\d+) xfailed in": (

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from demo_kit import Repository, copy_demo, git
 
+from sentinel.comparing.asking import Asking
 from sentinel.comparing.comparison import Comparison
 
 pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
@@ -119,6 +120,33 @@ def test_a_tree_in_a_folder_of_its_clone_is_compared_with_that_folder(pytester, 
     for against in ([], ["--sentinel-against=git:topic"]):
         worse = gate(pytester, f"--sentinel-repo={inner}", "-k", "agg_loss", *against)
         worse.assert_outcomes(failed=1)
+
+
+def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_another_one(pytester, clone, monkeypatch):
+    """The changed helper is no boundary, so the first of its callers is searched in full, and the second is not."""
+    helper = "\n\ndef plain(x):\n    return x\n"
+    package = clone / "demo_rl"
+    (package / "shared.py").write_text(helper)
+    for name in ("losses", "rejection"):
+        code = (package / f"{name}.py").read_text()
+        [line] = [each for each in code.splitlines() if each.startswith("    return ")][:1]
+        called = line.replace("return ", "return plain((", 1) + "))"
+        (package / f"{name}.py").write_text(f"from demo_rl.shared import plain\n{code.replace(line, called)}")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "a helper")
+    (package / "shared.py").write_text(helper.replace("return x", "return 1 * x"))
+    asked, search = [], Asking.search_differences
+
+    def note(self, pair, subject, laws, few=False, glimpse=True):
+        asked.append((subject.boundary.rpartition(".")[2], few))
+        return search(self, pair, subject, laws, few, glimpse)
+
+    monkeypatch.setattr(Asking, "search_differences", note)
+    result = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "-k", "agg_loss or sequences")
+    result.stdout.fnmatch_lines(["2 signal lines changed; 2 ran *"])
+    (first, *_), (last, _) = asked[0], asked[-1]
+    assert asked == [(first, True), (first, False), (last, True)], asked
+    assert first != last
 
 
 def test_what_left_no_main_has_no_base_and_the_message_says_what_to_fetch(pytester, broken_tree):

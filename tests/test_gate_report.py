@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.run.gate import Gate
+from sentinel.run.gate import Gate, announce
 
 FILE = "verl/core.py"
 
@@ -94,3 +94,21 @@ def test_the_summary_begins_with_what_is_worse():
     text = gate.markdown()
     assert text.index("worse") < text.index("better")
     assert "<b>" not in text
+
+
+def test_an_interrupted_run_names_what_is_missing_in_text_and_data():
+    changed = (line("grpo", 321, True), line("grpo", 325, False, "norm"))
+    gate, lines = written(row("v.grpo", "worse", "loss moved", changed, names=["v.grpo", "v.caller"]))
+    assert "not compared: the run ended before their turn: v.caller" in lines
+    [compared] = gate.document()["comparisons"]
+    assert [(each["boundary"], each["outcome"]) for each in compared["boundaries"]] == [("v.grpo", "worse")]
+    assert compared["not_compared"] == ["v.caller"]
+    assert (compared["patch"]["changed"], compared["patch"]["ran"]) == (2, 1)
+    [idle] = compared["patch"]["not_run"]
+    assert (idle["function"], idle["lines"], idle["guard"]) == ("grpo", [325, 325], "norm")
+
+
+def test_a_result_is_announced_by_its_own_sentence_or_by_the_function_that_it_calls():
+    assert announce(row("v.grpo", "worse", "loss moved")) == "worse: v.grpo: loss moved"
+    assert announce(row("v.caller", "worse", "loss moved", cause="v.grpo")) == "worse: v.caller: it calls v.grpo"
+    assert announce(row("v.grpo", "same")) == ""

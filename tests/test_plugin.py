@@ -286,8 +286,8 @@ def test_known_bugs_of_a_revision_are_counted_and_the_worst_listed(pytester, rec
     lines = run(pytester, "--sentinel-recipes=mine").stdout.str()
     present = next(pin["ref"] for pin in pins if pin["expect"] == "reproduced")
     gone = next(pin["ref"] for pin in pins if pin["expect"] == "fixed")
-    assert f"demo {present[:11]}: 2 known bugs are present:\n  DEMO-" in lines
-    assert f"demo {gone[:11]}: no known bug is present, 2 fixed\n" in lines
+    assert f"demo {present[:11]}: present: 2 bugs (2 recipes)\n  present:\n    DEMO-" in lines
+    assert f"demo {gone[:11]}: fixed: 2 bugs (2 recipes)\n" in lines
 
 
 def test_a_home_that_cannot_be_written_is_said_at_once(pytester, recipes, monkeypatch):

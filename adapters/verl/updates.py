@@ -439,12 +439,16 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
     ids = torch.nn.functional.pad(inputs["token_ids"], (1, 0))
     logits = torch.nn.functional.pad(inputs["logits"], (0, 0, 0, 1))  # nothing follows the last token
     rows, tokens = ids.shape
+    takes = inspect.signature(engine.prepare_model_outputs).parameters  # distillation came later
+    processor = {"logits_processor_func": None} if "logits_processor_func" in takes else {}
     half, parts = (rows + 1) // 2, []
     for packed, part in ((True, slice(0, half)), (False, slice(half, rows))):
-        if len(ids[part]):
+        count = len(ids[part])
+        if count:
             batch = {
                 "input_ids": _jagged([*ids[part]]),
-                "position_ids": _jagged([torch.arange(tokens)] * len(ids[part])),
+                "position_ids": _jagged([torch.arange(tokens)] * count),
+                "loss_mask": _jagged([torch.ones(tokens)] * count),
             }
             plain = {
                 "temperature": inputs["temperature"],
@@ -453,8 +457,9 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
             }
             micro_batch = _tensordict(boundary, batch, **plain)
             _, output_args = boundary.invoke({}, engine, micro_batch)
-            output = kit.Named(logits=logits[part].reshape(1, -1, logits.shape[-1]) if packed else logits[part])
-            parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, None))
+            shape = (1, -1, logits.shape[-1]) if packed else logits[part].shape
+            output = kit.Named(logits=logits[part].reshape(shape).clone())  # some versions divide in place
+            parts.append(engine.prepare_model_outputs(output, output_args, micro_batch, **processor))
 
     def of_responses(name: str) -> Any:
         return torch.stack([row[:-1] for part in parts for row in part[name].unbind()])

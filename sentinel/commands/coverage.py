@@ -19,6 +19,7 @@ from sentinel.deciding.setup import opener
 from sentinel.errors import NothingExamined, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
+from sentinel.reports.escaping import visible
 from sentinel.search.bindings import CheckoutTrees
 from sentinel.search.checks import subjects
 from sentinel.search.coverage import Coverage, Lines, coverage, lines
@@ -113,7 +114,7 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
         counts = {name: getattr(result, name) for name in ("totals", "modules", "outside", "unread")}
         echo_json({**code, **counts, "functions": [_plain(each) for each in result.functions]})
         return 1 if result.unread else 0
-    echo(f"{target.name} at {checkout.ref.short}: {_summary(result.totals)}\n")
+    echo(f"{target.name} at {visible(checkout.ref.short)}: {_summary(result.totals)}\n")
     if arguments.verbose:
         named = [
             (each.path, f"{each.file}:{each.line}", each.state, "; ".join(each.contracts))

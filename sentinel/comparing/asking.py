@@ -34,7 +34,7 @@ _REFUSED = 5
 _VALUES, _TURNS = 3, 36
 
 #: Scenarios in which an option has another value. A few tokens rarely show what a share of them is.
-_TURNED = 16
+_TURNED, _TURNED_OF_CALLER = 16, 2
 
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
@@ -179,11 +179,13 @@ class Asking:
         runs_here.insert(0, runs)
         return runs
 
-    def search_options(self, pair: Pair, subject: Subject, changed: Sequence[Change]) -> Iterator[Finding]:
+    def search_options(
+        self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
+    ) -> Iterator[Finding]:
         """Find a difference that shows only if an option that no scenario sets has another value."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
-        for plans in self._turn_options(subject, changed, ran, _TURNED):
+        for plans in self._turn_options(subject, changed, ran, _TURNED if many else _TURNED_OF_CALLER):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:
@@ -254,6 +256,8 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
         others = [] if now is None else [value for value in item.choices if value != now][:_VALUES]
+        if isinstance(now, float) and not item.choices:
+            others = [2 * now + 1]
         calls |= {f"{item.name} {place}": {**difference.inputs, item.name: value} for place, value in enumerate(others)}
     try:
         replies = pair.both(subject, calls)

@@ -38,6 +38,9 @@ from sentinel.search.discovery import is_about
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
+#: The most scenarios of a boundary whose own code has not changed; training steps are slow.
+_CALLER = 30
+
 #: The number of scenarios that show whether a boundary returns at all.
 _CALLED = 5
 
@@ -181,16 +184,17 @@ class Comparison:
         located = {side: self.processes.locate_changes(side, subject) for side in SIDES}
         pair = self._asking.pair(subject, sessions, located)
         laws = numbers_stay_for(subject.laws)
+        asking = self._asking if not few else self._asking.with_examples(_CALLER)
         try:
             glimpse = distance < math.inf or not few
-            search = self._asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
+            search = asking.search_differences(pair, subject, laws[:1] if few else laws, few, glimpse)
             log = pair.logs.get(subject.name, Log())
             if few and self._needs_search(subject, search, log, located):
-                few, search = False, self._asking.search_differences(pair, subject, laws)
+                few, search = False, asking.search_differences(pair, subject, laws)
             outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
-            found = found or ([] if few else list(self._asking.search_options(pair, search.subject, changed)))
+            found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
@@ -202,7 +206,7 @@ class Comparison:
             elif log.refused:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
-            asking = self._asking.with_examples(0) if few else self._asking
+            asking = asking.with_examples(0) if few else asking
             broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []

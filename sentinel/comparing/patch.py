@@ -106,9 +106,16 @@ class Patch:
 
     :param changes: place -> the definition at both revisions.
     :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
+    :param fields: names of fields at the base; a new field of such a name may hide one of a base class.
     """
 
-    def __init__(self, changes: Mapping[Place, tuple[Unit | None, Unit | None]], bound: Collection[Place] = ()) -> None:
+    def __init__(
+        self,
+        changes: Mapping[Place, tuple[Unit | None, Unit | None]],
+        bound: Collection[Place] = (),
+        fields: Collection[str] = (),
+    ) -> None:
+        self._fields = frozenset(fields)
         self._places = frozenset(changes)
         self._changes = _without_moved(changes)
         self._bound = frozenset(bound)
@@ -233,7 +240,7 @@ class Patch:
         """Return True if a part of a changed statement that may have no effect is not the same at the other side."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
-            return False
+            return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
         if unit.kind in _DEFAULTS:
             return True
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}

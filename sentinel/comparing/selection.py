@@ -262,7 +262,10 @@ class Selection:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
             if both != (None, None) and (both[0] is None or not both[0].like(both[1])):
                 bound[place] = both
-        return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound)
+        reached = (self.reached(BEFORE, each.subject) for each in self.candidates.values() if each.changed)
+        units = (item for each in reached if each is not None for item in each.units.items())
+        fields = {name.rpartition(".")[2] for (_, name), unit in units if unit.kind == "field"}
+        return Patch({**({} if self.boundaries else self._signal_changes()), **bound}, bound, fields)
 
     @cached_property
     def effects(self) -> list[str]:

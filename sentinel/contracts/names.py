@@ -89,7 +89,10 @@ SYNONYMS: Mapping[str, str] = {
 
 #: Names of one parameter that serves several inputs.
 SHARED: Mapping[tuple[str, ...], str] = {
-    ("eps_clip_low", "eps_clip_high"): "eps eps_clip clip_eps clip_range cliprange clip_ratio clip clip_param",
+    (
+        "eps_clip_low",
+        "eps_clip_high",
+    ): "eps eps_clip clip_eps clip_range cliprange clip_ratio clip clip_param clip_coef ppo_clip",
 }
 
 
@@ -132,7 +135,8 @@ def match_names(
     for several, words in SHARED.items():
         rank = {_words(word): place for place, word in enumerate(words.split())}
         fitting = sorted((rank[_words(name)], name) for name in free if _words(name) in rank)
-        if fitting and {item.name for item in inputs}.issuperset(several):
+        specific = any(fits(contract, one, name) is not None for one in several for name in free)
+        if fitting and not specific and {item.name for item in inputs}.issuperset(several):
             names.update(dict.fromkeys(several, fitting[0][1]))
             free.remove(fitting[0][1])
     needed = [item for item in inputs if item.default is REQUIRED and item.name not in {*names, *known}]

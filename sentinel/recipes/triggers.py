@@ -102,6 +102,12 @@ def _exp_overflows(values: _Array, dtype: str) -> bool:
     return bool((values.astype(np.float64) > (11.089 if dtype == "float16" else 88.722)).any())
 
 
+def _votes(values: _Values) -> bool:
+    """Return True if a group has both a rejected and an accepted row."""
+    there = (values.array != 0).any(-1)
+    return any(0 < there[rows].sum() < len(rows) for rows in values.groups(counted=False))
+
+
 def _gap(values: _Values) -> bool:
     rows = values.array != 0
     first, last = rows.argmax(-1), rows.shape[-1] - 1 - rows[..., ::-1].argmax(-1)
@@ -119,6 +125,7 @@ WORDS: Mapping[str, Callable[[_Values], bool]] = {
     # properties of a mask
     "a masked token": lambda it: bool((it.array == 0).any()),
     "a rejected row": lambda it: bool((it.array == 0).all(-1).any()),
+    "a rejected row in an accepted group": _votes,
     "a lone token": lambda it: bool((it.array != 0).sum() == 1),
     "no token": lambda it: not (it.array != 0).any(),
     "a gap": _gap,

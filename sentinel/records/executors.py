@@ -86,12 +86,17 @@ class Local:
         self._checkouts: dict[Ref, Checkout] = {}
         self._trees: dict[str, GitTrees] = {}
         self._copies: dict[tuple[int, str], WorkCopy] = {}
-        self._runner = Runner(catalog, lambda target, ref, pull: self._checkouts[ref], options, repeat=False)
+        self._runner = Runner(catalog, self._checkout, options, repeat=False)
         self._pools = [ThreadPoolExecutor(1, f"sentinel-lane-{lane}") for lane in range(self.lanes)]
         with writing(folder):
             sweep_leftovers(folder)
             self._hold = hold(folder / f"{os.getpid()}-{id(self):x}.lock")
         self._own = folder / f"{os.getpid()}-{id(self):x}"
+
+    def _checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
+        if ref not in self._checkouts:  # a pin, whose text would help to explain a missing name
+            raise Unavailable(f"{ref.short} is not part of this walk")
+        return self._checkouts[ref]
 
     def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
         return self._pools[lane].submit(self._perform, lane, work)

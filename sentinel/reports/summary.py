@@ -12,7 +12,8 @@ from itertools import zip_longest
 from typing import Any
 
 from sentinel.deciding.outcomes import UNDECIDED
-from sentinel.recipes.grades import by_root, grade
+from sentinel.recipes import grades
+from sentinel.recipes.grades import by_root, count_bugs
 from sentinel.reports.brief import command
 from sentinel.reports.escaping import message, visible
 from sentinel.reports.rows import HEADINGS, Row, counts, headings, legend, row, summarise_laws
@@ -91,20 +92,20 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
 
 def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Return the counts of known bugs by verdict, and the most severe ones that are present."""
-    bugs = {verdict: by_root(documents, _about) for verdict, documents in verdicts.items()}
-    present, recipes = bugs.get("reproduced", []), len(verdicts.get("reproduced", ()))
-    count = {0: "no known bug is", 1: "1 known bug is"}.get(len(present), f"{len(present)} known bugs are")
-    parts = [f"{count} present" + (f" ({recipes} recipes)" if recipes > len(present) else "")]
-    for verdict, words in (("fixed", "fixed"), ("unavailable", "not in this version")):
-        if verdict in bugs:
-            parts.append(f"{len(bugs[verdict])} {words}")
+    parts = [
+        f"{words}: {count_bugs(grades.row(*_about(document)) for document in verdicts[verdict])}"
+        for verdict, words in (("reproduced", "present"), ("fixed", "fixed"), ("unavailable", "not in this version"))
+        if verdict in verdicts
+    ]
+    present = by_root(verdicts.get("reproduced", ()), _about)
     worst = [group[0] for group in present[:_WORST]]
-    ending = f"; the {_WORST} most severe:" if len(present) > _WORST else ":" if worst else ""
-    lines = [f"{revision}: {', '.join(parts)}{ending}"]
+    lines = [f"{revision}: {'; '.join(parts)}"]
+    if worst:
+        lines.append(f"  the {_WORST} most severe that are present:" if len(present) > _WORST else "  present:")
     for document in worst:
-        grades = grade(document["recipe"]["document"])
-        title = f"{document['bug_id']}" + (f" ({grades})" if grades else "")
-        lines.append(f"  {message(title)}: {message(document['title'])}")
+        how = grades.grade(document["recipe"]["document"])
+        title = f"{document['bug_id']}" + (f" ({how})" if how else "")
+        lines.append(f"    {message(title)}: {message(document['title'])}")
     return lines
 
 
@@ -130,8 +131,8 @@ def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Seq
     lines = []
     for group in by_root(failed, lambda pair: _about(pair[0])):
         worst = group[0][0]
-        grades = grade(worst["recipe"]["document"])
-        lines.append(f"  {worst['title']}" + (f" ({grades})" if grades else ""))
+        how = grades.grade(worst["recipe"]["document"])
+        lines.append(f"  {worst['title']}" + (f" ({how})" if how else ""))
         lines += [f"    {again}" for _, again in group]
     return ["known bugs that fail, by root cause, the worst first:", *map(visible, lines)] if lines else []
 

@@ -12,14 +12,14 @@ from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound
 
 #: The most combinations that are tried.
-_MOST = 400
+_MOST = 1500
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield alternatives, one choice changed first, then two.
 
     Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
-    choices; those of a number are the constants in the function's code, if it has any.
+    choices; those of a number are also the constants in the function's code.
     """
     values: dict[str, list[Any]] = {}
     constants = _constants(bound.function.f)
@@ -27,8 +27,8 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
         if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
             continue
         several = [*item.choices, *_declared(contract, item.name)]
-        if item.kind == "number" and constants:
-            several = constants
+        if item.kind == "number":
+            several = [*constants, *several]
         default = bound.binding.fixed.get(item.name, item.default)
         options = [
             value for value in several if not callable(value) and not isinstance(value, dict) and value != default
@@ -57,11 +57,12 @@ def _declared(contract: Contract, name: str) -> list[Any]:
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in a function's code."""
+    """Return the numbers in a function's code and among its defaults."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)
-    found: list[float] = []
+    defaults = [*(getattr(inner, "__defaults__", None) or ()), *(getattr(inner, "__kwdefaults__", None) or {}).values()]
+    found: list[float] = [each for each in defaults if type(each) in (int, float)]
     stack = [code] if isinstance(code, CodeType) else []
     while stack:
         for constant in stack.pop().co_consts:

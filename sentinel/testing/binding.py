@@ -60,7 +60,7 @@ class Inputs(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"there is no input {name!r}{nearest(name, self, 'there are')}") from None
+            raise AttributeError(f"unknown input {name!r}{nearest(name, self, 'the inputs are')}") from None
 
     def keys(self) -> Any:  # for **x
         self._read.update(self)
@@ -117,7 +117,7 @@ def name_of(f: Any) -> str:
     while not hasattr(inner, "__qualname__") and hasattr(inner, "func"):
         inner = inner.func  # functools.partial
     inner = getattr(inner, "_orig_mod", inner)  # torch.compile of a module
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    name = getattr(inner, "__qualname__", None) or getattr(inner, "name", None) or type(inner).__qualname__
     return str(name).rpartition("<locals>.")[2]
 
 
@@ -145,10 +145,11 @@ def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
 class Bound:
     """A function that is bound to a contract.
 
-    :ivar binding: with it, a search knows what to draw.
+    :ivar binding: what a search draws, and how the function is called.
     :ivar names: input -> parameter; with ``call``, the inputs that it reads.
     :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
+    :ivar left: the parameters that keep their default, with it.
     """
 
     function: Function
@@ -158,6 +159,7 @@ class Bound:
     module: ModuleType
     needed: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
+    left: Mapping[str, Any] = field(default_factory=dict)
 
 
 def bind(
@@ -186,6 +188,11 @@ def bind(
         matched = _match(function, contract, choices, names, derived)
     else:
         matched = {item.name: item.name for item in contract.inputs if accessed is None or item.name in accessed}
+        required = [item.name for item in contract.inputs if item.default is REQUIRED]
+        undecided = [name for name in required if name not in {*matched, *choices} and not is_data(contract, name)]
+        undecided += [name for name in required if contract.input(name) in _without_values(contract, choices)]
+        if undecided:
+            raise TypeError("\n".join(_advice(contract, name) for name in dict.fromkeys(undecided)))
     fixed, accepts = _drawn(function, contract, choices, matched, call is not None)
     if "group_size" in derived:
         fixed["group_layout"] = "equal"
@@ -200,6 +207,11 @@ def bind(
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
+    left = {
+        name: each.default
+        for name, each in function.__signature__.parameters.items()
+        if call is None and name not in {*matched.values(), *derived} and each.default is not each.empty
+    }
 
     def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         if call is not None:
@@ -222,6 +234,7 @@ def bind(
         assert first is not None
         raise first
 
+    bound.left = left
     bound.binding = replace(
         bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
     )
@@ -291,7 +304,7 @@ def _match(
 
 
 def _accepts_none(function: Function, parameter: str) -> bool:
-    """Return True if the parameter's default or annotation says that it may be None."""
+    """Return True if the parameter's default is None or its annotation allows None."""
     each = function.__signature__.parameters.get(parameter)
     return each is None or each.default is None or bool(re.search(r"\bNone\b|Optional", str(each.annotation)))
 
@@ -299,7 +312,7 @@ def _accepts_none(function: Function, parameter: str) -> bool:
 def is_data(contract: Contract, name: str) -> bool:
     """Return True if the input must come from a parameter: it is data, not a setting."""
     item = contract.input(name)
-    return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor") or not item.kind)
+    return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor"))
 
 
 def passed_names(contract: Contract) -> tuple[str, ...]:
@@ -349,14 +362,24 @@ def _mismatch(
             f"{', '.join(unknown)} needs a value: names={{input: {unknown[0]!r}}}{written}. Or give it one: "
             f"functools.partial({function.name}, {unknown[0]}=…), or call=lambda f, x: f(…)."
         )
-    for name in undecided:
-        item = contract.input(name)
-        assert item is not None
-        values = (
-            f", one of {', '.join(map(repr, item.choices))}" if item.choices else f": {' '.join(item.meaning.split())}"
-        )
-        lines.append(f"Pass {name}={item.choices[0]!r}{values}." if item.choices else f"Pass {name}=…{values}.")
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_advice(contract, name) for name in undecided)])
+
+
+def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
+    """Return the required inputs that nothing can be drawn for, and that are not chosen."""
+    drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
+    return [
+        item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
+    ]
+
+
+def _advice(contract: Contract, name: str) -> str:
+    """Return what to write for a setting that the definition needs."""
+    item = contract.input(name)
+    assert item is not None
+    if item.choices:
+        return f"Pass {name}={item.choices[0]!r}, one of {', '.join(map(repr, item.choices))}."
+    return f"Pass {name}=…: {' '.join(item.meaning.split())}."
 
 
 def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -395,7 +418,7 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the forms of group labels to try, until the function accepts one: by its annotation, else the array.
+    """Return the forms of group labels to try, until the function accepts one: by its annotation, else the array first.
 
     A list compared with a number is False instead of an array, which is wrong in silence, so it is the last.
     """
@@ -404,7 +427,7 @@ def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str
     for word, form in (("str", "strings"), ("Tensor", "tensor"), ("rray", "array"), ("ist", "list")):
         if word in text:
             return [form]
-    return ["list"] if has_call else ["array", "tensor", "list"]
+    return ["list"] if has_call or not parameter else ["array", "tensor", "list"]
 
 
 def _labels(labels: Any, form: str, device: str) -> Any:
@@ -456,7 +479,9 @@ def read_outputs(
 
     if isinstance(outputs, Mapping):
         return Outputs({name: _member(returned, key) for name, key in outputs.items()})
-    if returned is None or isinstance(returned, (torch.Tensor, bool, int, float)):
+    if returned is None:
+        raise TypeError(f"{function} returned None")
+    if isinstance(returned, (torch.Tensor, bool, int, float)):
         return Outputs({(tuple(outputs) or tuple(names))[0]: returned})
     if isinstance(returned, tuple) and not hasattr(returned, "_fields"):
         if outputs:

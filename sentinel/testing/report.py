@@ -101,7 +101,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a check was asked: see :class:`sentinel.testing.checking.Check`."""
+    """The options of a check: see :class:`sentinel.testing.checking.Check`."""
 
     contract: Contract
     choices: Mapping[str, Any]
@@ -165,20 +165,19 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
     ]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
     if observed is not None:
-        meaning = " ".join(observed.meaning.split())
-        for name, parameter in bound.names.items():
-            meaning = re.sub(rf"\b{name}\b", parameter, meaning)
+        meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
         lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
+        if bound.left:
+            values = ", ".join(f"{name}={value!r}" for name, value in bound.left.items())
+            lines.append(f"  Left at the default: {values}")
         other = agreeing(finding)
         if other:
             words = ", ".join(f"{name}={value!r}" for name, value in other.items())
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
     lines += _wrapped(f"Definition: {_source(check)}")
-    judged = search.outcomes[law].judged
-    lines.append(
-        f"  Seed {search.seed}, {judged} of {search.tried} scenarios judged. Hypothesis keeps this one to try first."
-    )
+    judged = f"{search.outcomes[law].judged} of {search.tried} scenarios judged"
+    lines.append(f"  Seed {search.seed}, {judged}. Hypothesis keeps the scenario and tries it first.")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Answer the calls of a search in this process, with the code that answers them in a worker."""
+"""Make the calls of a search in this process, with the code that makes them in a worker."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Session:
         return answers.of_session(self._answer, self._calls)
 
     def close(self) -> None:
-        """Do nothing; there is no process."""
+        """Do nothing: a session in this process has nothing to close."""
 
 
 class _Target:

@@ -23,8 +23,8 @@ cause: The numerator forgets the mask that the denominator has.
 guilty: [{{file: tiny/losses.py, lines: [3, 3]}}]
 fix: Multiply the losses by the mask before they are summed.
 reach: "Every run whose responses have padding gets there, see #7."
-numbers: {{loss: the loss of two tokens}}
 limits: ["none is known"]
+numbers: {{loss: the loss of two tokens}}
 edits:
   - {{file: tiny/losses.py, blob: {blob}, lines: [3, 3], new: "    return {mended}\\n"}}
   - {{file: tests/test_losses.py, new: "def test_mean():\\n    assert True\\n"}}
@@ -179,7 +179,7 @@ def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fi
     file = fixed_by(blob="a" * 40)
     answer = run_sentinel("fix", "show", "TINY-MEAN")
     assert answer.status == 2
-    assert f"{file}:12:5: tiny/losses.py is blob" in answer.err
+    assert f"{file}:13:5: tiny/losses.py is blob" in answer.err
     assert "the edit is for blob aaaaaaaaaaaa" in answer.err
 
 
@@ -187,7 +187,7 @@ def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fi
     ("old", "new", "told"),
     [
         ("fix_version: 1", "fix_version: 2", ":1:14: 2 is not one of 1;"),
-        ("lines: [3, 3], new", "new", ":12:5: `blob` and `lines` go together"),
+        ("lines: [3, 3], new", "new", ":13:5: `blob` and `lines` go together"),
         ("lines: [3, 3], new", "lines: [3, 33], new", "lines 3 to 33: tiny/losses.py has 3 lines"),
         ("bugs: [TINY-MEAN]", "bugs: [TINY-MEAN]\nhead: " + "a" * 40, "either `edits` or upstream's own `head`"),
     ],
@@ -232,7 +232,7 @@ def test_a_branch_holds_the_fix_and_the_pages_what_was_tried(run_sentinel, few_s
         assert told in page, page
     assert "issues?q=agg_loss>" in (folder / "SENDER.md").read_text()
     git(clone, "checkout", "-q", tiny.buggy)
-    git(clone, "am", "-q", "-b", str((folder / "fix.patch").absolute()))
+    git(clone, "am", "-q", "--keep-non-patch", str((folder / "fix.patch").absolute()))
     assert git(clone, "diff", "HEAD", branch) == ""
     assert git(clone, "log", "-1", "--format=%B") == git(clone, "log", "-1", "--format=%B", branch)
     again = run_sentinel("contribute", "TINY-MEAN", "--into", clone, "--no-check")

@@ -815,25 +815,36 @@ def test_a_change_that_no_run_reads_leaves_the_proof(run_sentinel, tree, file, b
 
 
 DEFAULTS = """
+from dataclasses import dataclass
+
 CLIP = {clip}
+SETTINGS = {{"scale": 1.0}}
 
 
-class Actor:
-    ratio: float = {ratio}
+@dataclass
+class Base:
+    ratio: float = 2.0
+
+
+@dataclass
+class Actor(Base):
+    {ratio}
 
 
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=None):
-    scale = (config or {{}}).get("scale", {scale})
+    scale = SETTINGS.get("scale", {scale})
     low = (config or Actor()).ratio if loss_agg_mode == "clipped" else CLIP if loss_agg_mode == "clip" else 1.0
     return (loss_mat * loss_mask).sum() / loss_mask.sum() * scale * low
 """
 
 
-@pytest.mark.parametrize("changed", ["clip", "ratio", "scale"])
+@pytest.mark.parametrize("changed", ["clip", "ratio", "hidden", "scale"])
 def test_a_changed_default_with_equal_numbers_is_not_examined(run_sentinel, tree, changed):
     """A scenario may set what the default is for, or never use it."""
-    values = {"clip": "2.0", "ratio": "2.0", "scale": "1.0"}
-    later = {**values, changed: "1.5" if changed != "scale" else "2.0 if config else 1.0"}
+    values = {"clip": "2.0", "ratio": "size: int = 1" if changed == "hidden" else "ratio: float = 2.0", "scale": "1.0"}
+    ratio = {"ratio": "ratio: float = 1.5", "hidden": "size: int = 1\n    ratio: float = 1.5"}.get(changed)
+    later = {"clip": {"clip": "1.5"}, "scale": {"scale": "20.0"}}.get(changed, {"ratio": ratio})
+    later = {**values, **later}
     refs = tree("one", DEFAULTS.format(**values)), tree("other", DEFAULTS.format(**later))
     answer = run_sentinel("diff", "tiny", *refs, *FEW)
     assert (answer.status, "no difference" in answer.out) == (2, False)

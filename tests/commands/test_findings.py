@@ -21,7 +21,7 @@ def test_findings_are_kept_and_told_once(run_sentinel, mirrored, evidence):
 def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):
     answer = run_sentinel("report", "duplicates", "TINY-MEAN")
     assert answer.status == 0
-    assert answer.out.count("searched:") == 5
+    assert answer.out.count("searched:") == 6
     assert answer.out.count("not searched:") == 2
     names = [source["name"] for source in run_sentinel("report", "duplicates", "TINY-MEAN", "--json").json()]
     assert names[0] == "recipes"

@@ -76,7 +76,7 @@ NOTHING: dict[str, list[str]] = {
     "recipe check": ["recipe check empty"],
     "report accept": ["report accept", "report accept --from empty"],
     "report changes": ["report changes", "report changes --from empty --baseline empty"],
-    "report citations": ["report citations", "report citations --target tiny"],
+    "report citations": ["report citations"],
     "report duplicates": ["report duplicates TINY-MEAN", "MIRROR report duplicates TINY-MEAN --run"],
     "report findings": ["report findings --from empty", "report findings --from no_such_folder", "report findings"],
     "report history": ["report history", "report history --from empty", "report history NO-SUCH-BUG"],

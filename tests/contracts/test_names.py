@@ -44,6 +44,7 @@ CONTRACTS = bundled_catalog().contracts
             "old_log_probs rollout_log_probs response_mask threshold_high",
         ),
         ("token_log_probs", "logits labels", "logits token_ids"),
+        ("policy_loss", "cliprange_low cliprange_high", "eps_clip_low eps_clip_high"),
     ],
 )
 def test_conventional_names_need_no_mapping(contract, parameters, inputs):
@@ -51,6 +52,12 @@ def test_conventional_names_need_no_mapping(contract, parameters, inputs):
 
     expected = dict(zip(parameters.split(), inputs.split(), strict=True))
     assert names == {one: name for name, of in expected.items() for one in of.split("+")}
+
+
+def test_a_name_for_both_bounds_gives_way_to_a_name_for_each():
+    names = match_names(CONTRACTS["policy_loss"], ["cliprange", "cliprange_low", "cliprange_high"]).names
+
+    assert names == {"eps_clip_low": "cliprange_low", "eps_clip_high": "cliprange_high"}
 
 
 def test_what_does_not_match_is_listed_and_never_guessed():

@@ -57,6 +57,7 @@ SHOWN = {
     ),
     "a masked token": ("response_mask", {"response_mask": MASK}),
     "a rejected row": ("response_mask", {"response_mask": [[1, 1], [0, 0], [1, 1], [1, 1]]}),
+    "a rejected row in an accepted group": ("response_mask", {"response_mask": [[1, 1], [0, 0], [1, 1], [1, 1]]}),
     "a lone token": ("response_mask", {"response_mask": [[0, 0], [0, 1], [0, 0], [0, 0]]}),
     "no token": ("response_mask", {"response_mask": [[0, 0]] * 4}),
     "a gap": (
@@ -73,6 +74,12 @@ SHOWN = {
 def test_rows_of_one_token_each_do_not_have_several():
     assert met({"response_mask": "several tokens"}, scenario())
     assert not met({"response_mask": "several tokens"}, scenario(response_mask=[[1, 0], [0, 1], [0, 0], [1, 0]]))
+
+
+def test_a_group_that_is_rejected_as_a_whole_has_no_accepted_row():
+    rejected = scenario(response_mask=[[0, 0], [0, 0], [1, 1], [1, 1]])
+    assert met({"response_mask": "a rejected row"}, rejected)
+    assert not met({"response_mask": "a rejected row in an accepted group"}, rejected)
 
 
 @pytest.mark.parametrize("word", sorted(WORDS.keys() - {"several tokens"}))

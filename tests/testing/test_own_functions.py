@@ -1,4 +1,4 @@
-"""A function of one's own: how it is bound, run and judged, and what a failure shows."""
+"""Checks of a user's function: how it is bound, run and judged, and what a failure shows."""
 
 import functools
 import inspect
@@ -155,7 +155,7 @@ def test_a_parameter_that_does_not_match_is_an_error_with_a_suggestion():
         ({"algorithm": "ppo", "names": {"logprobz": "logps"}}, "has no input 'logprobz'"),
         ({"algoritm": "ppo"}, "has no input 'algoritm' — did you mean 'algorithm'"),
         ({}, "Pass algorithm="),
-        ({"algorithm": "ppo", "expected_failed_laws": {"finite": "x"}}, "'finite' is no law of policy_loss"),
+        ({"algorithm": "ppo", "expected_failed_laws": {"finite": "x"}}, "policy_loss does not have the law 'finite'"),
     ],
 )
 def test_a_wrong_option_is_an_error(options, message):
@@ -229,10 +229,45 @@ def test_a_declared_alternative_is_suggested():
 
     advised = eval(text.partition("pass dialects=")[2].partition("}")[0] + "}")
     assert advised == {"std": "biased", "epsilon": 1e-4}
+    assert "Left at the default" not in text
     assert (
         check(normalise, "reward_normalisation", examples=30, dialects=advised).laws["the_oracle_agrees"].word
         == "holds"
     )
+
+
+def test_a_parameter_that_keeps_its_default_is_named_and_its_value_is_tried():
+    def wide(logps, old_logps, adv, mask, reach=0.28):
+        return loss(logps, old_logps, adv, mask, reach)
+
+    text = check(wide, examples=30).laws["the_oracle_agrees"].text
+    assert "Left at the default: reach=0.28" in text
+    assert "It agrees with eps_clip_low=0.28, eps_clip_high=0.28" in text
+
+
+def test_names_of_parameters_replace_those_of_inputs_once():
+    class Critic(torch.nn.Module):
+        clip = 0.2
+
+        def forward(self, values, old_values, returns, mask):
+            clipped = old_values + (values - old_values).clamp(-self.clip, self.clip)
+            losses = torch.maximum((values - returns) ** 2, (clipped - returns) ** 2)
+            return 0.5 * torch.where(mask.bool(), losses, 0.0).sum() / mask.sum().clamp(min=1)
+
+    report = check(Critic(), "value_loss", examples=30)
+    assert "per_token_gradient: d loss / d values\n" in report.laws["masked_values_have_no_influence"].text
+    assert "pass dialects={'cliprange_value': 0.2, 'factor': 0.5}" in report.laws["the_oracle_agrees"].text
+
+
+def test_a_call_that_does_not_read_a_required_setting_is_an_error():
+    with pytest.raises(TypeError, match=r"Pass kl_estimator='k1', one of 'k1', 'abs', 'k2', 'k3'\."):
+        check(lambda a, b: a - b, "kl_estimate", call=lambda f, x: f(x.log_probs, x.ref_log_probs))
+
+
+def test_nothing_returned_is_not_a_pass():
+    report = check(lambda rewards, uids: None, "reward_normalisation", examples=2)
+    assert not report.ok
+    assert "returned None" in report.laws["the_oracle_agrees"].text
 
 
 def test_one_edge_is_one_failure_and_can_be_expected():

@@ -73,7 +73,7 @@ LAUNCHES = [
     ("trl", "examples/scripts/grpo_continuous_batching.py", "", 0, 0,
      "it fills GRPOConfig from its command line"),
     ("verl", "examples/router_replay/run_qwen3_5_35b_a3b_veomni.sh", "PPO", 62, 4,
-     "other files of the configuration, which model_engine=veomni chooses"),
+     "only a shell can compute them: data.train_files, data.val_files, actor_rollout_ref.model.path"),
     ("primerl", "configs/debug/fake/sft.toml", "SFT", 6, 0,
      ""),
 ]  # fmt: skip

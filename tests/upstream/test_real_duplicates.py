@@ -4,6 +4,7 @@ import pytest
 from shipped import MIRRORS, RECIPES
 
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.fixes import fix_of
 from sentinel.tools.upstream.duplicates import duplicates
 
 RELATIONS = [
@@ -11,13 +12,18 @@ RELATIONS = [
     ("VERL-REJECTED-ROW-ADVANTAGE-STEP", "#6452"),
     ("SKYRL-PADDING-ROLLOUT-LOGPROBS", "#1815"),
     ("SKYRL-PADDING-ROLLOUT-LOGPROBS", "#1908"),
+    ("TRL-GKD-ON-POLICY-COUNTS-DATASET", "#5669"),
+    ("VERL-REPETITION-PENALTY-IGNORED", "#3309"),
 ]
 
 
 @pytest.mark.parametrize(("bug", "pull"), RELATIONS)
 def test_a_known_relation_is_found(bug, pull):
     recipe = RECIPES[bug]
-    sources = duplicates(recipe, list(RECIPES.values()), bundled_catalog().targets[recipe.target], MIRRORS, environ={})
+    catalog = bundled_catalog()
+    fix = fix_of(catalog, recipe.target, bug)
+    target = catalog.targets[recipe.target]
+    sources = duplicates(recipe, list(RECIPES.values()), target, MIRRORS, environ={}, fix=fix)
     unsearched = [
         item.note for item in sources[1:3] if not item.searched or "does not have the whole history" in item.note
     ]

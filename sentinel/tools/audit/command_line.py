@@ -179,12 +179,13 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
         yield name, values
 
 
-def of_script(file: Path, source: bytes | None = None) -> CommandLine:
+def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
     """Read a launch script's command that passes the most settings to a Python program.
 
     :param source: text to read instead of the file.
+    :param arguments: the script's own arguments, if they are known.
     """
-    script = _Script(file)
+    script = _Script(file, list(arguments))
     try:
         script.read(file, source=source)
     except RecursionError:
@@ -201,7 +202,10 @@ class _Script:
     """A script's variables, each with its words, while its commands are read in order."""
 
     file: Path
+    arguments: Sequence[str] = ()
     left: int = _MOST_TEXT
+    #: How deep the text that is read lies in functions, other files and texts, which have arguments of their own.
+    inside: int = 0
     arrays: dict[str, list[str]] = field(default_factory=dict)
     #: Where a variable is assigned: the numbers of functions, 0 outside them, -1 where its value is never certain.
     scopes: dict[str, set[int]] = field(default_factory=dict)
@@ -220,7 +224,9 @@ class _Script:
         if source not in self.noted:
             self.noted.add(source)
             self._note(root, 0, loop=False)
+        self.inside += depth > 0
         self._walk(root, file, depth, certain=True)
+        self.inside -= depth > 0
 
     def _note(self, node: Node, scope: int, loop: bool) -> None:
         """Record where each variable is assigned.
@@ -285,8 +291,10 @@ class _Script:
         elif node.type == "function_definition":
             outside = self.arrays
             self.arrays = {name: words for name, words in outside.items() if name not in self.again}
+            self.inside += 1
             for child in node.named_children:
                 self._walk(child, file, depth, certain)
+            self.inside -= 1
             self.arrays = outside
         else:
             if node.type == "for_statement":
@@ -379,7 +387,7 @@ class _Script:
         if name:
             words = self._words(name, _ANY_NUMBER)
         elif _of(inner) in ("$@", "$*"):
-            words = [_ANY_NUMBER]
+            words = [*self.arguments] if self.arguments and not self.inside else [_ANY_NUMBER]
         else:
             text = self._text(node)
             one = text.replace(_ANY_NUMBER, UNKNOWN)

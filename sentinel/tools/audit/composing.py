@@ -29,12 +29,16 @@ _ENTRY = re.compile(r"(?:(override|optional) +)?([^@ ]+)(?:@([\w.]*))?")
 _PACKAGE = re.compile(rb"\A\s*#\s*@package +(\S+)")
 
 
-def composed(file: Path, data: Mapping[Any, Any], folders: Sequence[Path]) -> tuple[dict[Any, Any], list[str]]:
+def composed(
+    file: Path, data: Mapping[Any, Any], folders: Sequence[Path], chosen: Mapping[str, Any] | None = None
+) -> tuple[dict[Any, Any], list[str]]:
     """Return a configuration merged with the files that its ``defaults`` list names, and the entries left unread.
 
     :param folders: the search path of these files, after the folder of the configuration.
+    :param chosen: the command line's choices, which override those of the lists.
     """
     reader = _Reader((file.absolute().parent, *folders))
+    reader.choices = {_place(name, "", "", choice)[:2]: choice for name, choice in (chosen or {}).items()}
     return reader.merged(data, "", ""), reader.unread
 
 

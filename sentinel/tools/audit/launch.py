@@ -51,23 +51,27 @@ class Launch:
 def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str], configured: bool = False) -> Launch:
     """Read the shell or Python script, or the words of the command, that start the training.
 
+    :param words: the command, or the arguments of the script.
     :param classes: the classes that Python scripts configure a trainer with.
     :param configured: whether the user gives settings besides, so that the script need not have any.
     """
-    if script and words:
-        raise SentinelError("--script is a file that holds the command, -- the command itself; give one of them")
     if not script and not words:
         return Launch()
-    if script and script.suffix == ".py":
+    if script and script.suffix == ".py" and not words:
         return _of_python(script, (), classes, must=not configured)
-    line = of_script(script) if script else of_words(words)
+    if script and script.suffix == ".py":
+        line = of_words(["python", str(script), *words])
+    else:
+        line = of_script(script, arguments=words) if script else of_words(words)
     where = line.where or " ".join(words)
     read = (f"{where}: {counted(len(line.settings), 'setting')} read",) if line.where else ()
     unread: list[str] = []
     if line.unknown:
         unread.append(f"not known, because only a shell can compute them: {', '.join(line.unknown)}")
     if line.further:
-        unread.append(f"not known, because further options may be set by {', '.join(line.further)}")
+        own = any("$@" in word for word in line.further)
+        advice = "; give the arguments of the script after --" if script and own and not words else ""
+        unread.append(f"not known, because further options may be set by {', '.join(line.further)}{advice}")
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
@@ -125,7 +129,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         names = f"none of {', '.join(classes)} is called in it" if classes else "no configuration class is known"
         if parsed:
             raise NothingExamined(
-                f"{file}: it fills {parsed[0]} from its command line; give the whole command after --, or its --config"
+                f"{file}: it fills {parsed[0]} from its command line; give its arguments after --, or its --config"
             )
         raise NothingExamined(f"{file}: {names}; give the configuration with --config, or single settings with --set")
     assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}

@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Script:
-    """What a script says about its configuration.
+    """The configuration that a script makes or changes.
 
     :ivar calls: the calls of configuration classes, the one with the most arguments first.
     :ivar assigned: the options that it assigns to any object (``args.beta = 0.1``), with the line.
@@ -69,7 +69,7 @@ class Script:
 
 
 def read_script(file: Path, classes: Collection[str]) -> Script:
-    """Read what a script says about its configuration.
+    """Read the configuration that a script makes or changes.
 
     :param classes: the names of the classes; a script may import them under other names.
     :raises SentinelError: if the file cannot be read, or is not Python.

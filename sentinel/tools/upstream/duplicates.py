@@ -14,11 +14,13 @@ from typing import Any
 
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes import Recipe
+from sentinel.recipes.fixes import Fix
 from sentinel.reports.escaping import message
 from sentinel.sources.gitbinary import git_dir_of
 from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Target
-from sentinel.tools.upstream.history import name_of, named, touching
+from sentinel.tools.upstream.history import files_of, name_of, named, touching
+from sentinel.tools.upstream.words import similar, terms
 from sentinel.values.literals import Tensor, plain
 
 #: The most matches of a source that are listed.
@@ -63,13 +65,18 @@ def duplicates(
     store: MirrorStore,
     fork: Path | None = None,
     environ: Mapping[str, str] | None = None,
+    fix: Fix | None = None,
 ) -> list[Source]:
-    """Search every source. A source that cannot be searched has the reason in its note."""
+    """Search every source. A source that cannot be searched has the reason in its note.
+
+    :param fix: the fix of the bug, whose texts name more of what it concerns.
+    """
     environ = os.environ if environ is None else environ
     return [
         _recipes(recipe, others),
         _guarded("upstream history", lambda: _history(recipe, target, store)),
         _guarded("pull requests of the mirror", lambda: _pulls(recipe, others, target, store)),
+        _guarded("pull requests with its names", lambda: _similar(recipe, fix, target, store)),
         _guarded("branches of the fork", lambda: _fork(recipe, target, fork)),
         _guarded("GitHub's search", lambda: _github(recipe, target, environ)),
     ]
@@ -169,6 +176,18 @@ def _pulls(recipe: Recipe, others: Sequence[Recipe], target: Target, store: Mirr
     matches.pop(int(recipe.upstream.get("pull") or 0), None)
     note = f"every pull/N/head that changes lines of {name_of(recipe)} or names it{_shallow(git_dir)}"
     return _listed("pull requests of the mirror", note, list(matches.values()))
+
+
+def _similar(recipe: Recipe, fix: Fix | None, target: Target, store: MirrorStore) -> Source:
+    git_dir, words = store.path(target.name), terms([recipe], fix)
+    files = fix.files or [file for file, _, _ in fix.guilty] if fix else files_of(target, recipe.boundary)
+    names = [file.rpartition("/")[2] for file in files if not file.endswith("__init__.py")]
+    found = similar(git_dir, target.branch, words, names, MOST)
+    matches = [
+        Match(f"#{item.number}", f"{item.state}, {', '.join(item.names[:4])}: {message(item.subject)}")
+        for item in found
+    ]
+    return _listed("pull requests with its names", f"of any state, for {', '.join(words)}", matches)
 
 
 def _shallow(git_dir: Path) -> str:

@@ -409,11 +409,11 @@ def sender(made: Contribution) -> str:
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
     lines += ["Search issues and pull requests, open and closed; add what is found to `related` in the `.fix.yaml`:\n"]
     lines += [f"* <https://github.com/{repository}/issues?q={urllib.parse.quote(each)}>" for each in made.searches]
-    lines += ["\nThen, in a clone at its newest main (`git am -b` keeps a tag such as `[algo]` in the subject):\n"]
+    lines += ["\nThen, in a clone at its newest main (`--keep-non-patch` keeps a tag like `[algo]`):\n"]
     name = shell_quote(title(made))
     lines += [
         fenced(
-            "git am -b fix.patch && git commit --amend --reset-author --no-edit\n"
+            "git am --keep-non-patch fix.patch && git commit --amend --reset-author --no-edit\n"
             f"gh pr create --repo {repository} --title {name} --body-file PULL_REQUEST.md",
             "sh",
         )

@@ -35,7 +35,6 @@ _OUTCOME = re.compile(
 class UpstreamTests:
     """Two scratch trees, removed at the end. Tests are untrusted code and run in the strict sandbox.
 
-    :ivar log: what pytest printed about the fix's own tests, without durations and paths of this machine.
     :param changes: path of each edited file -> (content before, content after).
     """
 
@@ -43,7 +42,7 @@ class UpstreamTests:
         self._git_dir, self._fix, self._changes = git_dir, fix, changes
         self._python = python or sys.executable
         self._folder = tempfile.TemporaryDirectory(prefix="sentinel-", ignore_cleanup_errors=True)
-        self.log = ""
+        self._logs: dict[tuple[str, ...], str] = {}
         self._option = ""  # set after a conftest.py hung
 
     def __enter__(self) -> UpstreamTests:
@@ -79,6 +78,11 @@ class UpstreamTests:
         if self._fix.edits:
             return list(self._fix.files)
         return changed_by(self._git_dir, self._fix)
+
+    @property
+    def log(self) -> str:
+        """What pytest printed about the fix's own tests, without durations and paths of this machine."""
+        return "\n".join(self._logs.values())
 
     def compared(self) -> dict[str, dict[str, Any]]:
         """Return, for each file, the counts of outcomes without and with the fix, or why no test ran."""
@@ -145,7 +149,11 @@ class UpstreamTests:
         out = re.sub(rf"[\w./-]*{re.escape(Path(self._folder.name).name)}/{tree.name}/", "", out)
         if own_tests:
             shown = re.sub(r"(?m) in [\d.]+s( \([\d:]+\))?(?= =*$|$)", "", portable(out)).strip()
-            self.log += f"$ pytest {' '.join([*option.split(), *tests])}  # {side} the fix\n{shown}\n\n"
+            shown = re.sub(r"([=_ ])\1{9,}", r"\1" * 10, shown)
+            # A later attempt, without conftest.py, replaces the first.
+            called = f"$ pytest {' '.join([*option.split(), *tests])}  # {side} the fix"
+            key = (side, *tests)
+            self._logs[key] = f"{called}\n{shown}\n"
         lines = _OUTCOME.findall(out)
         results = {}
         for test in tests:

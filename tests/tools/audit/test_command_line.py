@@ -253,3 +253,14 @@ def test_words_that_are_no_shell_are_read_as_far_as_they_go(tmp_path):
     file = tmp_path / "run.sh"
     file.write_bytes(b"python train.py --lr 1\nfi ))) ${ \xff\nif ((\n")
     assert "lr=1" in of_script(file).settings
+
+
+def test_the_arguments_of_a_script_are_its_own(tmp_path):
+    """Functions, aliases and other files have other arguments."""
+    file = tmp_path / "run.sh"
+    file.write_text('python train.py --lr 1 "$@"\n')
+    assert of_script(file, arguments=["--beta", "2", "a.b=3"]).settings == ("lr=1", "beta=2", "a.b=3")
+    file.write_text('run() { python train.py --lr 1 "$@"; }\nrun --beta 2\n')
+    assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)
+    file.write_text("alias t='python train.py --lr 1'\nt --x\n")
+    assert of_script(file, arguments=["--beta", "3"]).further == ('"$@" (line 1)',)

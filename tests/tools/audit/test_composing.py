@@ -142,3 +142,21 @@ def test_a_file_that_inherits_from_another_is_merged_over_it(tmp_path, written):
     assert merged == {"seed": 7, "policy": {"lr": 1, "size": 4, "optim": {"kind": "sgd"}}}
     assert unread == []
     assert composed(tmp_path / "recipes" / "run.yaml", {"defaults": "gone.yaml"}, ())[1] == ["gone.yaml"]
+
+
+def test_the_command_line_s_choices_override_those_of_the_list(tmp_path):
+    for engine in ("dp", "mine"):
+        (tmp_path / "engine").mkdir(exist_ok=True)
+        (tmp_path / "engine" / f"{engine}.yaml").write_text(f"name: {engine}\n")
+        (tmp_path / f"{engine}_actor.yaml").write_text(f"lr: {len(engine)}\n")
+    (tmp_path / "actor").mkdir()
+    (tmp_path / "actor" / "dp_actor.yaml").write_text("lr: 2\n")
+    (tmp_path / "actor" / "mine_actor.yaml").write_text("lr: 4\n")
+    data = {"defaults": [{"engine": "dp"}, {"actor@a.b": "${engine}_actor"}, "_self_"]}
+    for chosen, lr in ({}, 2), ({"engine": "mine"}, 4), ({"actor@a.b": "mine_actor"}, 4):
+        merged, unread = composed(tmp_path / "run.yaml", data, (), chosen)
+        assert (merged["a"]["b"], unread) == ({"lr": lr}, [])
+    assert composed(tmp_path / "run.yaml", data, (), {"engine": "gone"})[1] == [
+        "engine: dp",
+        "actor@a.b: ${engine}_actor",
+    ]

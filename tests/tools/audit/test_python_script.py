@@ -295,6 +295,20 @@ def test_a_program_that_parses_its_arguments_is_configured_by_them(tmp_path, mon
     assert launch.config == Path("grpo.yaml")
 
 
+def test_a_script_and_its_arguments_are_a_command(tmp_path):
+    file = tmp_path / "train.py"
+    file.write_text("TrlParser((ScriptArguments, C)).parse_args_and_config()\n")
+    launch = launch_of(file, ["--seed", "3"], ("C",))
+    assert (launch.settings, launch.made_by) == ((("seed", 3),), "C")
+    with pytest.raises(NothingExamined, match=r"it fills C from its command line; give its arguments after --"):
+        launch_of(file, (), ("C",))
+    assert launch_of(file, (), ("C",), configured=True).made_by == "C"
+    (tmp_path / "run.sh").write_text('python train.py --seed 3 "$@"\n')
+    (told,) = launch_of(tmp_path / "run.sh", (), ("C",)).unread
+    assert told.endswith('by "$@" (line 1); give the arguments of the script after --')
+    assert launch_of(tmp_path / "run.sh", ["--lr", "1"], ("C",)).settings == (("seed", 3), ("lr", 1))
+
+
 def test_a_configuration_is_found_as_hydra_finds_it(tmp_path, monkeypatch):
     """By its folder, relative to the program, and its name."""
     monkeypatch.chdir(tmp_path)

@@ -67,13 +67,24 @@ def test_history_and_pulls_that_touch_the_boundary_are_found(recipe, store):
     assert "#4" not in pulls
 
 
+def test_pulls_with_its_names_are_found_in_every_state(recipe, store, upstream):
+    """#5 names the function in its subject, and changes none of its lines; #3 and #4 do not name it."""
+    upstream.git("checkout", "--quiet", "--detach", "refs/pull/4/head")
+    upstream.commit("speed up agg_loss", {"README.md": "fast\n"})
+    upstream.git("update-ref", "refs/pull/5/head", "HEAD")
+    upstream.git("update-ref", "refs/pull/5/merge", "HEAD")
+    store.add(bundled_catalog().targets["demo"], str(upstream.path))
+    source = sources_of(recipe, store)["pull requests with its names"]
+    assert [(item.what, item.why) for item in source.found][:1] == [("#5", "open, agg_loss: speed up agg_loss")]
+
+
 def test_each_source_that_is_not_searched_says_why(recipe, tmp_path):
     found = sources_of(recipe, MirrorStore(Home(tmp_path / "empty")))
     assert found["recipes"].searched
     assert "mirror add" in found["upstream history"].note
     assert "--fork" in found["branches of the fork"].note
     assert "GITHUB_TOKEN" in found["GitHub's search"].note
-    assert [item.searched for item in found.values()] == [True, False, False, False, False]
+    assert [item.searched for item in found.values()] == [True, False, False, False, False, False]
 
 
 class GitHub(http.server.BaseHTTPRequestHandler):

@@ -46,7 +46,7 @@ from sentinel.tools.audit.declared import classes_of, options_of, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
-from sentinel.tools.audit.options import Options
+from sentinel.tools.audit.options import Option, Options
 from sentinel.tools.audit.python_script import ANY
 from sentinel.tools.audit.reach import Reach, reach
 
@@ -61,10 +61,11 @@ _EXAMPLE = """\
   sentinel audit verl -- python -m verl.trainer.main_ppo algorithm.adv_estimator=grpo
   sentinel audit slime --script run-qwen3-4B.sh    the settings of a launch script, which is not executed
   sentinel audit trl --script train.py             the arguments of GRPOConfig(...) in a Python script
+  sentinel audit trl --script train.py -- --config grpo.yaml --beta 0.1    a script with its arguments
   sentinel audit roll --repo ~/src/ROLL            a working tree
 
-After --, give the command that starts the training. Files in a Hydra `defaults` list, and files of settings that an
-option names, are read too.
+After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list,
+and files of settings that an option names, are read too.
 Each known bug is decided by running the copy's own code. Then its recipe's settings are compared with yours; a setting
 that your configuration does not set has the copy's default.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
@@ -124,9 +125,22 @@ def _audit(arguments: argparse.Namespace) -> int:
             not_read.append(f"not read, because it is not a file here: the configuration that {words} names")
         else:
             data = read_mapping(config)
+    own: Mapping[str, str] = {}
+    choices = groups(tree_folders(catalog, target, checkout))
+    chosen = {name: value for name, value in single if name in choices}
+    single = [(name, value) for name, value in single if name not in chosen]
+    if chosen and config is None:
+        hidden |= {""}
+        written = ", ".join(f"{name}={value}" for name, value in chosen.items())
+        not_read.append(
+            f"not read: other files of the configuration, which {written} chooses; give the composed configuration, "
+            "which a Hydra program prints with --cfg job"
+        )
     if config is not None and data is not None:
         folders, left_out = search_path(data, catalog, target, checkout)
-        data, bases = composed(config, data, folders)
+        data, bases = composed(config, data, folders, chosen)
+        if config not in (arguments.config, launch.config):  # the copy's own file: its settings are the defaults
+            own, data = flattened(settings_of(data)), None
         not_read += [f"{config}: {sentence}" for sentence in left_out]
         if bases:
             hidden |= {""}
@@ -135,6 +149,11 @@ def _audit(arguments: argparse.Namespace) -> int:
                 "configuration, which a Hydra program prints with --cfg job"
             )
     trainers = options_of(catalog, target, checkout)
+    if own and trainers:
+        near = max(trainers, key=lambda trainer: len(own.keys() & trainer.options.keys()))
+        defaults = {name: Option(None if text == MISSING else text) for name, text in own.items()}
+        named_by = replace(near, file=Path(config or "").name, options={**near.options, **defaults})
+        trainers = (named_by, *(trainer for trainer in trainers if trainer is not near))
     configuration = _configuration(data, single)
     added = launch.added | {setting_of(word)[0] for word in arguments.set if word.startswith("+")}
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
@@ -145,16 +164,7 @@ def _audit(arguments: argparse.Namespace) -> int:
         )
     run = None
     if configuration is not None:
-        chosen = configuration.keys() & groups(tree_folders(catalog, target, checkout))
-        if chosen:
-            hidden |= {""}
-            written = ", ".join(f"{name}={configuration[name]}" for name in sorted(chosen))
-            not_read.append(
-                f"not read: other files of the configuration, which {written} chooses; give the composed "
-                "configuration, which a Hydra program prints with --cfg job"
-            )
         typed = frozenset(name for name, _ in launch.settings)
-        configuration = {name: text for name, text in configuration.items() if name not in chosen}
         run = training(configuration, trainers, launch.made_by, added, typed, hidden)
         run, left_out = _completed(run, launch, {setting_of(word)[0] for word in arguments.set})
         not_read += left_out

@@ -21,11 +21,13 @@ from sentinel.commands.console import (
 from sentinel.commands.options import catalog_and_settings, recipe_named, settings_options
 from sentinel.errors import SentinelError
 from sentinel.recipes import find_recipes
+from sentinel.recipes.fixes import fix_of
 from sentinel.records.ledger import Ledger
 from sentinel.reports.summary import causes
 from sentinel.sources import MirrorStore
 from sentinel.tools.upstream.duplicates import duplicates
 from sentinel.tools.upstream.heads import Head, heads
+from sentinel.tools.upstream.words import searches
 
 _EXAMPLE = """\
   sentinel report duplicates VERL-REJECTED-ROW-GRPO      recipes, upstream's history, every pull request of the mirror
@@ -60,7 +62,9 @@ def _duplicates(arguments: argparse.Namespace) -> int:
         fork = arguments.fork.expanduser() if arguments.fork else None
         if fork is not None and not fork.is_dir():
             raise SentinelError(f"--fork {arguments.fork}: no such folder; name your clone of the framework")
-        sources = duplicates(recipe, find_recipes(catalog), catalog.targets[recipe.target], MirrorStore(), fork)
+        target, fix = catalog.targets[recipe.target], fix_of(catalog, recipe.target, recipe.bug_id)
+        sources = duplicates(recipe, find_recipes(catalog), target, MirrorStore(), fork, fix=fix)
+    asked = searches([recipe], fix)
     if arguments.json:
         echo_json([asdict(source) for source in sources])
     else:
@@ -72,6 +76,8 @@ def _duplicates(arguments: argparse.Namespace) -> int:
                 echo("  no matches")
             if source.more:
                 echo(f"  and {source.more} more")
+        if asked:
+            echo(f"a mirror has no issues; search them for {', '.join(asked)}")
     if any(source.searched for source in sources[1:]):
         return 0
     return nothing_examined(

@@ -21,7 +21,7 @@ from sentinel.tools.watch import meeting
 if TYPE_CHECKING:
     from sentinel.commands.console import Commands
 
-GROUP = "check"
+GROUP = "my run"
 SUMMARY = "check the calls of a training run while it runs"
 
 _EXAMPLE = """\

@@ -1,0 +1,55 @@
+"""Which changed statements ran, which a full search ran, and patch coverage as data."""
+
+from sentinel.comparing.observations import AFTER, BEFORE
+from sentinel.comparing.patch import PART, Patch, coverage, merge
+from sentinel.comparing.units import parse
+
+PLACE = ("toy/losses.py", "loss")
+
+
+def patch(before: str, after: str) -> Patch:
+    one, other = (parse(text.encode()).units["loss"] for text in (before, after))
+    return Patch({PLACE: (one, other)}, {PLACE})
+
+
+def test_a_boundary_needs_a_full_search_for_statements_that_no_full_search_ran():
+    changes = patch(
+        "def loss(x, mask):\n    y = x * mask\n    return y.sum()\n",
+        "def loss(x, mask):\n    y = x\n    return y.mean()\n",
+    )
+    units = changes.units(AFTER)
+    first = changes.note(AFTER, units, [(PLACE[0], 2)])
+    assert changes.needs_search(first, [])
+    changes.note_search(first, [PLACE])
+    assert not changes.needs_search(first, [])
+    second = changes.note(AFTER, units, [(PLACE[0], 3)])
+    assert changes.needs_search(second, [])
+
+
+def test_a_few_full_searches_try_to_run_the_same_statements_in_vain():
+    changes = patch("def loss(x):\n    return x\n", "def loss(x):\n    return -x\n")
+    asked = []
+    for _ in range(5):
+        asked.append(changes.needs_search([], [PLACE]))
+        changes.note_search([], [PLACE])
+    assert asked == [True, True, True, False, False]
+    assert not changes.needs_search([], [])  # a boundary that cannot reach it
+
+
+def test_patch_coverage_joins_lines_and_says_once_why_a_line_did_not_run():
+    code = (
+        "def loss(x, scale):\n    if scale:\n        x = x {0} scale\n        x = x {0} 1\n    x = {0}x\n"
+        "    return x if x.any() {1} 0\n"
+    )
+    changes = patch(code.format("+", "else"), code.format("-", "or 1 else"))
+    ran = [(PLACE[0], 2), (PLACE[0], 5), (PLACE[0], 6)]
+    elsewhere = changes.lines([PLACE])
+    for side in (BEFORE, AFTER):
+        changes.note(side, changes.units(side), ran)
+    found = coverage(merge([*elsewhere, *changes.lines()]))
+    assert (found["changed"], found["ran"]) == (8, 2)
+    guards = {(each["side"], tuple(each["lines"])): each["guard"] for each in found["not_run"]}
+    assert guards == {
+        (side, lines): why for side in (BEFORE, AFTER) for lines, why in (((3, 4), "scale"), ((6, 6), PART))
+    }
+    assert sorted(each["statements"] for each in found["not_run"]) == [1, 1, 2, 2]
