@@ -252,6 +252,8 @@ def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
     patch = comparison.selection.patch
     lines, idle = patch.lines(), patch.find_unexamined()
     row: Row = {"bound": any(line[6] for line in lines), "boundaries": len(names)}
+    if not patch.count and not comparison.selection.effects:
+        return {**row, "ran": False, "outcome": "same", "why": "no code differs"}
     outcomes = {outcome_of(each): each for each in reversed(results)}
     for outcome in ("worse", "other", "better"):
         if outcome in outcomes:
@@ -304,15 +306,15 @@ def read(file: Path) -> list[Row]:
 # -- the table --------------------------------------------------------------------------------------------------------
 
 _COLUMNS = ("worse", "other", "not examined", "same")
-_MARKS = "<!-- python benchmarks/gate.py -->\n", "\n<!-- end -->"
+_MARKS = "<!-- python benchmarks/gate.py -->\n\n", "\n\n<!-- end -->"
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return the README's table. What is better counts as other."""
     groups: list[tuple[str, Callable[[Row], bool]]] = [
         ("injected bugs in signal lines", lambda row: row["kind"] == "mutant"),
-        ("those in functions that are bound or reached", lambda row: row["kind"] == "mutant" and row["bound"]),
-        ("those whose changed line ran", lambda row: row["kind"] == "mutant" and row["ran"]),
+        ("of these in functions that are bound or reached", lambda row: row["kind"] == "mutant" and row["bound"]),
+        ("of these whose changed line ran", lambda row: row["kind"] == "mutant" and row["ran"]),
         ("refactorings of bound functions", lambda row: row["kind"] == "refactoring"),
         ("real fixes, reversed, recipes off", lambda row: row["kind"] == "fix"),
     ]

@@ -546,6 +546,7 @@ STEPS = (
             **_named("loss_type scale_rewards importance_sampling_level multi_objective_aggregation"),
             **_named("top_entropy_quantile off_policy_mask_threshold entropy_coef"),
         },
+        splits=frozenset({"steps_per_generation", "generation_batch_size"}),
         loss=_grpo_loss, advantages=_grpo_advantages, references=_grpo_references, batch=_completion_ends,
         samples=_sampled,
     ),

@@ -184,6 +184,7 @@ class Steps:
         user overrides one, the value is not checked.
     :ivar knows: the options that are taken into account. Another option that is not at its default is unknown.
     :ivar settings: dotted attribute of a new trainer -> the option whose value it has, or a function of the options.
+    :ivar splits: options that only divide a batch, which is read as a factor of the loss.
     :ivar loss: returns the documented loss of a micro-batch, and the sum of its terms' absolute values.
     :ivar advantages: returns the documented advantages of rewards, and a bound of their rounding.
     :ivar references: returns log-probs of the policy and of the reference for the same tokens or rows.
@@ -195,6 +196,7 @@ class Steps:
     methods: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     knows: frozenset[str] = frozenset()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    splits: frozenset[str] = frozenset()
     loss: Callable[[Any], tuple[Any, Any]] | None = None
     advantages: Callable[[Any], tuple[Any, Any]] | None = None
     references: Callable[[Any], tuple[Any, Any]] | None = None

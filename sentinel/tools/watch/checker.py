@@ -394,7 +394,8 @@ class Checker:
         try:
             facts = process.memory.facts
             if reading.boundary.path.startswith(f"{facts.get('class')}."):
-                for option in reading.unread(facts["changed"]):
+                splits = process.memory.steps.splits if process.memory.steps else frozenset()
+                for option in reading.unread([name for name in facts["changed"] if name not in splits]):
                     raise Unreadable(f"the option {option} is set")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)
