@@ -54,7 +54,8 @@ def open_checkout(
         if origin is not target and not ref.clone and store.get(origin.name) is None:
             raise Unavailable(f"no mirror of {url}; run `sentinel mirror add {target.name} --repo-url {url}`")
         checkout = open_git(origin, ref, store, pull, progress)
-        git_dir = Path(ref.clone) if ref.clone else store.path(origin.name)
-        return replace(checkout, target=target.name, source=git_dir)
+        git_dir = Path(ref.clone) if ref.clone else store.home.mirror(origin.name)
+        # A checkout that is there already needs no mirror.
+        return replace(checkout, target=target.name, source=git_dir if git_dir.is_dir() else None)
     except GitMissingError as error:
         raise Unavailable(f"{target.name}: {error}") from error

@@ -56,11 +56,11 @@ def parametrize_with_laws(
         @wraps(test)
         def run(*arguments: Any, **named: Any) -> Any:
             if "check" in named:
-                return test(*arguments, **named)
+                return named["check"].require_call(test(*arguments, **named))
             case = arguments[0] if arguments and isinstance(arguments[0], unittest.TestCase) else None
             for law in check.laws:
                 with case.subTest(law) if case else contextlib.suppress(unittest.SkipTest):
-                    check.run_expecting(law, lambda one: test(*arguments, check=one, **named), f)
+                    check.run_expecting(law, lambda one: one.require_call(test(*arguments, check=one, **named)), f)
             return None
 
         run.pytestmark = [*getattr(test, "pytestmark", ()), *check.marks(f)]  # type: ignore[attr-defined]

@@ -84,6 +84,7 @@ class Function:
 
     :ivar errors: the exceptions that it raised, by text; the first of each.
     :ivar record: called with the arguments before each call.
+    :ivar used: whether it was called, or an attribute of it was read.
     """
 
     f: Callable[..., Any]
@@ -92,8 +93,10 @@ class Function:
     errors: dict[str, BaseException] = field(default_factory=dict)
     record: Callable[[tuple[Any, ...], Mapping[str, Any]], None] | None = None
     interrupted: bool = False
+    used: bool = False
 
     def __call__(self, /, *positional: Any, **named: Any) -> Any:
+        self.used = True
         parameters = self.__signature__.parameters.values()
         first = [each.name for each in parameters if each.kind is each.POSITIONAL_ONLY and each.name in named]
         positional = (*positional, *(named.pop(name) for name in first))
@@ -108,6 +111,7 @@ class Function:
             raise
 
     def __getattr__(self, name: str) -> Any:  # a `call` may use a method of an object
+        self.__dict__["used"] |= not name.startswith("__")
         return getattr(self.__dict__["f"], name)
 
 
@@ -353,7 +357,9 @@ def _mismatch(
     if wanted:
         written = ", ".join(f"{name!r}: {parameter!r}" for name, parameter in wanted.items())
         lines.append(
-            f"Pass names={{{written}}}. If the function does not take an input: names={{{next(iter(wanted))!r}: None}}."
+            f"Pass names={{{written}}}. "
+            f"If the function does not take an input: names={{{next(iter(wanted))!r}: None}}. "
+            "If it takes something else, such as one number per response: call=lambda f, x: f(x.… .sum(-1), …)."
         )
     elif unknown:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -155,6 +156,8 @@ class Check:
                 search.run(self.examples)
             except Undecidable as error:
                 raise LawBroken(f"{bound.function.name} cannot be checked: {error.failure.reason}") from None
+            if self._binding.get("call") is not None and not bound.function.used:
+                raise LawBroken(f"call= never calls {bound.function.name}, so nothing of it was examined")
             _attribute_non_finite(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device)
             agreeing = partial(self._agreeing_choices, f, bound, session)
@@ -269,10 +272,27 @@ class _OneLaw:
 
     def __init__(self, check: Check, law: str, f: Any) -> None:
         self._check, self._law, self._f = check, law, f
+        self._called = False
+
+    def require_call(self, result: Any) -> Any:
+        """Return a test's result.
+
+        :raises LawBroken: if the test did not call the check, because a test without a check would pass.
+        """
+        if inspect.iscoroutine(result):
+            return self._awaited(result)
+        called, self._called = self._called, False
+        if not called:
+            raise LawBroken(f"the test did not call the check of {self._law}: write check()")
+        return result
+
+    async def _awaited(self, result: Any) -> Any:
+        return self.require_call(await result)
 
     def __call__(self, f: Any = None) -> None:
         """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it judged no scenario."""
         __tracebackhide__ = True
+        self._called = True
         function = self._f if f is None else f
         if function is None:
             raise TypeError("parametrize_with_laws(None, …) needs the function in the test: check(f)")

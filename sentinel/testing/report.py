@@ -6,7 +6,7 @@ import re
 import sys
 import unittest
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from sentinel.contracts.contract import Contract
 from sentinel.laws.agreement import counted, numbers
+from sentinel.search.scenarios import MOST_ROWS, MOST_TOKENS
 from sentinel.testing.binding import Bound, Function
 from sentinel.testing.errors import LawBroken
 from sentinel.testing.session import call_once
@@ -69,12 +70,14 @@ class Report:
     """The results of all laws. ``print`` shows them.
 
     :ivar raised: exception of the function -> number of scenarios.
+    :ivar left: parameter of the function that was never given -> its default.
     """
 
     function: str
     contract: str
     laws: Mapping[str, Result]
     raised: Mapping[str, int]
+    left: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -95,6 +98,11 @@ class Report:
             number = f"{each.judged} scenarios" if each.judged else each.text
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
         lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
+        if self.left:
+            lines.append(
+                f"  Left at the default: {', '.join(f'{name}={value!r}' for name, value in self.left.items())}"
+            )
+        lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, settings of the machine.")
         texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
 
@@ -132,7 +140,7 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
             laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
-    return Report(bound.function.name, check.contract.name, laws, raised)
+    return Report(bound.function.name, check.contract.name, laws, raised, bound.left)
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:

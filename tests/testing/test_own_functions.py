@@ -449,3 +449,34 @@ def test_the_two_lines_of_a_contract_can_be_bound(contract):
 
     bound = eval(check_line.removeprefix("@"), names)
     assert set(inspect.signature(names["f"]).parameters) >= set(bound.names.values()) - {"group"}
+
+
+def test_a_test_that_does_not_call_its_check_fails(pytester):
+    pytester.makepyfile(
+        """
+        import unittest
+        from sentinel.testing import parametrize_with_laws
+
+        def masked_mean(values, mask):
+            return (values * mask).sum() / mask.sum()
+
+        @parametrize_with_laws(masked_mean, "masked_statistics", statistic="mean")
+        def test_without_parentheses(check):
+            check
+
+        class TestCase(unittest.TestCase):
+            @parametrize_with_laws(masked_mean, "masked_statistics", statistic="mean")
+            def test_without_a_call(self, check):
+                pass
+        """
+    )
+    result = pytester.runpytest("-q", "-k", "parentheses")
+    assert result.parseoutcomes().keys() == {"failed", "deselected"}
+    assert pytester.runpytest("-q", "-k", "TestCase").ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*LawBroken: the test did not call the check of *: write check()"])
+
+
+def test_a_call_that_never_calls_the_function_is_no_check():
+    options = {"statistic": "mean", "call": lambda f, x: (x.values * x.mask).sum() / x.mask.sum()}
+    with pytest.raises(LawBroken, match="call= never calls <lambda>, so nothing"):
+        check_function(lambda values, mask: -values, "masked_statistics", **options)

@@ -8,6 +8,7 @@ import pytest
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.tools.upstream.commands.report_findings import RESULTS, _results
 from sentinel.tools.upstream.findings_page import Entry, page
 from sentinel.tools.upstream.life import (
     STATES,
@@ -141,8 +142,14 @@ def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is
     recipes = {recipe.bug_id: recipe for recipe in find_recipes(catalog)}
     assert kept.keys() <= recipes.keys(), "findings of recipes that are no more"
     entries = [  # a recipe has no life yet before `sentinel report findings` has looked at it
-        Entry(kept[bug], recipe, catalog.targets[recipe.target].repository.removesuffix(".git"))
+        Entry(
+            kept[bug],
+            recipe,
+            catalog.targets[recipe.target].repository.removesuffix(".git"),
+            (folder / recipe.target / bug / "PULL_REQUEST.md").is_file(),
+        )
         for bug, recipe in recipes.items()
         if bug in kept
     ]
-    assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries)
+    results = _results(folder / RESULTS, {entry.recipe.bug_id for entry in entries})
+    assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries, results)
