@@ -31,6 +31,12 @@ _ONE = "\2\0"
 NOT_KNOWN = "${?}"
 _DEEPEST = 5
 
+#: Parts of an ``export`` or ``declare`` that only a shell can compute.
+_COMPUTED = ("string", "concatenation", "command_substitution", "expansion", "simple_expansion")
+
+#: Files that set up a shell or an environment of packages, and no variables of a training.
+_SETS_UP = re.compile(r"(^|/)(activate|conda\.sh|\.?bashrc|\.?bash_profile|setvars\.sh|set_env\.sh)$")
+
 #: The most characters of a script with its variables substituted. A few lines that double a variable would exhaust the
 #: memory.
 _MOST_TEXT = 8 << 20
@@ -211,6 +217,8 @@ class _Script:
     scopes: dict[str, set[int]] = field(default_factory=dict)
     #: The variables that are assigned more than once.
     again: set[str] = field(default_factory=set)
+    #: Whether something unread may have set any variable.
+    doubted: bool = False
     functions: list[str] = field(default_factory=list)
     noted: set[bytes] = field(default_factory=set)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
@@ -269,6 +277,8 @@ class _Script:
     def _walk(self, node: Node, file: Path, depth: int, certain: bool) -> None:
         if node.type == "variable_assignment":
             self._assign(node, certain)
+        elif node.type == "declaration_command" and any(each.type in _COMPUTED for each in node.named_children):
+            self._doubt_all(True)  # `export $(cat .env)`, `declare "$name=$value"`
         elif node.type == "command":
             where = f"{file}:{node.start_point[0] + 1}"
             self._set_defaults(node)
@@ -320,12 +330,13 @@ class _Script:
     def _doubt_all(self, doubt: bool) -> None:
         """Make every variable uncertain, if something unread may assign it."""
         if doubt:
+            self.doubted = True
             self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
 
     def _source(self, words: Sequence[str], depth: int) -> None:
         for word in words:
             path = self._file(word)
-            self._doubt_all(path is None)
+            self._doubt_all(path is None and not _SETS_UP.search(word))
             if path is not None and path != self.file:
                 self.read(path, depth + 1)
 
@@ -427,7 +438,7 @@ class _Script:
         if not default or (plain[1] in self.arrays and not unset):
             return self._value(plain[1])
         text = "".join(map(self._text, default))
-        plain_text = text and _is_plain(text.replace(_ONE, ""))
+        plain_text = text and not self.doubted and _is_plain(text.replace(_ONE, ""))
         return text if plain_text else f"{text} {UNKNOWN}".strip()  # the environment may have options
 
     def _computed(self, text: str) -> str:

@@ -194,12 +194,27 @@ def test_options_that_a_branch_adds_to_an_array_are_not_known_and_the_others_are
         ("A=1\nMODEL=m\nTP=$(((A + 2) * 4 / 5))\n", ["m", "2"]),
         ("A=1\nMODEL=m\nTP=$((A * $NOBODY))\n", ["m", "${?}"]),
         ("MODEL=${MODEL:-$HOME/m}\nTP=$((9**9))\n", ["${?}", "${?}"]),
+        (". /etc/profile.d/train.sh\nMODEL=m\nTP=${TP:-2}\n", ["m", "${?}"]),
+        ("source env/bin/activate\nMODEL=m\nTP=${TP:-2}\n", ["m", "2"]),
     ],
 )
 def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, settings):
     (tmp_path / "run.sh").write_text(f'{text}python train.py --model $MODEL tp="$TP"\n')
     line = of_script(tmp_path / "run.sh")
     assert (line.settings, line.further) == (tuple(map("=".join, zip(("model", "tp"), settings))), ())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export $(grep -v '^#' train.env | xargs)",
+        'for opt in "$@"; do declare "${opt%%=*}=${opt#*=}"; done',
+        'while IFS== read -r key val; do export "$key=$val"; done < train.env',
+    ],
+)
+def test_a_variable_that_a_computed_name_may_set_is_not_known(tmp_path, line):
+    (tmp_path / "run.sh").write_text(f'MODEL=m\n{line}\npython train.py --model "$MODEL" --tp "${{TP:-2}}"\n')
+    assert of_script(tmp_path / "run.sh").settings == ("model=${?}", "tp=${?}")
 
 
 def test_a_shell_is_read_among_the_words_that_are_typed():

@@ -12,7 +12,7 @@ import pytest
 from sentinel import cli
 from sentinel.settings import Settings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 #: Commands whose examples are run here, if they name what is in the repository.
 RUN = ("list targets", "list recipes", "list contracts", "show", "recipe schema", "report schema",
        "mirror list", "cache list", "cache prune")  # fmt: skip
