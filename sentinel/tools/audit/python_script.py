@@ -82,6 +82,7 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         script = _Script(tree, frozenset(classes))
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
+        assigned |= dict(script.other_configurations())
         for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
             if isinstance(trainer, ast.ClassDef) and any(name_of(base).endswith("Trainer") for base in trainer.bases):
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
@@ -137,6 +138,12 @@ class _Script:
             made = isinstance(value, ast.Call) and called(value) == "dict"
             if (made or isinstance(value, (ast.Dict, ast.List))) and not self._is_only_read(name):
                 del self.once[name]
+        self.imported = {
+            alias.asname or alias.name.partition(".")[0]
+            for node in nodes
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
         self.aliases = {
             alias.asname: alias.name
             for node in nodes
@@ -178,6 +185,20 @@ class _Script:
                     name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
                     if name in self.derived or self._class(name):
                         yield self.derived[name].name if name in self.derived else self._class(name)
+
+    def other_configurations(self) -> Iterator[tuple[str, int]]:
+        """Yield the configurations that a trainer gets and that are none of those that are read, as any option."""
+        for node in (node for node in self.nodes if isinstance(node, ast.Call) and called(node).endswith("Trainer")):
+            for given in (item.value for item in node.keywords if item.arg == "args"):
+                value = self.once.get(given.id) if isinstance(given, ast.Name) else given
+                while isinstance(value, ast.Subscript):  # parser.parse_args_into_dataclasses()[0]
+                    value = value.value
+                if value is None and isinstance(given, ast.Name) and given.id not in self.imported:
+                    continue  # a parameter, or one of several results of a parser
+                own = called(value) if isinstance(value, ast.Call) else ""
+                parsed = own.startswith("parse_args") and any(self.parsed())
+                if not (own in self.derived or self._class(own) or own == "replace" or parsed):
+                    yield _any(given), node.lineno
 
     def references(self) -> Iterator[str]:
         """Yield the reward functions and data that a trainer gets, and the data sets that the script loads."""

@@ -6,7 +6,7 @@ import pytest
 
 from sentinel.errors import NothingExamined, SentinelError
 from sentinel.tools.audit.launch import launch_of
-from sentinel.tools.audit.python_script import read_script
+from sentinel.tools.audit.python_script import ANY, read_script
 
 SCRIPT = """\
 import os
@@ -363,3 +363,27 @@ def test_reward_functions_and_data_of_a_script_are_named(tmp_path):
     )
     launch = launch_of(tmp_path / "train.py", (), ("C",))
     assert launch.references == ("load_dataset('a/b')", "reward_funcs=[length, accuracy]", "train_dataset=data")
+
+
+@pytest.mark.parametrize(
+    ("made", "known"),
+    [
+        ("cfg = GRPOConfig(beta=0.1)", True),
+        ("cfg = GRPOConfig(beta=0.1)\ncfg = replace(cfg, beta=0.2)", True),
+        ("cfg = TrlParser(GRPOConfig).parse_args_and_config()[0]", True),
+        ("other, cfg = TrlParser((Other, GRPOConfig)).parse_args_and_config()", True),
+        ("cfg = functools.partial(GRPOConfig, beta=0.2)()", False),
+        ("from my_conf import cfg", False),
+        ("cfg = importlib.import_module('my_conf').cfg", False),
+        ("cfg = HfArgumentParser(GRPOConfig).parse_dict({'beta': 0.2})[0]", False),
+        ("cfg = getattr(trl, 'GRPOConfig')(beta=0.2)", False),
+        ("cfg = {'a': GRPOConfig}['a'](beta=0.2)", False),
+    ],
+)
+def test_the_configuration_that_trains_is_the_one_that_is_read(tmp_path, made, known):
+    file = tmp_path / "train.py"
+    file.write_text(
+        f"from trl import GRPOConfig, GRPOTrainer\nunused = GRPOConfig(beta=0.0)\n{made}\nGRPOTrainer(args=cfg)\n"
+    )
+    assigned = read_script(file, ("GRPOConfig",)).assigned
+    assert any(option.startswith(ANY) for option in assigned) is not known
