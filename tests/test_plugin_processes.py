@@ -123,7 +123,7 @@ def test_another_project_runs_as_without_sentinel(tmp_path, arguments):
 
     def lines(*more: str) -> list[str]:
         _, text = finish(start(tmp_path, "-v", "-p", "no:cacheprovider", *arguments, *more))
-        varying = re.compile(r"plugins: .*|metadata: .*|[\d.]+ ?m?s\b|~ [\d.]+|=+")
+        varying = re.compile(r"Typical runtimes: [^,]*|plugins: .*|metadata: .*|[\d.]+ ?m?s\b|~ [\d.]+|=+")
         return [varying.sub("", line) for line in text.splitlines() if "generate phase" not in line]
 
     with_sentinel = lines()

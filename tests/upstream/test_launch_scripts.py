@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shipped import MIRRORS
+from shipped import MIRRORS, skip_in_pack
 
 from sentinel import cli
 from sentinel.deciding.outcomes import Decision, Verdict
@@ -109,6 +109,7 @@ def repository(target: str, folder: Path) -> Path:
 )
 def test_a_published_launch_is_read(target, name, trainer, count, unknown, said, tmp_path_factory, monkeypatch, capsys):
     folder = tmp_path_factory.getbasetemp() / "repositories"
+    skip_in_pack(target)
     monkeypatch.chdir(repository(target, folder))
     checkout = open_checkout(bundled_catalog().targets[target], Ref("path", "."), store=MIRRORS)
 
