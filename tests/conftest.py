@@ -1,5 +1,6 @@
 """What all tests share: a home of their own, the demo framework as trees and as a git repository, one warm worker."""
 
+import concurrent.futures.process  # noqa: F401
 import os
 import signal
 import tempfile
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy  # noqa: F401 - numpy cannot be loaded twice, which pytester's in-process runs would do
+import numpy  # noqa: F401 - with concurrent.futures above: pytester's in-process runs would load them twice
 import pytest
 from demo_kit import (
     FRAMEWORK,
