@@ -103,10 +103,14 @@ def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -
     if worst:
         lines.append(f"  the {_WORST} most severe that are present:" if len(present) > _WORST else "  present:")
     for document in worst:
-        how = grades.grade(document["recipe"]["document"])
-        title = f"{document['bug_id']}" + (f" ({how})" if how else "")
-        lines.append(f"    {message(title)}: {message(document['title'])}")
+        lines.append(f"    {message(_graded(document, 'bug_id'))}: {message(document['title'])}")
     return lines
+
+
+def _graded(document: Mapping[str, Any], key: str) -> str:
+    """Return a bug's id or title with its severity and realism."""
+    how = grades.grade(document["recipe"]["document"])
+    return f"{document[key]} ({how})" if how else str(document[key])
 
 
 def _about(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -130,9 +134,7 @@ def _failed_bugs(results: Sequence[tuple[Mapping[str, Any], str]], commands: Seq
     failed.sort(key=lambda pair: str(pair[0]["ref"]))
     lines = []
     for group in by_root(failed, lambda pair: _about(pair[0])):
-        worst = group[0][0]
-        how = grades.grade(worst["recipe"]["document"])
-        lines.append(f"  {worst['title']}" + (f" ({how})" if how else ""))
+        lines.append(f"  {_graded(group[0][0], 'title')}")
         lines += [f"    {again}" for _, again in group]
     return ["known bugs that fail, by root cause, the worst first:", *map(visible, lines)] if lines else []
 

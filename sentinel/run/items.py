@@ -27,6 +27,7 @@ from sentinel.run.passing import complaint, expected_unavailable, headline
 from sentinel.run.results import FIXES
 from sentinel.run.session import Run
 from sentinel.search.survey import LawJob, law_jobs
+from sentinel.sources import MirrorStore
 from sentinel.targets.refs import Ref
 
 #: Stands for any ref when all laws of a target are listed.
@@ -265,18 +266,14 @@ def deselect_without_mirror(run: Run, items: list[pytest.Item]) -> None:
     """Deselect the pins of commits whose target has no mirror, unless arguments name their recipe."""
     if run.questions.is_restricted or run.settings.baseline is not None:
         return
-    kept, others = [], []
-    for item in items:
-        job = item.job if isinstance(item, RecipeItem) else None
-        lacks = job is not None and job.expect is not None and job.ref.kind == "git"
-        if job is not None and lacks and not run.has_mirror(job.recipe.target):
-            others.append((job.recipe.target, job.ref, item))
-        else:
-            kept.append(item)
+    pins = [item for item in items if isinstance(item, RecipeItem) and item.job.expect and item.job.ref.kind == "git"]
+    store = MirrorStore()
+    lacking = {name for name in {item.job.recipe.target for item in pins} if not store.has(name)}
+    others = {item: (item.job.recipe.target, item.job.ref) for item in pins if item.job.recipe.target in lacking}
     if others:
-        run.config.hook.pytest_deselected(items=[item for _, _, item in others])
-        items[:] = kept
-        run.results.without_mirror = Counter(target for target, _ in {(target, ref) for target, ref, _ in others})
+        run.config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]
+        run.results.without_mirror = Counter(target for target, _ in set(others.values()))
 
 
 def _law_jobs(run: Run) -> list[LawJob]:

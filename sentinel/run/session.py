@@ -75,7 +75,6 @@ class Run:
         self._planned: dict[tuple[str, Ref], Job] = {}
         self._reported: set[tuple[str, Ref]] = set()
         self._excuses: dict[LawJob, Excuse] = {}
-        self._mirrors: dict[str, bool] = {}
         self.failed_causes: set[tuple[str, Ref, str]] = set()
         self.places: dict[Path, Path] = {}
         self._announce = threading.Lock()
@@ -147,17 +146,6 @@ class Run:
         """Start loading torch while pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
-
-    def has_mirror(self, target: str) -> bool:
-        """Return True if commits of a target can be checked out."""
-        if target not in self._mirrors:
-            try:
-                MirrorStore().path(target)
-            except Unavailable:
-                self._mirrors[target] = False
-            else:
-                self._mirrors[target] = True
-        return self._mirrors[target]
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
         """Return the checkout in which a target may register functions; None if it has no registry or no such ref."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations, islice
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,17 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
             raise NotSearchable(f"{item.name!r} has no domain, choices or default to draw from")
         inputs.append(item)
     return replace(contract, inputs=tuple(inputs))
+
+
+def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> Iterator[dict[str, Any]]:
+    """Yield single changes, then pairs and larger sets of changes of different inputs.
+
+    :param largest: the most changes in one.
+    :param most: the most that are yielded.
+    """
+    sets = (several for size in range(1, largest + 1) for several in combinations(changes, size))
+    merged = ((several, {name: value for one in several for name, value in one.items()}) for several in sets)
+    yield from islice((all_ for several, all_ in merged if len(all_) == sum(map(len, several))), most)
 
 
 def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:

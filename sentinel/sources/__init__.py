@@ -51,7 +51,7 @@ def open_checkout(
         return open_installed(target, ref, store.home, python)
     origin = fork(target, url)
     try:
-        if origin is not target and not ref.clone and store.get(origin.name) is None:
+        if origin is not target and not ref.clone and not store.has(origin.name):
             raise Unavailable(f"no mirror of {url}; run `sentinel mirror add {target.name} --repo-url {url}`")
         checkout = open_git(origin, ref, store, pull, progress)
         git_dir = Path(ref.clone) if ref.clone else store.home.mirror(origin.name)

@@ -104,7 +104,7 @@ def _repository(url: str) -> str:
 
 def _find_in_mirror(target: Target, clone: Path, commit: str, store: MirrorStore) -> str:
     """Return the newest commit of a clone's history that the mirror's main branch contains; empty if there is none."""
-    if store.get(target.name) is None:
+    if not store.has(target.name):
         return ""
     mirror = store.path(target.name)
     main = run(mirror, "rev-list", store.resolve(target, target.branch)).out.decode().split()

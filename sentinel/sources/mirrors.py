@@ -110,6 +110,10 @@ class MirrorStore:
         paths = sorted(self.home.mirrors.glob("*.git")) if self.home.mirrors.is_dir() else []
         return [describe(path.name.removesuffix(".git"), path) for path in paths]
 
+    def has(self, target: str) -> bool:
+        """Return True if a target has a finished mirror. Unlike :meth:`get`, this reads one small file."""
+        return is_whole(self.home.mirror(target))
+
     def get(self, target: str) -> Mirror | None:
         """Return the finished mirror of a target, or None."""
         path = self.home.mirror(target)

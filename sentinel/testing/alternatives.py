@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from itertools import combinations
 from types import CodeType
 from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.search.scenarios import combined
 from sentinel.testing.binding import Bound
 
 #: The most combinations that are tried.
@@ -16,7 +16,7 @@ _MOST = 1500
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield alternatives, one choice changed first, then two.
+    """Return alternatives, one choice changed first, then two.
 
     Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
     choices; those of a number are also the constants in the function's code.
@@ -35,13 +35,7 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
         ]
         if options:
             values[item.name] = list(dict.fromkeys(options))
-    pairs = [(name, value) for name, of in values.items() for value in of]
-    tried = 0
-    for count in (1, 2):
-        for combination in combinations(pairs, count):
-            if len({name for name, _ in combination}) == count and tried < _MOST:
-                tried += 1
-                yield dict(combination)
+    return combined([{name: value} for name, of in values.items() for value in of], 2, _MOST)
 
 
 def _declared(contract: Contract, name: str) -> list[Any]:

@@ -99,12 +99,14 @@ class Report:
             lines.append(f"  {each.word:<18} {name}  ({each.expected or number})")
         lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
         if self.left:
-            lines.append(
-                f"  Left at the default: {', '.join(f'{name}={value!r}' for name, value in self.left.items())}"
-            )
+            lines.append(_left(self.left))
         lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, settings of the machine.")
         texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
+
+
+def _left(left: Mapping[str, Any]) -> str:
+    return f"  Left at the default: {', '.join(f'{name}={value!r}' for name, value in left.items())}"
 
 
 @dataclass(frozen=True)
@@ -177,8 +179,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
         lines.append(f"  {key}: {meaning}")
     if law.name == "the_oracle_agrees":
         if bound.left:
-            values = ", ".join(f"{name}={value!r}" for name, value in bound.left.items())
-            lines.append(f"  Left at the default: {values}")
+            lines.append(_left(bound.left))
         other = agreeing(finding)
         if other:
             words = ", ".join(f"{name}={value!r}" for name, value in other.items())

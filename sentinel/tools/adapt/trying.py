@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from sentinel.deciding.setup import options_of
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import Catalog, OnDemand
 from sentinel.search.checks import subjects
-from sentinel.search.scenarios import NotSearchable, narrow
+from sentinel.search.scenarios import NotSearchable, combined, narrow
 from sentinel.settings import Settings
 from sentinel.targets import Dialect
 from sentinel.tools.adapt.project import Project
@@ -94,7 +93,7 @@ def _try(target: OpenTarget, subject: Subject, catalog: Catalog, others: Sequenc
     session = target.law_session.fresh()
     try:
         session.find(subject)
-        for changes in _orders(others) if _agrees(session, subject) is False else ():
+        for changes in combined(others, 3, _ATTEMPTS) if _agrees(session, subject) is False else ():
             changed = _changed(subject, catalog, changes)
             if changed is not None and _agrees(session, changed):
                 dialects = {name for name in changes if _is_dialect(subject, name)}
@@ -162,16 +161,3 @@ def _changed(subject: Subject, catalog: Catalog, changes: Mapping[str, Any]) -> 
     except NotSearchable:
         return None
     return replace(subject, binding=binding, contract=contract)
-
-
-def _orders(others: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield single changes, then pairs and triples of changes of different inputs, up to a limit."""
-    count = 0
-    for size in (1, 2, 3):
-        for several in combinations(others, size):
-            merged = {name: value for one in several for name, value in one.items()}
-            if len(merged) == sum(map(len, several)):
-                count += 1
-                if count > _ATTEMPTS:
-                    return
-                yield merged

@@ -34,9 +34,6 @@ _DEEPEST = 5
 #: Parts of an ``export`` or ``declare`` that only a shell can compute.
 _COMPUTED = ("string", "concatenation", "command_substitution", "expansion", "simple_expansion")
 
-#: Files that set up a shell or an environment of packages, and no variables of a training.
-_SETS_UP = re.compile(r"(^|/)(activate|conda\.sh|\.?bashrc|\.?bash_profile|setvars\.sh|set_env\.sh)$")
-
 #: The most characters of a script with its variables substituted. A few lines that double a variable would exhaust the
 #: memory.
 _MOST_TEXT = 8 << 20
@@ -336,7 +333,7 @@ class _Script:
     def _source(self, words: Sequence[str], depth: int) -> None:
         for word in words:
             path = self._file(word)
-            self._doubt_all(path is None and not _SETS_UP.search(word))
+            self._doubt_all(path is None)
             if path is not None and path != self.file:
                 self.read(path, depth + 1)
 

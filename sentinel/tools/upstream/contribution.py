@@ -142,7 +142,7 @@ def contribution(document: Mapping[str, Any], catalog: Catalog, store: MirrorSto
         diff_of(fix, store, 1, tests) if tests else "",
         mailed(fix, diff_of(fix, store)),
     )
-    branches = {name: each.branch for name, each in catalog.targets.items() if store.get(name)}
+    branches = {name: each.branch for name, each in catalog.targets.items() if store.has(name)}
     numbers = {name: Numbers(store.path(name), branch) for name, branch in branches.items()}
     texts = "\n".join([fix.wrong, fix.cause, fix.fix, fix.reach, *fix.limits, *fix.related])
     cited = citations(fix.path.name, texts, target, catalog.targets, numbers)

@@ -195,7 +195,7 @@ def test_options_that_a_branch_adds_to_an_array_are_not_known_and_the_others_are
         ("A=1\nMODEL=m\nTP=$((A * $NOBODY))\n", ["m", "${?}"]),
         ("MODEL=${MODEL:-$HOME/m}\nTP=$((9**9))\n", ["${?}", "${?}"]),
         (". /etc/profile.d/train.sh\nMODEL=m\nTP=${TP:-2}\n", ["m", "${?}"]),
-        ("source env/bin/activate\nMODEL=m\nTP=${TP:-2}\n", ["m", "2"]),
+        ("source env/bin/activate\nMODEL=m\nTP=${TP:-2}\n", ["m", "${?}"]),
     ],
 )
 def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, settings):
