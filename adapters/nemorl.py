@@ -611,6 +611,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run an engine that returns the scenario's turns, and an environment that replies to each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
+    rewards = iter(inputs["rewards"])
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
         length = turns[place := next(turn)][0]
@@ -622,7 +623,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def step(*_: Any) -> Any:
         reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(kit.return_first, ([reply], [None], [None], torch.zeros(1), ended, [None]))
+        return partial(kit.return_first, ([reply], [None], [None], torch.tensor([next(rewards, 0.0)]), ended, [None]))
 
     environment = kit.stand_in(step=kit.stand_in(remote=step))
     rows = {
@@ -636,7 +637,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
     mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
-    return {"loss_mask": mask, "cut": bool(made["truncated"][0])}
+    return {"loss_mask": mask, "cut": bool(made["truncated"][0]), "reward": made["total_reward"][0]}
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:

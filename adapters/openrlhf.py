@@ -737,7 +737,7 @@ def _letters(text: str, **_: Any) -> dict[str, Any]:
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run an episode after a two-token prompt. Tokens after the last turn belong to the environment and are cut off
     here."""
-    lengths, observed = inputs["said"], iter(inputs["heard"])
+    lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
@@ -751,7 +751,8 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
-        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(observed), "done": not left[0]}
+        reward = torch.tensor(next(rewards, 0.0))
+        return {"rewards": reward, "environment_feedback": "y" * next(observed), "done": not left[0]}
 
     if hasattr(boundary.module, "AgentInstanceBase") and boundary.owner.__name__ == "MultiTurnAgentExecutor":
         bases = (boundary.module.AgentInstanceBase,)
@@ -768,7 +769,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spans = record["action_ranges"]
     spoken = {token for start, end in spans for token in range(start, end)}
     mask = [int(token in spoken) for token in range(2, spans[-1][1])]
-    return {"loss_mask": mask, "cut": record.get("truncated", False)}
+    return {"loss_mask": mask, "cut": record.get("truncated", False), "reward": record["reward"]}
 
 
 _AGENT = "openrlhf.utils.agent"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,10 @@ class _Gym:
 
     def step(self, output: str) -> dict[str, Any]:
         heard, done = self.heard()
-        return {"observations": heard, "reward": 1.0, "done": done, "postprocessed_action": None}
+        return {"observations": heard, "reward": self.reward(), "done": done, "postprocessed_action": None}
+
+    def reward(self) -> float:
+        return 1.0
 
     def get_metrics(self) -> dict[str, Any]:
         return {}
@@ -48,8 +51,11 @@ class _Gym:
 class _Environment(_Gym):
     """A stand-in environment. Its messages have the scenario's lengths, and it is done after the last turn."""
 
-    def __init__(self, heard: list[int]) -> None:
-        self._heard = list(heard)
+    def __init__(self, heard: list[int], rewards: Sequence[float] = ()) -> None:
+        self._heard, self._rewards = list(heard), list(rewards)
+
+    def reward(self) -> float:
+        return self._rewards.pop(0) if self._rewards else 1.0
 
     def heard(self) -> tuple[list[Any], bool]:
         count = self._heard.pop(0)
@@ -151,9 +157,9 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
     )
 
 
-def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
+def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
     """Replace the function that makes environments. All environments behave the same."""
-    return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
+    return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
@@ -166,13 +172,13 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: the engine applies the length limit, not the loop")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
-    with _gym(boundary, inputs["heard"]):
+    with _gym(boundary, inputs["heard"], inputs["rewards"]):
         answer = asyncio.run(boundary.function(generator, list(_PROMPT), "env", {}, inputs["max_tokens"], 1000))
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
-        _, _, reason, mask, *_ = answer
+        _, reward, reason, mask, *_ = answer
     else:
-        reason, mask = answer.stop_reason, answer.loss_mask
-    return {"loss_mask": mask, "cut": reason == "length"}
+        reward, reason, mask = answer.reward, answer.stop_reason, answer.loss_mask
+    return {"loss_mask": mask, "cut": reason == "length", "reward": reward}
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

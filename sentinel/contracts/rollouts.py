@@ -11,15 +11,36 @@ from sentinel.values.lazy import torch
 # -- rollout episodes --------------------------------------------------------------------------------------------------
 
 
+def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``loss_mask`` and ``cut``, and may return the ``reward``: of the episode or of each token."""
+    outputs = call(**inputs)
+    reward, turns = outputs.get("reward") if inputs["rewards"] else None, None
+    if isinstance(reward, (list, tuple)):
+        ends, whole = [0], [float(one or 0.0) for one in reward]
+        for generated, observed in zip(inputs["said"], inputs["heard"]):
+            ends += [ends[-1] + generated, ends[-1] + generated + observed]
+        turns = torch.tensor([sum(whole[start:end]) for start, end in zip(ends[::2], ends[1::2])])
+        reward = sum(whole)
+    return {
+        "loss_mask": torch.as_tensor(list(outputs["loss_mask"]), dtype=torch.int64),
+        "cut": bool(outputs["cut"]),
+        "reward": None if reward is None else float(reward),
+        "turn_rewards": turns,
+    }
+
+
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Concatenate the policy's tokens and the environment's tokens between two turns; tokens after the policy's last
-    turn are dropped. A response is truncated at the limit, and marked as truncated."""
+    turn are dropped. A response is truncated at the limit, and marked as truncated. The reward of a turn is the reward
+    of its last token, and the episode's reward is their sum (Sutton and Barto, second edition, equation 3.7)."""
     mask: list[int] = []
-    for generated, observed in zip(inputs["said"], inputs["heard"]):
+    rewards: list[float] = []
+    for place, (generated, observed) in enumerate(zip(inputs["said"], inputs["heard"])):
         mask += [1] * generated + [0] * observed
+        rewards += [0.0] * (generated - 1) + list(inputs["rewards"][place : place + 1]) + [0.0] * observed
     whole = mask[: len(mask) - inputs["heard"][-1]]
     room = inputs["max_tokens"]
-    return {"loss_mask": whole[:room], "cut": len(whole) > room}
+    return {"loss_mask": whole[:room], "cut": len(whole) > room, "reward": rewards}
 
 
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -29,6 +50,7 @@ def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str
     inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
     inputs["heard"] = [choose.integer(1, 2) for _ in range(turns - 1)] + [choose.integer(0, 2)]
     inputs["turns"] = turns
+    inputs["rewards"] = [choose.one_of((1.0, 0.5, 0.0, -0.25)) for _ in range(turns)]
     if turns > 1 or inputs["heard"][-1]:
         inputs["max_tokens"] = 100
     return inputs
@@ -36,19 +58,25 @@ def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str
 
 ROLLOUT_EPISODE = rule(
     name="rollout_episode",
-    summary="the response that the turns of a policy and its environment form",
-    source="a response has the policy's tokens and the environment's tokens before them; n tokens fit a limit of n",
+    summary="the response that the turns of a policy and its environment form, and its reward",
+    source=(
+        "a response has the policy's tokens and the environment's tokens before them; n tokens fit a limit of n; the "
+        "return of an episode is the sum of its rewards"
+    ),
     inputs=(
         Input("said", "any", "tokens that the policy generates in each turn, including EOS", choices=([],)),
         Input("heard", "any", "tokens of the environment after each turn, including the last", choices=([],)),
+        Input("rewards", "any", "reward of the environment for each turn; default: not compared", default=[]),
         drawn("turns", "maximum number of turns", (1, 2, 3), REQUIRED),
         drawn("max_tokens", "maximum tokens of a response", (100, 2, 4), REQUIRED),
     ),
     observes=(
         Observed("loss_mask", "1 for the policy's tokens, 0 for the environment's", ("response",)),
         Observed("cut", "whether the response is marked as truncated at its limit"),
+        Observed("reward", "the reward of the episode"),
+        Observed("turn_rewards", "the reward within the tokens of each turn, if rewards are per token", ("turns",)),
     ),
-    measure=returned(loss_mask="integers", cut="truth"),
+    measure=_measure_rollout_episode,
     oracle=_oracle_rollout_episode,
     arrange=_arrange_rollout_episode,
 )
