@@ -18,8 +18,10 @@ from sentinel.binding import kit
 from sentinel.binding.families import (
     DISCOUNTED_RETURN,
     IMPORTANCE_WEIGHT,
+    WEIGHTS,
     WORDS,
     Container,
+    WeightEngine,
     aggregated,
     chat,
     group_advantage,
@@ -640,6 +642,38 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss_mask": mask, "cut": bool(made["truncated"][0]), "reward": made["total_reward"][0]}
 
 
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Refit a vLLM generation after each update. It is prepared before each generation, and finished after it."""
+    engine, updates = WeightEngine(), 0
+
+    def transfer(**_: Any) -> list[Any]:
+        engine.load(updates)
+        return [True]
+
+    policy = kit.stand_in(
+        **dict.fromkeys(("offload_before_refit", "offload_after_refit"), lambda: None),
+        get_free_memory_bytes=lambda: 1 << 30,
+        prepare_refit_info=lambda: None,
+        **dict.fromkeys(("stream_weights_via_ipc_zmq", "broadcast_weights_for_collective"), lambda **_: []),
+    )
+    generation = kit.stand_in(
+        weight_synchronizer=None,
+        prepare_for_generation=lambda tags=None, **_: engine.wake_up(tags),
+        **dict.fromkeys(("update_weights_via_ipc_zmq", "update_weights_from_collective"), transfer),
+    )
+    with kit.swap(boundary.module, "ray", kit.stand_in(get=kit.return_first)):
+        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the transfer reads it
+            if inputs["sleeps"]:
+                engine.sleep()
+            boundary.function(policy, generation, inputs["sleeps"])
+            for _ in range(count):
+                engine.wake_up()
+                engine.generate()
+                if inputs["sleeps"]:
+                    engine.sleep()
+    return {"versions": engine.versions}
+
+
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
     """Flatten a message log into tokens and their mask, as collators do."""
     data = boundary.imported[_MESSAGES_OF]
@@ -702,6 +736,10 @@ _MESSAGES = (
         formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
     ),
     Binding(_MASKED, "rollout_episode", call=_episode),
+    Binding(
+        f"{_GRPO}.refit_policy_generation", "engine_weights", call=_engine_versions,
+        stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately"),),
+    ),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
         imports=(_GRPO, _BATCHES),

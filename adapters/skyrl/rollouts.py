@@ -7,13 +7,24 @@ import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import ROW, WORDS, ChatTokenizer, TableEngine, chat, rollout, sampling_request
+from sentinel.binding.families import (
+    ROW,
+    WEIGHTS,
+    WORDS,
+    ChatTokenizer,
+    TableEngine,
+    WeightEngine,
+    chat,
+    rollout,
+    sampling_request,
+)
 
-from .shared import CODE, CONFIG
+from .shared import BACKEND, CODE, CONFIG
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
 _NOW = f"skyrl.train.{_GENERATOR}"
@@ -270,6 +281,43 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Broadcast the weights after each update. A colocated engine sleeps from the end of the last generation on."""
+    engine, updates = WeightEngine(), 0
+
+    async def answer(method: str, *arguments: Any, **options: Any) -> None:
+        getattr(engine, method)(*arguments, **options)
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    client = kit.stand_in(
+        **{method: partial(answer, method) for method in ("sleep", "wake_up")},
+        **dict.fromkeys(("pause_generation", "resume_generation"), nothing),
+        increment_weight_version=lambda: None,
+    )
+    settings = {"trainer.strategy": "fsdp", "trainer.policy.model.lora.rank": 0}
+    own = {"weight_sync_backend": "nccl", "offload_kv_for_weight_sync": False}
+    settings |= {f"generator.inference_engine.{name}": value for name, value in own.items()}
+    dispatch = kit.make_unbuilt(
+        boundary.owner,
+        cfg=kit.nest_options(settings),
+        colocate_all=inputs["sleeps"],
+        _inference_engine_client=client,
+        _broadcast_to_inference_engines=lambda *_, **__: engine.load(updates),
+        **dict.fromkeys(("_prepare_for_weight_sync", "_finish_weight_sync", "prepare_for_weight_sync"), lambda: None),
+        **dict.fromkeys(("ensure_active_adapter", "finish_weight_sync"), lambda *_: None),
+        broadcast_to_inference_engines=lambda *_, **__: engine.load(updates),
+    )
+    for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads it
+        if inputs["sleeps"]:
+            engine.sleep()
+        kit.run_async(boundary.function(dispatch))
+        for _ in range(count):
+            engine.generate()
+    return {"versions": engine.versions}
+
+
 _STAND_INS = (
     StandIn("self", "the real generator's constructor reads a tokenizer and an engine; only these attributes are read"),
     StandIn("inference_engine_client", "returns as many tokens as the scenario requires"),
@@ -319,5 +367,14 @@ BINDINGS = (
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
+    Binding(
+        f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler",
+        "engine_weights",
+        call=_engine_versions,
+        stand_ins=(
+            WEIGHTS,
+            StandIn("self", "the real dispatch starts workers; these attributes are read"),
+        ),
+    ),
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
 )

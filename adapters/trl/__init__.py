@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target, UnknownInputError
 from sentinel.binding import kit
@@ -20,6 +21,8 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     MASKED_STATISTICS,
     POLICY_UPDATE,
+    WEIGHTS,
+    WeightEngine,
     chat,
     microbatch_packing,
     normalised_rewards,
@@ -1027,9 +1030,69 @@ STEPS = (
 )  # fmt: skip
 
 
+# -- a colocated engine ------------------------------------------------------------------------------------------------
+
+
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Push the weights after each update, and generate. The model's only weight is the number of updates.
+
+    The constructor lets a new engine sleep at level 2.
+    """
+    engine, model = WeightEngine(), torch.nn.Module()
+    model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+    inner = kit.stand_in(load_weights=lambda pairs: [engine.load(value) for _, value in pairs])
+    for name in ("model", "model_runner", "driver_worker", "model_executor", "llm_engine"):
+        inner = kit.stand_in(**{name: inner})
+
+    def generate(*_: Any, **__: Any) -> list[Any]:
+        engine.generate()
+        return [kit.stand_in(prompt_token_ids=[1], outputs=[kit.stand_in(token_ids=[2], logprobs=None)])]
+
+    engines = {"sleep": engine.sleep, "wake_up": engine.wake_up, "generate": generate}
+    own = dict.fromkeys(("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "logprobs"))
+    generation = kit.make_unbuilt(
+        boundary.owner,
+        llm=kit.stand_in(
+            llm_engine=inner.llm_engine,
+            reset_prefix_cache=lambda: None,
+            collective_rpc=lambda name: engine.reload(),  # reload_weights is the only one
+            **engines,
+        ),
+        model=model,
+        accelerator=kit.make_one_process(boundary.device),
+        **dict.fromkeys(("_dist", "_distributed"), kit.bookkeeping(is_fsdp=False, gather_params=nullcontext)),
+        mode="colocate",
+        enable_sleep_mode=inputs["sleeps"],
+        _llm_weights_sleeping=inputs["sleeps"],
+        structured_outputs_regex=None,
+        tensor_parallel_size=1,
+        max_completion_length=1,
+        generation_kwargs={},
+        **own,
+    )
+    if inputs["sleeps"]:
+        engine.sleep(level=2)
+    with mock.patch.dict(vars(boundary.module), SamplingParams=kit.stand_in, extract_logprobs=lambda *_: (None, None)):
+        for count in inputs["generations"]:
+            model.version += 1
+            generation.sync_weights()
+            for _ in range(count):
+                boundary.function(generation, [[1]], None, 1)
+    return {"versions": engine.versions}
+
+
+ENGINES = (
+    Binding(
+        "trl.generation.vllm_generation.VLLMGeneration.generate", "engine_weights", call=_engine_versions,
+        stand_ins=(WEIGHTS, _ONE_PROCESS, StandIn("self", "the constructor starts vLLM; these attributes are read")),
+    ),
+)  # fmt: skip
+
+
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
-    "trl.generation.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu", "*_flops_per_token",
+    "trl.generation.vllm_client.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu",
+    "*_flops_per_token",
 )  # fmt: skip
 
 TARGET = Target(
@@ -1054,5 +1117,5 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS, *ENGINES),
 )

@@ -86,9 +86,11 @@ ROLLOUT_EPISODE = rule(
 
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``taken`` and ``left``: rollouts by number, in the order in which they finish."""
+    """``call`` returns ``taken`` and ``left``: rollouts by number, in the order in which they finish. Rejected rollouts
+    may be left."""
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
+    left = [number for number in left if number not in inputs["rejected"]]
     places = torch.tensor([*taken, *left], dtype=torch.int64)
     return {
         "times": torch.bincount(places, minlength=inputs["completed"]),
@@ -99,14 +101,16 @@ def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of the required size; the other rollouts stay."""
-    done = range(inputs["completed"])
-    return {"taken": done[: inputs["needed"]], "left": done[inputs["needed"] :]}
+    """Return a batch of the required size, or of all accepted rollouts if they are fewer; the other rollouts stay."""
+    accepted = [number for number in range(inputs["completed"]) if number not in inputs["rejected"]]
+    return {"taken": accepted[: inputs["needed"]], "left": accepted[inputs["needed"] :]}
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Complete at least one batch, so that nothing waits for more."""
+    """Complete at least one batch, so that nothing waits for more. A filter may leave less than a batch at the end."""
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
+    flags = choose.integers(inputs["completed"], 0, 2) if inputs["filters"] else []
+    inputs["rejected"] = [number for number, flag in enumerate(flags) if flag == 1]
     return inputs
 
 
@@ -117,9 +121,12 @@ ROLLOUT_COLLECTION = rule(
     inputs=(
         drawn("completed", "number of finished rollouts", (0,), REQUIRED),
         drawn("needed", "rollouts per batch", (2, 1, 3), REQUIRED),
+        Input("filters", "boolean", "whether a filter rejects rollouts; nothing replaces the last ones", default=False),
+        Input("rejected", "any", "numbers of the rollouts that the filter rejects", default=[]),
+        Input("surplus", "integer", "rollouts that are started beyond a batch", default=0),
     ),
     observes=(
-        Observed("times", "number of times that each rollout is in the batch or left", ("rollouts",)),
+        Observed("times", "number of times that each accepted rollout is in the batch or left", ("rollouts",)),
         Observed("size", "rollouts of the batch"),
         Observed("taken", "which these are", role="other"),
         Observed("left", "what is left", role="other"),
@@ -127,6 +134,68 @@ ROLLOUT_COLLECTION = rule(
     measure=_measure_rollout_collection,
     oracle=_oracle_rollout_collection,
     arrange=_arrange_rollout_collection,
+)
+
+
+# -- the weights of an engine ------------------------------------------------------------------------------------------
+
+
+class WeightEngine:
+    """A stand-in engine that knows the version of its weights, with the memory of vLLM's sleep mode.
+
+    Sleep of level 1 keeps the weights, level 2 discards them. ``reload`` restores the initial checkpoint, version 0.
+
+    :ivar versions: the version of each generation; -1 if the engine slept or had no weights.
+    """
+
+    _MEMORY = ("weights", "kv_cache")
+
+    def __init__(self) -> None:
+        self.version, self.awake, self.versions = 0, set(self._MEMORY), list[int]()
+
+    def sleep(self, level: int = 1) -> None:
+        self.awake = set()
+        self.version = self.version if level < 2 else -1
+
+    def wake_up(self, tags: Any = None) -> None:
+        self.awake |= set(self._MEMORY if tags is None else tags)
+
+    def load(self, version: Any) -> None:
+        """Load weights, which are lost if their memory is not mapped."""
+        self.version = int(version) if "weights" in self.awake else -1
+
+    def reload(self) -> None:
+        self.version = 0 if "weights" in self.awake else -1
+
+    def generate(self) -> None:
+        self.versions.append(self.version if self.awake == set(self._MEMORY) else -1)
+
+
+def _oracle_engine_weights(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Generate with the policy of the last update. The tokens of an on-policy batch are samples of it (REINFORCE,
+    Williams, 1992)."""
+    counts = enumerate(inputs["generations"], start=1)
+    return {"versions": [version for version, count in counts for _ in range(count)]}
+
+
+def _arrange_engine_weights(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    inputs["generations"] = [choose.integer(1, inputs["most"]) for _ in range(choose.integer(1, 3))]
+    return inputs
+
+
+ENGINE_WEIGHTS = rule(
+    name="engine_weights",
+    summary="the weights with which an engine generates, after updates of the policy and after sleep",
+    source="the policy gradient is an expectation over samples of the current policy (Williams, 1992)",
+    inputs=(
+        Input("generations", "any", "number of generations after each update of the policy", choices=([],)),
+        drawn("most", "maximum number of generations after an update", (2, 1, 3)),
+        drawn("sleeps", "whether the engine shares its devices with the trainer, and sleeps meanwhile", (False, True)),
+    ),
+    observes=(Observed("versions", "number of updates in the weights of each generation", ("generations",)),),
+    measure=returned(versions="integers"),
+    oracle=_oracle_engine_weights,
+    arrange=_arrange_engine_weights,
 )
 
 
