@@ -866,11 +866,11 @@ def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ray = {"wait": lambda refs, **_: (refs[:1], refs[1:]), "get": kit.return_first, "cancel": kit.return_first}
     progress = kit.stand_in(**dict.fromkeys(("set_postfix", "update"), lambda *_: None))
     batches, exhausted = [], False
-    with kit.swap_all(module, ray=kit.stand_in(**ray), tqdm=lambda *_: progress):
+    with kit.swap_all(module, ray=kit.stand_in(**ray), tqdm=lambda *_, **__: progress):
         while not exhausted and len(batches) < inputs["completed"] + 2:
             samples, _, _, exhausted = boundary.function(generator)
             batches.append([one.number for one in samples])
-    return {"taken": batches[0], "left": sum(batches[1:], [])}
+    return {"taken": batches[0], "left": [number for batch in batches[1:] for number in batch]}
 
 
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:

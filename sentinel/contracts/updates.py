@@ -322,7 +322,7 @@ RECOMPUTED_LOG_PROBS = Contract(
     name="recomputed_log_probs",
     summary="a forward pass over a batch in microbatches: log-probs and entropies of each row, in the batch's order",
     source=(
-        "PPO (arXiv:1707.06347), equation 6: the denominator of a token's ratio is the log-prob of that token in its row"
+        "PPO (arXiv:1707.06347), equation 6: a token's ratio has the log-prob of that token in its row as denominator"
     ),
     inputs=(
         per_token("log_probs", "log-probs of the response tokens, in nats: what the forward pass returns", "log_prob"),
