@@ -19,7 +19,8 @@ ELSEWHERE = re.compile(
 #: Commands that need a network, the whole history, or more than a few seconds.
 NIGHTLY = re.compile(
     r"pypi:|repo-url|pull/|git:v|git:main|=all|~/src|mirror |pulls |sweep |compare |discover |duplicates|fix check|"
-    r"contribute|citations|report (changes|accept|site)|audit (verl|trl)|report history VERL|^pytest --sentinel-target=verl$"
+    r"contribute|citations|report (changes|accept|site)|audit (verl|trl)|report history VERL|"
+    r"^pytest --sentinel-target=verl$"
 )
 #: A fork that does not exist.
 ABSENT = "--sentinel-repo-url=https://github.com/me/verl"
