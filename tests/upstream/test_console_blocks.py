@@ -50,6 +50,8 @@ FILES = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with configurations, records, the evidence of one run, and working trees in src/."""
+    if not MIRRORS.has("verl"):
+        pytest.skip("no mirror of verl; run `sentinel mirror add verl`")
     made = tmp_path_factory.mktemp("reader")
     for name, text in FILES.items():
         (made / name).write_text(text, encoding="utf-8")
