@@ -373,6 +373,27 @@ _LOSS_BINDINGS = (
     ),
 )  # fmt: skip
 
+
+
+def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Limit the steps by the data, then hand them to Megatron's scheduler, which is stepped once per step."""
+    most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
+    whole = kit.stand_in(
+        grpo=kit.stand_in(max_num_steps=most, max_num_epochs=inputs["epochs"]),
+        policy={"megatron_cfg": {"enabled": True}},
+    )
+    boundary.function(whole, range(inputs["steps_per_epoch"]))
+    boundary.module._maybe_inject_megatron_train_iters(whole)
+    return {"length": whole.policy["megatron_cfg"]["train_iters"]}
+
+
+_LENGTHS = (
+    Binding(
+        f"{_ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
+        fixed={"samples_per_prompt": 1, "turns": 1, "update_epochs": 1, "warmup_ratio": 0.0, "unit": "steps"},
+    ),
+)  # fmt: skip
+
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
@@ -872,7 +893,7 @@ _CALLS = (
 )  # fmt: skip
 
 
-_BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
+_BINDINGS = (*_LOSS_BINDINGS, *_LENGTHS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
     "nemo_rl.data_plane.*", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*",

@@ -590,6 +590,31 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
 
+class _Prompts(list[Any]):
+    """A data set of prompts, of which only the number counts."""
+
+    collate_fn = None
+
+    def select(self, places: Sequence[int]) -> _Prompts:
+        return _Prompts(self[place] for place in places)
+
+
+def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare the data of a training and return the number of updates for which its schedule is made."""
+    prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
+    options = {
+        **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
+        **{"data.max_samples": 10**6, "data.dataloader_num_workers": 0, "train.seed": 0, "eval.dataset": None},
+        **{"train.batch_size": inputs["batch_size"], "train.num_episodes": inputs["epochs"]},
+        "train.max_epochs": inputs["update_epochs"],
+        "rollout.n_samples_per_prompt": inputs["samples_per_prompt"],
+    }
+    strategy = kit.stand_in(args=kit.nest_options(options), setup_dataloader=lambda *_, **__: None)
+    replaced = {"blending_datasets": lambda *_, **__: prompts, "PromptDataset": kit.return_first}
+    with kit.swap_all(boundary.module, **replaced):
+        return {"length": boundary.invoke({}, strategy, None)[2]}
+
+
 _ZEROS = "openrlhf.utils.utils.zero_pad_sequences"
 _OF_ROWS = {"layouts": {name: LAYOUTS[name] for name in _COLUMNS}}
 _BATCH = Container(_experience, _read, {"imports": (_EXPERIENCE,), "fixed": _OF_ROWS})
@@ -597,6 +622,11 @@ _ROWS = (
     _BATCH.surgery(f"{_EXPERIENCE}.split_experience_batch", "split", _singles, fixed={"count": 1}),
     _BATCH.surgery(f"{_EXPERIENCE}.make_experience_batch", "join", _of_singles),
     _BATCH.surgery(f"{_PPO}.replay_buffer.NaiveReplayBuffer.collate_fn", "join", _replayed),
+    Binding(
+        "openrlhf.trainer.ppo_trainer.prepare_datasets", "schedule_length", call=_planned,
+        stand_ins=(StandIn("PromptDataset", "prompts, of which only the number counts"),),
+        fixed={"max_steps": None, "turns": 1, "warmup_ratio": 0.0},
+    ),
     Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
     Binding(_ZEROS, "column_padding", formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",), call=_padded),
     balanced_partition(f"{_EXPERIENCE}.balance_experiences", call=_balanced, fixed={"equal_size": True}),
