@@ -2,7 +2,7 @@
 
 1. The bindings that count are those that answer at the base: the commit of `reports/coverage.json`, or `--base TARGET=REF`.
 2. At each later ref, a binding answers under a path that its adapter names, answers under a path that Sentinel found by
-itself, is removed (the checkout has no such function), or breaks. The causes of the last two are listed.
+itself, is removed (the checkout has no such function, and no other file has its class or function), or breaks. The causes of the last two are listed.
 
 Both come from a quick run of the laws, in a process of its own. With `--at COMMIT` this project's whole tree of that
 commit runs, so the adapters are those of that day. Without refs, each target is run at `git:main`. `--markdown` prints
@@ -15,12 +15,18 @@ import argparse
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections import Counter
 from pathlib import Path
+
+from sentinel.recipes.catalog import bundled_catalog
+from sentinel.sources import MirrorStore, open_checkout
+from sentinel.sources.checkouts import files
+from sentinel.targets.refs import Ref
 
 ROOT = Path(__file__).resolve().parent.parent
 STATES = ("answer", "found by itself", "removed", "break")
@@ -60,10 +66,10 @@ def states(project: Path, target: str, ref: str, known: set[str]) -> dict[str, t
             laws.setdefault(file.parent.parent.name, []).append(json.loads(file.read_text(encoding="utf-8")))
     if not laws:
         raise SystemExit(f"{target} at {ref}: no laws ran: {said[-500:]}")
-    return {name: state(documents, known) for name, documents in laws.items()}
+    return {name: state(target, ref, documents, known) for name, documents in laws.items()}
 
 
-def state(documents: list[dict], known: set[str]) -> tuple[str, str]:
+def state(target: str, ref: str, documents: list[dict], known: set[str]) -> tuple[str, str]:
     """Return state and reason of one binding, from the evidence of its laws."""
     places = {each["boundary"]["found"] for each in documents if each["verdict"] in ("fixed", "reproduced", "changed")}
     if places:
@@ -72,7 +78,25 @@ def state(documents: list[dict], known: set[str]) -> tuple[str, str]:
         return "answer", ""
     first = next(each for each in documents if each["kind"] != "law")
     reason = (first["failure"] or first)["reason"]
-    return "removed" if "the checkout has no" in reason else "break", reason
+    if not re.search("the checkout has no|in this checkout", reason):
+        return "break", reason
+    places = elsewhere(target, ref, first["boundary"]["written"])
+    return ("break", f"it has moved to {', '.join(places)}") if places else ("removed", reason)
+
+
+def elsewhere(target: str, ref: str, path: str) -> list[str]:
+    """Return the files that define a function or its class, if the file of its module no longer does."""
+    checkout = open_checkout(bundled_catalog().targets[target], Ref.parse(ref), store=MirrorStore())
+    *modules, name = path.split(".")
+    if modules[-1][:1].isupper():
+        name = modules.pop()
+    definition = re.compile(rf"^\s*(class|def|async def) {name}\b", re.MULTILINE)
+    found = [
+        file
+        for file in sorted(files(checkout))
+        if file.endswith(".py") and definition.search((checkout.path / file).read_text(errors="replace"))
+    ]
+    return [] if any(file.endswith("/".join(modules) + ".py") for file in found) else found
 
 
 def main() -> int:

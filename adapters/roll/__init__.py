@@ -110,6 +110,11 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"length": options.max_steps}
 
 
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    results = {str(place): [[value] for value in own] for place, own in enumerate(inputs["right"])}
+    return {"pass_at_k": boundary.function(results, [inputs["k"]])[f"pass@{inputs['k']}"]}
+
+
 # -- token by token ----------------------------------------------------------------------------------------------------
 
 
@@ -899,6 +904,11 @@ TARGET = Target(
             f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps", "schedule_length", call=_scheduled,
             formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",), imports=(_AGENTIC_CONFIG,),
             fixed={"warmup_ratio": 0.0},
+        ),  # fmt: skip
+        Binding(
+            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results", "pass_at_k", call=_passed,
+            accepts={"of": ("any",)},
+            dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
         ),  # fmt: skip
         *data.BINDINGS,
         *containers.BINDINGS,

@@ -299,6 +299,11 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**kit.gradients_of(inputs), **_reported(metrics)}
 
 
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    flat = [float(value) for responses in inputs["right"] for value in responses]
+    return {"pass_at_k": boundary.function(flat, len(inputs["right"][0]))[f"pass@{inputs['k']}"]}
+
+
 #: Options of Megatron's scheduler other than its length.
 _OTHER_OPTIONS = (
     "end_weight_decay", "lr", "lr_decay_iters", "lr_decay_style", "lr_warmup_init", "lr_warmup_iters",
@@ -404,6 +409,10 @@ BINDINGS = (
         "slime.backends.megatron_utils.model.get_optimizer_param_scheduler", "schedule_length", call=_schedule_length,
         stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "Megatron's scheduler; its arguments are read")),
         fixed={"turns": 1, "update_epochs": 1, "unit": "samples"},
+    ),
+    Binding(
+        "slime.observability.metric_utils.compute_pass_rate", "pass_at_k", call=_passed, accepts={"of": ("any",)},
+        formerly=("slime.utils.metric_utils.compute_pass_rate",),
     ),
     # The reducer exists only at the head of #2090, which was not merged.
     Binding(

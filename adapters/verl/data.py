@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -46,6 +47,15 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
+
+
+def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the mean of each part with the number of its samples."""
+    aggregator = boundary.owner(*([1] if "total_gpus" in inspect.signature(boundary.owner).parameters else []))
+    for part in inputs["parts"]:
+        stamp = {"timestamp": 0.0} if "timestamp" in inspect.signature(aggregator.add_step_metrics).parameters else {}
+        aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part), **stamp)
+    return {"mean": boundary.function(aggregator)["critic/score/mean"]}
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,6 +214,14 @@ _DATA = (
         ),
     ),
     Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
+    Binding(
+        "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregated,
+        fixed={"missing": False},
+    ),
+    Binding(
+        "verl.experimental.fully_async_policy.detach_utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts",
+        call=_aggregated, fixed={"missing": False},
+    ),
     Binding(
         f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
         call=_summarised, imports=(_PROTOCOL,),
