@@ -374,7 +374,6 @@ _LOSS_BINDINGS = (
 )  # fmt: skip
 
 
-
 def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Limit the steps by the data, then hand them to Megatron's scheduler, which is stepped once per step."""
     most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
@@ -408,7 +407,7 @@ def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     parts = [[value for value in part if value is not None] for part in inputs["parts"]]
     names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
-    metrics = iter({**dict.fromkeys(names, [0.0]), "accuracy": [sum(part) / len(part)]} for part in parts)
+    metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
     counts = iter(parts)
     policy = kit.stand_in(
         prepare_for_training=lambda: None,

@@ -604,8 +604,12 @@ def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
     options = {
         **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
-        **{"data.max_samples": 10**6, "data.dataloader_num_workers": 0, "train.seed": 0, "eval.dataset": None},
-        **{"train.batch_size": inputs["batch_size"], "train.num_episodes": inputs["epochs"]},
+        "data.max_samples": 10**6,
+        "data.dataloader_num_workers": 0,
+        "train.seed": 0,
+        "eval.dataset": None,
+        "train.batch_size": inputs["batch_size"],
+        "train.num_episodes": inputs["epochs"],
         "train.max_epochs": inputs["update_epochs"],
         "rollout.n_samples_per_prompt": inputs["samples_per_prompt"],
     }
@@ -762,7 +766,11 @@ def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     ranked = "dpo" in boundary.module.__name__
     trainer = kit.make_unbuilt(
         boundary.owner,
-        **{"model": model, "ref_model": model, "strategy": strategy, "margin_loss": False, "_tensorboard": None},
+        model=model,
+        ref_model=model,
+        strategy=strategy,
+        margin_loss=False,
+        _tensorboard=None,
         loss_fn=(lambda chosen, rejected, *_: (lost(chosen, rejected), chosen, rejected)) if ranked else lost,
         concatenated_forward=forward if ranked else lambda *given: forward(*given)[:3],
         _wandb=kit.stand_in(log=logs.update),

@@ -1,8 +1,10 @@
 """Count the bindings that still answer at later releases: `python benchmarks/ageing.py TARGET=REF[,REF…] …`.
 
-1. The bindings that count are those that answer at the base: the commit of `reports/coverage.json`, or `--base TARGET=REF`.
+1. The bindings that count are those that answer at the base: the commit of `reports/coverage.json`, or `--base
+TARGET=REF`.
 2. At each later ref, a binding answers under a path that its adapter names, answers under a path that Sentinel found by
-itself, is removed (the checkout has no such function, and no other file has its class or function), or breaks. The causes of the last two are listed.
+itself, is removed (the checkout has no such function, and no other file has its class or function), or breaks. The
+causes of the last two are listed.
 
 Both come from a quick run of the laws, in a process of its own. With `--at COMMIT` this project's whole tree of that
 commit runs, so the adapters are those of that day. Without refs, each target is run at `git:main`. `--markdown` prints

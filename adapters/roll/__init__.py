@@ -99,9 +99,12 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
     made = kit.make_unbuilt(
-        getattr(boundary.imported[_AGENTIC_CONFIG], "AgenticConfig"),
-        **{"rollout_batch_size": inputs["prompts_per_step"], "ppo_epochs": inputs["update_epochs"], "max_steps": -1},
-        **{"actor_train": trained, "critic": kit.stand_in(training_args=kit.stand_in(**vars(options)))},
+        boundary.imported[_AGENTIC_CONFIG].AgenticConfig,
+        rollout_batch_size=inputs["prompts_per_step"],
+        ppo_epochs=inputs["update_epochs"],
+        max_steps=-1,
+        actor_train=trained,
+        critic=kit.stand_in(training_args=kit.stand_in(**vars(options))),
         actor_infer=kit.stand_in(generating_args=kit.stand_in(num_return_sequences=inputs["samples_per_prompt"])),
         custom_envs={"environment": {"max_steps": 2 * inputs["turns"]}},
     )
@@ -901,15 +904,20 @@ TARGET = Target(
             imports=(_BASE_CONFIG,),
         ),
         Binding(
-            f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps", "schedule_length", call=_scheduled,
-            formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",), imports=(_AGENTIC_CONFIG,),
+            f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps",
+            "schedule_length",
+            call=_scheduled,
+            formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",),
+            imports=(_AGENTIC_CONFIG,),
             fixed={"warmup_ratio": 0.0},
-        ),  # fmt: skip
+        ),
         Binding(
-            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results", "pass_at_k", call=_passed,
+            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results",
+            "pass_at_k",
+            call=_passed,
             accepts={"of": ("any",)},
             dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
-        ),  # fmt: skip
+        ),
         *data.BINDINGS,
         *containers.BINDINGS,
         *agents.BINDINGS,

@@ -8,6 +8,7 @@ scaling of a whole step, the trainer is really built.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import nullcontext

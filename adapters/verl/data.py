@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -51,10 +50,9 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Add the mean of each part with the number of its samples."""
-    aggregator = boundary.owner(*([1] if "total_gpus" in inspect.signature(boundary.owner).parameters else []))
+    aggregator = boundary.owner()
     for part in inputs["parts"]:
-        stamp = {"timestamp": 0.0} if "timestamp" in inspect.signature(aggregator.add_step_metrics).parameters else {}
-        aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part), **stamp)
+        aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
     return {"mean": boundary.function(aggregator)["critic/score/mean"]}
 
 
@@ -217,10 +215,6 @@ _DATA = (
     Binding(
         "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregated,
         fixed={"missing": False},
-    ),
-    Binding(
-        "verl.experimental.fully_async_policy.detach_utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts",
-        call=_aggregated, fixed={"missing": False},
     ),
     Binding(
         f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),

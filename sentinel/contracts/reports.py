@@ -193,7 +193,7 @@ MEAN_OF_PARTS = rule(
 
 
 def _oracle_pass_at_k(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count, over all ways to take k responses of a prompt, how often one of them is right; and average over prompts."""
+    """Count, over all ways to take k responses of a prompt, how often one is right; and average over prompts."""
     rates = []
     for responses in inputs["right"]:
         taken = list(itertools.combinations(responses, inputs["k"]))
