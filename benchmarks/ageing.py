@@ -24,6 +24,7 @@ import tarfile
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.sources import MirrorStore, open_checkout
@@ -63,7 +64,7 @@ def states(project: Path, target: str, ref: str, known: set[str]) -> dict[str, t
     with tempfile.TemporaryDirectory() as folder:
         options = (f"--sentinel-target={target}", f"--sentinel-ref={ref}", f"--sentinel-report-dir={folder}")
         said = run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "--sentinel-laws=quick")
-        laws: dict[str, list[dict]] = {}
+        laws: dict[str, list[dict[str, Any]]] = {}
         for file in sorted(Path(folder).glob(f"{target}/laws/*/*/*.json")):
             laws.setdefault(file.parent.parent.name, []).append(json.loads(file.read_text(encoding="utf-8")))
     if not laws:
@@ -71,11 +72,11 @@ def states(project: Path, target: str, ref: str, known: set[str]) -> dict[str, t
     return {name: state(target, ref, documents, known) for name, documents in laws.items()}
 
 
-def state(target: str, ref: str, documents: list[dict], known: set[str]) -> tuple[str, str]:
+def state(target: str, ref: str, documents: list[dict[str, Any]], known: set[str]) -> tuple[str, str]:
     """Return state and reason of one binding, from the evidence of its laws."""
-    places = {each["boundary"]["found"] for each in documents if each["verdict"] in ("fixed", "reproduced", "changed")}
-    if places:
-        return ("answer" if places & known else "found by itself"), ""
+    found = {each["boundary"]["found"] for each in documents if each["verdict"] in ("fixed", "reproduced", "changed")}
+    if found:
+        return ("answer" if found & known else "found by itself"), ""
     if all(each["kind"] == "law" for each in documents):
         return "answer", ""
     first = next(each for each in documents if each["kind"] != "law")
