@@ -375,6 +375,59 @@ _LOSS_BINDINGS = (
     ),
 )  # fmt: skip
 
+
+def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Limit the steps by the data, then hand them to Megatron's scheduler, which is stepped once per step."""
+    most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
+    whole = kit.stand_in(
+        grpo=kit.stand_in(max_num_steps=most, max_num_epochs=inputs["epochs"]),
+        policy={"megatron_cfg": {"enabled": True}},
+    )
+    boundary.function(whole, range(inputs["steps_per_epoch"]))
+    boundary.module._maybe_inject_megatron_train_iters(whole)
+    return {"length": whole.policy["megatron_cfg"]["train_iters"]}
+
+
+_LENGTHS = (
+    Binding(
+        f"{_ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
+        fixed={"samples_per_prompt": 1, "turns": 1, "update_epochs": 1, "warmup_ratio": 0.0, "unit": "steps"},
+    ),
+)  # fmt: skip
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call with one prompt at a time, because the function adds up and its caller divides."""
+    right = inputs["right"]
+    shares = [boundary.function(torch.tensor(own, dtype=torch.float32), len(own), inputs["k"]) for own in right]
+    return {"pass_at_k": sum(shares) / len(shares)}
+
+
+def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate on batches whose metrics are the workers': means over the samples of a batch."""
+    import dataclasses
+
+    parts = [[value for value in part if value is not None] for part in inputs["parts"]]
+    names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
+    metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
+    counts = iter(parts)
+    policy = kit.stand_in(
+        prepare_for_training=lambda: None,
+        train=lambda *_, **__: {"all_mb_metrics": {**next(metrics), "num_valid_samples": [len(next(counts))]}},
+    )
+    batches = [kit.stand_in(size=len(part)) for part in parts]
+    with kit.swap(boundary.module, "add_ref_logprobs_to_data", lambda *_, **__: batches):
+        return {"mean": boundary.function(policy, [], None, 0, None, -1, 1, 1, "")[0].accuracy}
+
+
+_REPORTS = (
+    Binding("nemo_rl.evals.eval.eval_pass_k", "pass_at_k", call=_passed, accepts={"of": ("any",)}),
+    Binding(
+        f"{_ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
+        stand_ins=(StandIn("policy", "returns a batch's metrics; no model runs"),),
+    ),
+)  # fmt: skip
+
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
@@ -911,7 +964,7 @@ _CALLS = (
 )  # fmt: skip
 
 
-_BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
+_BINDINGS = (*_LOSS_BINDINGS, *_LENGTHS, *_REPORTS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
     "nemo_rl.data_plane.*", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*",

@@ -592,6 +592,35 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
 
+class _Prompts(list[Any]):
+    """A data set of prompts, of which only the number counts."""
+
+    collate_fn = None
+
+    def select(self, places: Sequence[int]) -> _Prompts:
+        return _Prompts(self[place] for place in places)
+
+
+def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare the data of a training and return the number of updates for which its schedule is made."""
+    prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
+    options = {
+        **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
+        "data.max_samples": 10**6,
+        "data.dataloader_num_workers": 0,
+        "train.seed": 0,
+        "eval.dataset": None,
+        "train.batch_size": inputs["batch_size"],
+        "train.num_episodes": inputs["epochs"],
+        "train.max_epochs": inputs["update_epochs"],
+        "rollout.n_samples_per_prompt": inputs["samples_per_prompt"],
+    }
+    strategy = kit.stand_in(args=kit.nest_options(options), setup_dataloader=lambda *_, **__: None)
+    replaced = {"blending_datasets": lambda *_, **__: prompts, "PromptDataset": kit.return_first}
+    with kit.swap_all(boundary.module, **replaced):
+        return {"length": boundary.invoke({}, strategy, None)[2]}
+
+
 _ZEROS = "openrlhf.utils.utils.zero_pad_sequences"
 _OF_ROWS = {"layouts": {name: LAYOUTS[name] for name in _COLUMNS}}
 _BATCH = Container(_experience, _read, {"imports": (_EXPERIENCE,), "fixed": _OF_ROWS})
@@ -599,6 +628,11 @@ _ROWS = (
     _BATCH.surgery(f"{_EXPERIENCE}.split_experience_batch", "split", _singles, fixed={"count": 1}),
     _BATCH.surgery(f"{_EXPERIENCE}.make_experience_batch", "join", _of_singles),
     _BATCH.surgery(f"{_PPO}.replay_buffer.NaiveReplayBuffer.collate_fn", "join", _replayed),
+    Binding(
+        "openrlhf.trainer.ppo_trainer.prepare_datasets", "schedule_length", call=_planned,
+        stand_ins=(StandIn("PromptDataset", "prompts, of which only the number counts"),),
+        fixed={"max_steps": None, "turns": 1, "warmup_ratio": 0.0},
+    ),
     Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
     Binding(_ZEROS, "column_padding", formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",), call=_padded),
     balanced_partition(f"{_EXPERIENCE}.balance_experiences", call=_balanced, fixed={"equal_size": True}),
@@ -701,6 +735,83 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
         fixed={"loss_type": loss_type, "ld_alpha": None},
         accepts={"chosen_mask": ("full", "right"), "rejected_mask": ("full", "right")},
     )
+
+
+class _Model(list[Any]):
+    """A model that is switched between modes; no token runs through it."""
+
+    training = True
+
+    def eval(self) -> None:
+        self.training = False
+
+    def train(self) -> None:
+        self.training = True
+
+    def parameters(self) -> Any:
+        return iter([torch.zeros(1)])
+
+
+def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate on batches of one-token pairs. The chosen token's id is the score of the chosen answer."""
+    logs: dict[str, Any] = {}
+    model, ranks = _Model(), {"is_rank_0": lambda: True, "all_reduce": kit.return_first, "all_gather": kit.return_first}
+    model.config = kit.stand_in()  # type: ignore[attr-defined]
+    strategy = kit.stand_in(**ranks, print=lambda *_: None, _unwrap_model=kit.return_first)
+
+    def lost(chosen: Any, rejected: Any, *_: Any) -> Any:
+        return (1 - chosen).mean()
+
+    def forward(_: Any, chosen: Any, *__: Any) -> tuple[Any, ...]:
+        return chosen[:, 0], chosen[:, 0] * 0 + 0.5, 0.0, None
+
+    ranked = "dpo" in boundary.module.__name__
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        model=model,
+        ref_model=model,
+        strategy=strategy,
+        margin_loss=False,
+        _tensorboard=None,
+        loss_fn=(lambda chosen, rejected, *_: (lost(chosen, rejected), chosen, rejected)) if ranked else lost,
+        concatenated_forward=forward if ranked else lambda *given: forward(*given)[:3],
+        _wandb=kit.stand_in(log=logs.update),
+    )
+    batches = [(scores, scores, scores, scores, 0.0) for scores in map(_column, inputs["parts"])]
+    with kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()):
+        boundary.function(trainer, batches)
+    return {"mean": logs["eval/acc_mean"], "loss": logs["eval/eval_loss"]}
+
+
+def _column(values: Sequence[float]) -> Any:
+    return torch.tensor(values, dtype=torch.float64)[:, None, None]
+
+
+def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise one sample per response; the data has one source."""
+    right = inputs["right"]
+    named = [str(place) for place in range(len(right))]
+    samples = [
+        kit.stand_in(prompts=[name], rewards=float(value), response_length=torch.tensor(1), truncated=torch.tensor(0))
+        for name, responses in zip(named, right)
+        for value in responses
+    ]
+    loader, count = [(["own"] * len(named), named, named, None)], len(right[0])
+    logs = boundary.function(loader, samples, count)
+    return {"pass_at_k": logs[f"eval_own_pass{count}"], "mean": logs["eval_own_pass1"]}
+
+
+_SCORES = StandIn("concatenated_forward", "returns the scenario's scores; no model runs")
+_REPORTS = (
+    *(
+        Binding(f"{trainer}.evaluate", "mean_of_parts", call=_evaluated, fixed={"missing": False}, stand_ins=(_SCORES,))
+        for trainer in (_DPO, "openrlhf.trainer.rm_trainer.RewardModelTrainer")
+    ),
+    Binding(
+        "openrlhf.trainer.ppo_trainer.compute_eval_metrics", "pass_at_k", call=_passed_evaluation,
+        accepts={"of": ("all",)},
+    ),
+)  # fmt: skip
 
 
 _OF_FILES = StandIn("self", "a dataset reads files; the mask reads only the length of a prompt")
@@ -926,7 +1037,7 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)
+        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS)
         for binding in part
     ),
     no_signal=_NO_SIGNAL,

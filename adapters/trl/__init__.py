@@ -8,6 +8,7 @@ scaling of a whole step, the trainer is really built.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -793,6 +794,23 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"same": same, "trained": "".join(texts[0][start:end] for start, end in spans[0])}}
 
 
+def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples of one token, some with a metric, and read its mean: of the batch, or of the collator."""
+    collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
+    one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
+    parts = [
+        [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
+        for part in inputs["parts"]
+    ]
+    if "(groups,)" not in inspect.getsource(collator.torch_call):
+        raise AbsentError("not in this version: samples that are split over ranks")
+    batch = collator.torch_call([parts])
+    values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
+    return {"mean": math.nan if values is None else values.nanmean()}
+
+
+REPORTS = (Binding(f"{_ASYNC}.DataCollatorForRollout.torch_call", "mean_of_parts", call=_averaged),)
+
 SINGLE = tuple(
     Binding(boundary, "call", call=call, stand_ins=stand_ins, requires=(f"{boundary}(batch)",) * ("KTO" in boundary))
     for boundary, call, stand_ins in (
@@ -1120,5 +1138,5 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS, *ENGINES),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES),
 )
