@@ -16,6 +16,7 @@ from sentinel.tools.upstream.page import prose
 
 #: The tables of a framework, each with the heading of its fifth column.
 _COLUMNS = {"at main": "affects", "not decided at main": "state", "fixed": "state", "hardening": "why unreachable"}
+_FIXED = ("fixed upstream", "released")
 #: The number of bugs of each framework in the summary at the top.
 _FIRST = 3
 _HEAD = """\
@@ -64,7 +65,7 @@ class Entry:
         state."""
         if self.realism == "unreachable":
             return "hardening"
-        if self.finding.state in ("fixed upstream", "released"):
+        if self.finding.state in _FIXED:
             return "fixed"
         return "at main" if self.finding.main.get("verdict") == "reproduced" else "not decided at main"
 
@@ -124,9 +125,9 @@ def state(entries: Sequence[Entry], results: Sequence[Mapping[str, Any]], editio
     fixed = [
         group[0]
         for group in _roots([entry for entry in entries if entry.where == "fixed"])
-        if len(group[0].finding.steps) > 1 and before < group[0].finding.steps[-1].on <= edition
+        if (steps := group[0].finding.steps)[1:] and before < steps[-1].on <= edition and steps[-2].state not in _FIXED
     ]
-    text += f"\n## Fixed since {before}\n\nBugs that this project had recorded before, and whose fix it has measured since.\n\n"
+    text += f"\n## Fixed since {before}\n\nRecorded as present before, and measured as fixed since.\n\n"
     text += "".join(f"* {bug.recipe.target}: {_text(bug)} ({_grade(bug)})\n" for bug in fixed) or "None.\n"
     text += "\n## What that means for a training run\n\n"
     open_ = {entry.recipe.bug_id for entry in today}
