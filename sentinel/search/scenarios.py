@@ -68,6 +68,7 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
     :raises NotSearchable: if a required input has nothing to draw from.
     """
     inputs = []
+    contract = contract.with_actions() if binding.fixed.get("actions_per_step") else contract
     for item in contract.inputs:
         if item.name in binding.fixed:
             item = replace(item, default=binding.fixed[item.name], choices=(), domain="", knob=False)
@@ -104,7 +105,9 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
     :raises DoesNotApply: if the contract's ``arrange`` rejects the drawn inputs.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
-    layout = contract.input("group_layout")
+    actions, layout = contract.input("actions_per_step"), contract.input("group_layout")
+    if actions is not None and actions.default is not None:
+        sizes["actions"] = tuple(range(actions.default))
     if layout is not None and layout.default == "equal" and choose.integer(0, 1):
         sizes["batch"] = tuple(range(4))  # other numbers of rows rarely give several groups with several rows
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
