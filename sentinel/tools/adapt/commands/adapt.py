@@ -244,6 +244,10 @@ def _finish(
         echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
         echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
+        for row in rows if file is None else ():  # the questions of a new adapter have the reasons
+            for law, reason in {**row["broken"], **({} if row["failed"] else row["not_judged"])}.items():
+                word = "breaks" if law in row["broken"] else "is not judged by"
+                echo(f"{row['function']} {word} {law}: {reason}")
         if file is not None:
             questions = sum(row["questions"] for row in rows)
             echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")
