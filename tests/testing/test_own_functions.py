@@ -558,3 +558,62 @@ def test_a_failure_of_two_calls_shows_both_and_one_of_parts_shows_the_sum():
     text = check(biased, examples=30).laws["order_does_not_matter"].text
     assert "in the second call (" in text
     assert text.count("    biased(") == 2
+
+
+# -- what contracts can express ----------------------------------------------------------------------------------------
+
+
+def advantages_alone(rewards, mask, num_generations):
+    """Groups of equal size and a mask, a biased deviation, and no returns."""
+    scores = (rewards * mask).sum(-1).view(-1, num_generations)
+    centred = scores - scores.mean(-1, keepdim=True)
+    return (centred / (scores.std(-1, keepdim=True, unbiased=False) + 1e-6)).flatten()[:, None] * mask
+
+
+def ppo_with_a_reported_kl(logps, old_logps, adv, mask):
+    keep = mask.bool()
+    kl = torch.where(keep, old_logps - logps, 0.0).sum() / keep.sum().clamp(min=1)
+    return {"loss": loss(logps, old_logps, adv, mask), "approx_kl": kl.detach()}
+
+
+def explained(values, returns, mask):
+    keep = mask.bool()
+    wanted, error = returns[keep], (returns - values)[keep]
+    variance = wanted.var(unbiased=False) if len(wanted) else 0
+    return {
+        "explained_variance": float("nan")
+        if len(wanted) < 2 or variance == 0
+        else 1 - error.var(unbiased=False) / variance
+    }
+
+
+def scaled_sum(losses, mask, world_size, num_items_in_batch):
+    """The loss scale of a rank whose gradients are averaged over ranks."""
+    return (
+        torch.where(mask.bool(), losses, 0.0).sum()
+        * (world_size or 1)
+        / (num_items_in_batch or mask.sum().clamp(min=1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("f", "contract", "options", "law"),
+    [
+        (
+            advantages_alone, "group_advantage",
+            {"estimator": "grpo", "dialects": {"std": "biased", "rejected": "counted"}}, "the_oracle_agrees",
+        ),
+        (
+            ppo_with_a_reported_kl, "policy_loss",
+            {"dialects": {"log_ratio_clamp": 20.0, "reported_log_ratio": "whole"}}, "metrics_tell_the_truth",
+        ),
+        (explained, "explained_variance", {}, None),
+        (scaled_sum, "loss_aggregation", {"mode": "token-mean"}, "the_oracle_agrees"),
+    ],
+    ids=["equal groups, mask, biased, no returns", "a KL that is only reported", "explained variance", "loss scale"],
+)  # fmt: skip
+def test_a_contract_can_express(f, contract, options, law):
+    report = check(f, contract, examples=30, **options)
+    judged = [name for name, each in report.laws.items() if each.judged and each.word == "holds"]
+    assert (law or judged[0]) in judged, str(report)
+    assert "the_oracle_agrees" not in report.broken, str(report)

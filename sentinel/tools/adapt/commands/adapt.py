@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 import tempfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -162,16 +161,11 @@ def _try(
     proposals: Sequence[Proposal],
     notify: Progress,
 ) -> dict[str, Result]:
-    intended: dict[str, dict[Any, None]] = defaultdict(dict)
-    for adapter in catalog.adapters.values() if proposals else ():
-        for binding in adapter.target.bindings:
-            for dialect in binding.dialects:
-                intended[dialect.name][dialect.value] = None
     by_path = {each.path: each for each in proposals}
 
     def others(subject: Subject) -> Sequence[Mapping[str, Any]]:
         proposal, contract = by_path.get(subject.boundary), catalog.contracts[subject.contract.name]
-        return alternatives(proposal, contract, {**intended}) if proposal is not None else ()
+        return alternatives(proposal, contract, catalog.targets.values()) if proposal is not None else ()
 
     own = catalog_with(catalog, file)
     with closing(runner_for(own, settings, project)) as runner:
