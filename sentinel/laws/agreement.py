@@ -323,7 +323,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
         valid = valid[match.rows[0]]
     if match.columns is not None:
         valid = valid[:, match.columns[0]]
-    return over(valid if item.shape in PER_TOKEN else valid.any(axis=-1), len(item.shape))
+    return over(valid if item.shape in PER_TOKEN else np.asarray(valid.any(axis=-1)), len(item.shape))
 
 
 def _movement(
