@@ -1,1 +1,3 @@
-"""Turn a question into a decision: query the worker, check its answer and compare it with the expectation."""
+"""Decide recipes and laws: call the framework's function in a worker process, check the answer, and compare the
+values.
+"""
