@@ -1,4 +1,4 @@
-"""A checkout: the target's package roots at one ref, on disk, importable and verified by hashes."""
+"""Define a checkout: a target's packages at one revision, on disk, verified by hashes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file of the revision that is not on disk: too large and not source code, or missing in the mirror."""
+    """A file of the revision that is not on disk, because it is too large and not source code or the mirror lacks
+    it.
+    """
 
     path: str
     size: int | None
@@ -19,7 +21,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The target's package roots at one ref.
+    """A target's packages at one ref, on disk.
 
     :ivar path: the read-only directory with the package roots at their repository paths.
     :ivar import_roots: absolute directories for ``sys.path``, in order.

@@ -433,7 +433,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
     ("line", "wrong"),
     [
         ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
-        ('{"event":' + "9" * 5000 + "}", "a number of 5000 digits"),
+        ('{"event":' + "9" * 5000 + "}", "the number has 5000 digits"),
         (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
         ("null", "it is neither a violation nor the final line"),
         ('"event"', "it is neither a violation nor the final line"),
