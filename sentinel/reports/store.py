@@ -320,7 +320,7 @@ def _facts_in(file: Path, *_: int) -> Mapping[PurePosixPath, Facts]:
     for facts in lines.read(file):
         place = _place_of(facts, file.stem)
         if place in found:
-            raise SentinelError(f"{visible(str(file))}: two lines for {place}")
+            raise SentinelError(f"{visible(str(file))}: two lines for {place}; remove one of them")
         found[place] = facts
     return found
 

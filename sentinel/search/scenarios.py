@@ -168,7 +168,7 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
             row for row, label in enumerate(labels) if label in choice and labels[:row].count(label) < most
         ]
     if not all(places.values()):
-        raise DoesNotApply("no row or no token is left of the scenario")
+        raise DoesNotApply("the reduced scenario has no row or no token")
     decimals = choose.integer(0, _EXACT)
     return cut_to(contract, inputs, places, None if decimals == _EXACT else decimals)
 

@@ -551,7 +551,7 @@ class TargetProcess(_Handle):
                 answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
             result = parsed(answer)
             if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
-                raise protocol.ProtocolError("it reports a timeout before the time limit")
+                raise protocol.ProtocolError("the worker reports a timeout before the time limit")
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):
@@ -600,7 +600,7 @@ class Session(_Handle):
                     answer = _own(frame, self._nonce)
                     if answer != {"alive": True}:
                         return answers.of_session(answer, self._calls)
-                raise protocol.ProtocolError("more calls than were requested")
+                raise protocol.ProtocolError("the worker answered more calls than were requested")
             except TimeoutError:
                 self.hangs = True
                 self._bury(f"no answer within {self._options.timeout:g} s")
@@ -632,7 +632,7 @@ def _first_sender(channel: socket.socket, timeout: float) -> int:
             pid = int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
             if pid > 1:  # signalling 0 would signal our own group
                 return pid
-    raise EOFError("the other end is gone")
+    raise EOFError("the other process has ended")
 
 
 #: struct ucred: process, user and group id.

@@ -197,7 +197,7 @@ def find_boundary(
             path, module, function, owner, binding, scenario_inputs, device, imported, member=member
         )
     calling.resolve(binding.boundary, roots)  # raises DriftError, which names a similar definition
-    raise AssertionError(f"{binding.boundary} was not found, and then it was")
+    raise AssertionError(f"{binding.boundary} was not found at first, but was found when it was looked up again")
 
 
 def observe(
@@ -246,7 +246,7 @@ def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
     reference = contract.oracle
 
     def refuse(path: str) -> Any:
-        raise DriftError(f"the oracle needs {path}, which cannot be built")
+        raise DriftError(f"the oracle needs {path}, which it cannot create")
 
     def oracle(**values: Any) -> Mapping[str, Any]:
         return reference(values)

@@ -117,7 +117,7 @@ def _read(channel: socket.socket, size: int, deadline: float | None) -> bytes:
             channel.settimeout(left)
         part = channel.recv(min(size - len(parts), 1 << 20))
         if not part:
-            raise EOFError("the other end is gone")
+            raise EOFError("the other process has ended")
         parts += part
     return bytes(parts)
 

@@ -336,8 +336,8 @@ class Frameworks:
                 unavailable.append(Compared(target, reason=error.reason))
         if not members and not unavailable:
             raise NothingExamined(
-                f"nothing of {', '.join(self.targets)} is bound to the contract {contract_name}: name other --targets, "
-                "or another contract (`sentinel list boundaries TARGET` lists them)"
+                f"no function of {', '.join(self.targets)} is bound to the contract {contract_name}: name other "
+                "--targets, or another contract (`sentinel list boundaries TARGET` lists them)"
             )
         members.sort(key=lambda each: (self.targets.index(each.opened.target), -_count_choices(each)))
         if not members:

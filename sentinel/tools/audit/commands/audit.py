@@ -165,7 +165,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
-            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; readable are those of "
+            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; these can be read: "
             f"{have or 'no class'}"
         )
     run = None
