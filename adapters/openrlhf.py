@@ -53,9 +53,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an instance with its own constructor. Options of newer versions get the value that keeps older
-    behaviour.
-    """
+    """Build an instance with its own constructor. Newer options get the value that keeps older behaviour."""
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 

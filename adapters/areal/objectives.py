@@ -150,8 +150,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configure the schedule with the optimiser's own options. The warm-up was once a share of the training, rounded
-    down."""
+    """Configure the schedule with the optimiser's own options. The warm-up was once a fraction of the training."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:

@@ -1,6 +1,4 @@
-"""AReaL: an update of the actor, through its own minibatches, packing and engine, with a table of log-probs as the
-model.
-"""
+"""AReaL: an update of the actor through its own minibatches and engine, with a table of log-probs as the model."""
 
 from __future__ import annotations
 

@@ -53,8 +53,7 @@ def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
 
 
 def _after(logits: Any) -> Any:
-    """Make logits for the position after the last token. They differ from all others, so that using them changes the
-    result."""
+    """Make logits for the position after the last token. They differ from all others, so that a use is visible."""
     return -logits[:, 0].detach()
 
 

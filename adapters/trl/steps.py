@@ -86,9 +86,7 @@ def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
 
 
 def _grpo_loss(micro: Any) -> tuple[Any, Any]:
-    """Compute GRPO's loss for each documented loss type (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585,
-    2511.20347).
-    """
+    """Compute GRPO's loss, by loss type (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585, 2511.20347)."""
     options, had, batch = micro.options, micro.attributes, micro.batch
     _need(not options.get("use_liger_kernel"), "use_liger_kernel computes the loss in another package")
     _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy")
@@ -186,9 +184,7 @@ def _total(table: Any, weights: Any) -> Any:
 
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
-    """Compute GRPO's advantages (arXiv:2402.03300), scaled by group, batch (arXiv:2508.08221) or reward
-    (arXiv:2601.05242).
-    """
+    """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
     table, weights = _rewards(micro)
     peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
     _need(len(table) % peers == 0, "a group is incomplete")

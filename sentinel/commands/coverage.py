@@ -1,5 +1,4 @@
-"""``sentinel coverage``: list the functions that carry training signal, with their bindings and the lines that laws
-run."""
+"""``sentinel coverage``: list the functions that carry training signal, their bindings, and the lines that laws run."""
 
 from __future__ import annotations
 

@@ -102,9 +102,7 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """Return the boundaries that must be called: those with changed code first, then their callers, nearest
-        first.
-        """
+        """Return the boundaries that must be called: those with changed code, then their callers, nearest first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)

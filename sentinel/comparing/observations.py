@@ -51,9 +51,7 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Return what kind of difference two values of a key have, and its size as text; two empty strings if they
-    agree.
-    """
+    """Return the kind of difference of two values, and its size as text; two empty strings if they agree."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")

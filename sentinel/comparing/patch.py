@@ -198,9 +198,7 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
-        """Return True if a boundary needs a full search, because earlier ones have not covered its changed
-        statements.
-        """
+        """Return True if a boundary needs a full search, because no earlier one covered its changed statements."""
         if not self._searched.issuperset(ran):
             return True
         return any(
@@ -265,9 +263,7 @@ class Patch:
         )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """Return the changed lines that did not run, optionally only those of some definitions. Adjacent lines are
-        joined.
-        """
+        """Return the changed lines that did not run, of some or all definitions. Adjacent lines are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 

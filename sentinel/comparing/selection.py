@@ -256,9 +256,7 @@ class Selection:
 
     @cached_property
     def patch(self) -> Patch:
-        """Return the changed definitions that a boundary may use, and the changed signal functions that no boundary
-        uses.
-        """
+        """Return the changed definitions that a boundary may use, and changed signal functions that none uses."""
         bound = {}
         for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
@@ -372,9 +370,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _alike(self, subject: Subject) -> Iterator[str]:
-        """Yield new functions that share half of their lines with a removed boundary, so that it may have been
-        renamed.
-        """
+        """Yield new functions that share half of their lines with a removed boundary; it may have been renamed."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:

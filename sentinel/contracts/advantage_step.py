@@ -1,6 +1,4 @@
-"""Define the contract of a trainer's advantage step: from rewards and log-probs to the advantages that the loss
-uses.
-"""
+"""Define the contract of a trainer's advantage step: from rewards and log-probs to the advantages of the loss."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Define the generic contract ``call``: call any function or method, and observe its result, gradients and side
-effects.
-"""
+"""Define the contract ``call``: call any function or method, and observe its result, gradients and side effects."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Define the contract for which tokens of a chat are trained. Each word is a distinct token, so that it can be
-traced.
-"""
+"""Define the contract for which tokens of a chat are trained. Each word is a distinct token."""
 
 from __future__ import annotations
 

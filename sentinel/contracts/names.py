@@ -173,8 +173,7 @@ def suggest_names(
 
 
 def fits(contract: Contract, name: str, parameter: str) -> int | None:
-    """Return how well a parameter's name fits an input: 0 for the same words, more for a more distant synonym, or None
-    if it does not fit."""
+    """Return how well a parameter's name fits an input: 0 is best, None means that it does not fit."""
     candidates = (name, *_aliases(contract, name), *SYNONYMS.get(name, "").split())
     wanted = _words(parameter)
     return next((place for place, text in enumerate(candidates) if _words(text) == wanted), None)

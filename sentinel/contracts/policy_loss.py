@@ -190,7 +190,7 @@ def _total_variation(step: Step) -> Any:
 
 
 def _binary_kl(step: Step) -> Any:
-    """Compute the binary KL (DPPO, equation 14): ``q log(q / p) + (1 - q) log((1 - q) / (1 - p))`` with ``q =
+    """Compute the binary KL (DPPO, equation 14), ``q log(q / p) + (1 - q) log((1 - q) / (1 - p))`` with ``q =
     p_old``.
     """
     q, epsilon = step.old_log_probs.exp(), step.inputs["epsilon"]

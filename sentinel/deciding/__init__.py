@@ -1,3 +1,1 @@
-"""Decide recipes and laws: call the framework's function in a worker process, check the answer, and compare the
-values.
-"""
+"""Decide recipes and laws: call the framework's function in a worker, check its answer, and compare the values."""

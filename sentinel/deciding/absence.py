@@ -166,9 +166,7 @@ def _definition(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _ends(line: str, indent: int) -> bool:
-    """Return True if a line ends an indented block. A line that closes a multi-line signature does not end the
-    block.
-    """
+    """Return True if a line ends an indented block. The closing line of a signature does not."""
     text = line.lstrip()
     return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
 

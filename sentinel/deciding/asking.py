@@ -1,6 +1,4 @@
-"""Ask a worker process to run recipes on one checkout. Each recipe runs in two processes, under different
-conditions.
-"""
+"""Ask a worker to run recipes on one checkout. Each recipe runs in two processes, under different conditions."""
 
 from __future__ import annotations
 

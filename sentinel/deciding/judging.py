@@ -1,6 +1,4 @@
-"""Judge a worker's answer by the recipe's expected values or by its law, and check the verdict against the second
-process.
-"""
+"""Judge a worker's answer by expected values or by a law, and check the verdict against the second process."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from sentinel.worker.answers import Failed, Reply
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with the comparisons that led to it. ``outcome`` includes the law's measurements, or why there are
-    none.
-    """
+    """A verdict with the comparisons that led to it. ``outcome`` is the measurement, or why there is none."""
 
     verdict: Verdict
     outcome: Measurement | Failure
@@ -96,9 +92,7 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Make the inputs of a law: measure a call's side effects and the second implementation, which a probe does not
-    report.
-    """
+    """Add to a probe's answer what a law needs: a call's side effects and the second implementation's result."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
         return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")

@@ -1,6 +1,4 @@
-"""Manage the worker processes of a run: a preloader per Python, a process per checkout, an oracle process per
-target.
-"""
+"""Manage a run's worker processes: a preloader per Python, a process per checkout, an oracle per target."""
 
 from __future__ import annotations
 

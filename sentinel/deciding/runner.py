@@ -1,6 +1,4 @@
-"""Decide jobs: open the checkout, call the function in a worker, and judge the result. Several checkouts run in
-parallel.
-"""
+"""Decide jobs: open the checkout, call the function in a worker, judge the result. Checkouts run in parallel."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return the largest difference that rounding explains between two values of this dtype; 0 if it is not a
-        float dtype.
+        """Return the largest difference of two values of this dtype that rounding explains; 0 if it is no float
+        dtype.
         """
         if dtype not in FLOATS:
             return 0.0
@@ -292,9 +292,7 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Return a key's values in both variants at corresponding positions, and the coarser dtype; None if a value is
-    missing.
-    """
+    """Return a key's values in both variants at corresponding positions, and the coarser dtype; or None."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -319,9 +317,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Return flags for the positions of a key that count (such as unmasked tokens), in the first variant's order;
-    None if all do.
-    """
+    """Return flags for the positions of a key that count, such as unmasked tokens; None if all do."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -354,9 +350,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield each observed key with one of these roles: its values, its dtype, and flags for the positions that
-    count.
-    """
+    """Yield each observed key with one of these roles: its values, dtype, and flags for positions that count."""
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)

@@ -13,9 +13,7 @@ from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, li
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Make a variant in which the numbers of one group's rows are multiplied by one factor, within each input's
-    domain.
-    """
+    """Make a variant in which the numbers in one group's rows are multiplied by a factor, within their domains."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))

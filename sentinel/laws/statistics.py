@@ -89,9 +89,7 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return flags for the tokens to shift: the last valid token for a reward per response, otherwise every valid
-    token.
-    """
+    """Return flags for the tokens to shift: the last valid one for a reward per response, otherwise all valid ones."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

@@ -206,9 +206,7 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Return a recipe without pins, completed with the pins, watched refs and upstream numbers of the bundled
-    recipe.
-    """
+    """Return a recipe without pins, completed with pins and upstream numbers of the bundled recipe."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

@@ -45,9 +45,7 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Yield a place and message for each string option whose value neither contract nor binding lists; it may be
-    misspelled.
-    """
+    """Yield a message for each string option whose value neither contract nor binding lists; it may be misspelled."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})

@@ -33,9 +33,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return the digest of the parts of a recipe that affect its verdict: boundary, scenario, expectations,
-    requirements.
-    """
+    """Return the digest of what affects a recipe's verdict: boundary, scenario, expectations, requirements."""
     expected = {"unpatched": recipe.expected_unpatched, "fixed": recipe.expected_fixed}
     parts = {
         "boundary": [recipe.target, recipe.contract, recipe.boundary],

@@ -323,9 +323,7 @@ class _Reading:
         return Trigger(alternatives(written), contract.mask, contract.group)
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """Return the name of the law that decides: the recipe's ``invariant``, or the contract's law if no values
-        are expected.
-        """
+        """Return the name of the law that decides: the recipe's ``invariant``, or else the contract's law."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"

@@ -49,9 +49,7 @@ class Closure:
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """Return the folders that the probe looked into, sorted, each with the names it looked for (None: it listed
-        the folder).
-        """
+        """Return the folders that the probe looked into, each with the names it looked for (None: it listed them)."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]

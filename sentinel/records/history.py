@@ -174,9 +174,7 @@ def plain_commit(commit: Commit) -> dict[str, Any]:
 
 
 def state_of(verdict: str, kind: str) -> str | None:
-    """Return ``reproduced``, ``fixed``, ``changed``, ``absent`` if this version lacks the code, or None if
-    undecided.
-    """
+    """Return ``reproduced``, ``fixed``, ``changed``, ``absent`` (the version lacks the code), or None if undecided."""
     if verdict in ("reproduced", "fixed", "changed"):
         return verdict
     return "absent" if kind == "not-in-this-version" else None

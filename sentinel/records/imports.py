@@ -80,9 +80,7 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield each package and module on the path to a dotted name: its name, whether it is a package, and its git
-        blob.
-        """
+        """Yield each package and module on the path to a dotted name: name, whether it is a package, git blob."""
         first, *others = name.split(".")
         for root in self._roots:
             if root.package != first:

@@ -160,9 +160,7 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes commits over lanes. A lane takes neighbouring commits; an idle lane takes half of the longest
-    remainder.
-    """
+    """Distributes commits over lanes, each with neighbouring commits. An idle lane takes half of the longest one."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

@@ -74,9 +74,7 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return a float from an evidence document, tagged or plain; None for integers, booleans and text, which must be
-    equal.
-    """
+    """Return a float from an evidence document; None for integers, booleans and text, which must be equal."""
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None

@@ -28,9 +28,7 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if an evidence document has a decided verdict. A pin may also expect that a version lacks the
-    code.
-    """
+    """Return True if an evidence document has a decided verdict, or if its pin expects that the code is missing."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 
@@ -59,8 +57,8 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Return True if a summary can leave this law out: it holds, does not apply, or is broken by a bug with its
-        own row.
+        """Return True if a summary can leave out a law: it holds, does not apply, or a bug with its own row breaks
+        it.
         """
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"

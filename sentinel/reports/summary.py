@@ -92,9 +92,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
 
 
 def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return lines that count the known bugs of a revision by verdict, and list the most severe ones that are
-    present.
-    """
+    """Return lines that count a revision's known bugs by verdict, and list the most severe ones that are present."""
     parts = [
         f"{words}: {count_bugs(grades.row(*_about(document)) for document in verdicts[verdict])}"
         for verdict, words in (("reproduced", "present"), ("fixed", "fixed"), ("unavailable", "not in this version"))

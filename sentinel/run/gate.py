@@ -124,9 +124,7 @@ class Gate:
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
-        """Yield the report's lines: what became worse first, then the other outcomes, then changed lines that did
-        not run.
-        """
+        """Yield the report's lines: what became worse, then other outcomes, then changed lines that did not run."""
         for (target, base, head), rows in self._by_pair():
             yield f"{target}: {head} compared with {base}"
             for outcome in OUTCOMES[:-1]:
@@ -170,9 +168,7 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Return an annotation for each changed place that makes results worse, or whose effect could not be
-        decided.
-        """
+        """Return an annotation for each changed place that is worse, or whose effect could not be decided."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):

@@ -234,9 +234,7 @@ class Run:
         return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
 
     def decide_law(self, job: LawJob) -> Decision:
-        """Return the decision of a law at a ref. If several scenarios break it, prefer one that no known bug
-        explains.
-        """
+        """Return the decision of a law at a ref, preferably with a scenario that no known bug explains."""
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":

@@ -174,9 +174,7 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Return the longest prefix of a dotted path that is a module, and its file; ``("", None)`` if there is
-        none.
-        """
+        """Return the longest prefix of a dotted path that is a module, and its file; ``("", None)`` if none is."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])

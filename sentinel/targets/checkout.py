@@ -10,9 +10,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A file of the revision that is not on disk, because it is too large and not source code or the mirror lacks
-    it.
-    """
+    """A file of the revision that is not on disk: too large and not source code, or missing in the mirror."""
 
     path: str
     size: int | None

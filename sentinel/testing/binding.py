@@ -267,9 +267,7 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Return the parameter for each input, and add to ``derived`` the parameters whose values are computed from
-    inputs.
-    """
+    """Return the parameter for each input, and add to ``derived`` parameters that are computed from inputs."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }

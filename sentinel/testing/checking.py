@@ -289,9 +289,7 @@ class _OneLaw:
         return self.require_call(await result)
 
     def __call__(self, f: Any = None) -> None:
-        """Check the law. Raise :class:`LawBroken` if it is broken, and ``unittest.SkipTest`` if it applies to no
-        scenario.
-        """
+        """Check the law. Raise :class:`LawBroken`, or ``unittest.SkipTest`` if the law applies to no scenario."""
         __tracebackhide__ = True
         self._called = True
         function = self._f if f is None else f

@@ -199,9 +199,7 @@ def _written(value: Any, write: Callable[[Any], Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON for people: tensors as nested lists, other literals as recipes write them, NaN as
-    "NaN".
-    """
+    """Return a value as JSON for people: tensors as nested lists, other literals as in recipes, NaN as "NaN"."""
     return plain(value.nested()) if isinstance(value, Tensor) else _written(value, plain)
 
 

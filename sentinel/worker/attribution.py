@@ -77,9 +77,7 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
 
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:
-    """Return True if the framework calls its own function with a wrong signature, or uses an operator on wrong
-    types.
-    """
+    """Return True if the framework calls its own function wrongly, or uses an operator on wrong types."""
     match = _CALL.match(message)
     if match is None:
         kinds = re.findall(r"'(\w+)'", message)

@@ -45,9 +45,7 @@ class Boundary:
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Return the function's parameters. If a registered function takes ``**kwargs``, add those of the bound
-        function.
-        """
+        """Return the function's parameters; for a registered function with ``**kwargs``, also the bound function's."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
@@ -205,9 +203,7 @@ def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
-    """Return True if the checkout has this module, attribute or class field, or the parameter in
-    ``path(parameter)``.
-    """
+    """Return True if the checkout has this module, attribute, class field, or parameter (``path(parameter)``)."""
     parameter = ""
     if path.endswith(")"):
         path, _, parameter = path[:-1].partition("(")
@@ -227,9 +223,7 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def source_of(function: Any) -> tuple[str, int, str]:
-    """Return the file, line and signature of the function behind a callable, without decorators that set
-    ``__wrapped__``.
-    """
+    """Return the file, line and signature of the function behind a callable, following ``__wrapped__``."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     code = getattr(inner, "__code__", None)

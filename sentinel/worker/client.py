@@ -174,9 +174,7 @@ class Preloader:
         return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
 
     def hello(self) -> Mapping[str, Any]:
-        """Return the versions of the interpreter, torch, numpy and the packages, and why strict containment is
-        impossible.
-        """
+        """Return the versions of Python, torch, numpy and packages, and why strict containment is impossible."""
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:

@@ -182,9 +182,7 @@ class _Tracer:
         self._seen: dict[int, Any] = {}  # by id, because hashing a code object is slow
 
     def functions(self) -> list[str]:
-        """Return the dotted paths of the functions that ran, including the paths under which packages re-export
-        them.
-        """
+        """Return the dotted paths of the functions that ran, and those under which packages re-export them."""
         paths = set()
         for code, module in self._ran.items():
             name = getattr(code, "co_qualname", code.co_name)  # co_qualname is new in Python 3.11

@@ -119,9 +119,7 @@ class _Modules:
         return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
 
     def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
-        """Find a class by name. If its source is not in the copy, return the last module and name that imports led
-        to.
-        """
+        """Find a class by name. Without its source, return the last module and name that imports led to."""
         source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:

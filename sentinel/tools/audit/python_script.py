@@ -165,8 +165,7 @@ class _Script:
                 self.derived[own.name] = call
 
     def _is_only_read(self, name: str) -> bool:
-        """Return True if nothing in the script can change a dictionary or list: it has no other name, and no function
-        gets it."""
+        """Return True if nothing can change a dictionary or list: it has one name, and no function gets it."""
         for node in self.uses.get(name, ()):
             above = self.parents[node]
             call = self.parents[above] if isinstance(above, ast.keyword) and above.arg else above

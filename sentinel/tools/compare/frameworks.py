@@ -78,9 +78,7 @@ def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_as_group(inputs: Inputs) -> dict[str, Any]:
-    """Convert a scenario of ``reward_normalisation`` to one of ``group_advantage``, in which each response is one
-    token.
-    """
+    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``, with one token per response."""
     rewards = inputs["rewards"]
     one = {
         "token_level_rewards": replaced(rewards, rewards.array()[:, None]),

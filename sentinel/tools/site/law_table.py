@@ -46,9 +46,7 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """Return a cell of the table: ``bug``, ``dialect``, ``mended`` (all known bugs are fixed), ``checked`` or
-    ``none``.
-    """
+    """Return a table cell: ``bug``, ``dialect``, ``mended`` (all known bugs are fixed), ``checked`` or ``none``."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

@@ -327,9 +327,7 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Return whether the settings trigger the bug: ``hits``, ``only if`` (unread settings decide) or ``does
-        not``.
-        """
+        """Return whether the settings trigger the bug: ``hits``, ``only if`` (unread ones decide), ``does not``."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
