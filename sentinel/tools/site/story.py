@@ -44,7 +44,7 @@ Leaks = Mapping[tuple[str, str], Marks]
 
 @dataclass(frozen=True)
 class Variant:
-    """The first variant of a scenario with all its inputs; for other variants, the inputs that differ."""
+    """A variant of a scenario as the page shows it: the first with all inputs, others with the inputs that differ."""
 
     name: str
     grids: tuple[Grid, ...]
