@@ -158,7 +158,9 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
         if document is None:
             errors.append(str(problem))
             continue
-        if path.suffix.lower() == ".json" and not _claims_to_be_a_recipe(document.data):
+        if path.suffix.lower() == ".json" and not (
+            isinstance(document.data, dict) and document.data.keys() & {"recipe_version", "validation_mode"}
+        ):
             continue
         recipe, problems = examine_document(document, path, catalog)
         errors += [str(item) for item in problems if item.severity == "error"]
@@ -167,10 +169,6 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
     if errors:
         raise RecipeError("\n".join(errors))
     return recipes
-
-
-def _claims_to_be_a_recipe(data: Any) -> bool:
-    return isinstance(data, dict) and ("recipe_version" in data or "validation_mode" in data)
 
 
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:

@@ -187,7 +187,7 @@ class Trigger:
             with np.errstate(invalid="ignore"):
                 apart = one.array().astype(np.float64) - other.array().astype(np.float64)
             inputs = {**inputs, name: from_array(apart, "float64")}
-            dtype = _promoted(one.dtype, other.dtype)
+            dtype = one.dtype if one.dtype == other.dtype else "float32"
         elif name not in inputs:
             name = {self.mask: contract.mask, self.group: contract.group}.get(name, name)
         value = inputs.get(name)
@@ -218,11 +218,6 @@ class Trigger:
             for alternative in self.alternatives
         ]
         return ", or ".join(sentences)
-
-
-def _promoted(one: str, other: str) -> str:
-    """Return the dtype of the difference of two tensors, as precisely as :func:`_exp_overflows` needs it."""
-    return one if one == other else "float32"
 
 
 def alternatives(written: Any) -> tuple[Alternative, ...]:

@@ -281,7 +281,16 @@ def expand(line: History, target: str) -> dict[str, Any]:
     :raises SentinelError: if a date is invalid.
     """
     # JSON Schema accepts 2.0 as an integer.
-    runs = [{**_NO_RUN, **run, "commits": int(run.get("commits", 1)), **_ends(run)} for run in line["runs"]]
+    runs = [
+        {
+            **_NO_RUN,
+            **run,
+            "commits": int(run.get("commits", 1)),
+            "first": {**_NO_COMMIT, **run["first"]},
+            "last": {**_NO_COMMIT, **run.get("last", run["first"])},
+        }
+        for run in line["runs"]
+    ]
     dates = [run[end]["date"] for run in runs for end in ("first", "last")]
     dates += [date for _, _, date in line.get("tags", ())]
     if (line["source"]["kind"] == "git" or any(dates)) and not all(map(is_moment, dates)):
@@ -304,10 +313,6 @@ def expand(line: History, target: str) -> dict[str, Any]:
         "spells": lifetimes_of(changes, runs),
         "releases": releases,
     }
-
-
-def _ends(run: History) -> dict[str, Any]:
-    return {"first": {**_NO_COMMIT, **run["first"]}, "last": {**_NO_COMMIT, **run.get("last", run["first"])}}
 
 
 # -- the store --------------------------------------------------------------------------------------------------------
