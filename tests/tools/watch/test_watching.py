@@ -443,7 +443,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_END, "violations": 5}, "at violations: 5 is not of type"),
         ({**_EVENT, "symptom": ["x"]}, "at symptom: ["),
         ({**_EVENT, "subject": ["a"]}, "at subject: ["),
-        ({**_EVENT, "boundary": "\ud800"}, "a lone surrogate"),
+        ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
         ({**_EVENT, "variants": {}}, "it does not have a variant"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),
