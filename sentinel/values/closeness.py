@@ -91,10 +91,8 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> str:
             return "" if same else f"expected {expected}, observed {observed.nested()}"
         return f"expected {expected!r}, observed a tensor of shape {list(observed.shape)}"
     else:
-        # Expected values have full precision; converting them to the observed dtype would round before comparing.
-        wide = "float64" if observed.dtype in FLOATS else "int64"
         try:
-            right = tensor(list(expected) if isinstance(expected, tuple) else expected, wide).array()
+            right = tensor(list(expected) if isinstance(expected, tuple) else expected, _wide(observed.dtype)).array()
         except ValueError as error:
             return f"the expected value is not a tensor: {error}"
     left = observed.array()
@@ -117,6 +115,11 @@ def _tensors(observed: Tensor, expected: Any, tolerance: Tolerance) -> str:
     where = f" ({int((~near).sum())} of {near.size} differ)" if near.size > 1 else ""
     values = f"expected {right[first].item()!r}, observed {left[first].item()!r}"
     return f"{place}: {values}{_at(relative, absolute)}{where}"
+
+
+def _wide(dtype: str) -> str:
+    # Expected values have full precision; converting them to the observed dtype would round before comparing.
+    return "float64" if dtype in FLOATS else "int64"
 
 
 def _compared_as(dtype: str) -> Any:
