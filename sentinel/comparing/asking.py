@@ -1,4 +1,4 @@
-"""Draw scenarios for a boundary until both revisions have run the changed lines, and vary options that none sets."""
+"""Draw scenarios for a boundary until both revisions have run the changed lines."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Budget:
 
 
 class Asking:
-    """Searches differences of one boundary. The scenarios of known bugs come first, then drawn ones."""
+    """Searches for differences of one boundary. The scenarios of known bugs come first, then drawn ones."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Asking:
     def search_differences(
         self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
     ) -> BoundarySearch:
-        """Search for scenarios on which the numbers of both revisions differ.
+        """Search for scenarios on which the two revisions return different numbers.
 
         :param few: try a few scenarios, and do not shrink a difference.
         :param glimpse: also try one scenario for each choice of each input.
@@ -115,7 +115,7 @@ class Asking:
                 break
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        """Return the known bugs on whose scenarios the revisions differ, or do not both return.
+        """Return the known bugs on whose scenarios the revisions differ, or on which one of them raises.
 
         On the scenarios of the others both return the same numbers, so their verdicts are the same.
         """
@@ -140,7 +140,7 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that run in a boundary's scenarios if none of them has changed.
+        """Return the functions that a boundary's scenarios run, if none of them has changed; else None.
 
         Return None if one has, or if the text does not decide. At most one revision is called.
 
@@ -182,7 +182,7 @@ class Asking:
     def search_options(
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
-        """Find a difference that shows only if an option that no scenario sets has another value."""
+        """Yield a difference that appears only if an option is set to a value that no other scenario uses."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         for plans in self._turn_options(subject, changed, ran, _TURNED if many else _TURNED_OF_CALLER):
@@ -197,7 +197,7 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios in which one option at a time has another value: the options that changed functions test.
+        """Yield scenarios with another value for one of the options that changed functions test.
 
         If none of these functions ran, use the options tested by functions that ran and that name them.
         """
@@ -251,7 +251,7 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Return the difference with its :attr:`~Difference.idle` inputs."""
+    """Find the inputs that do not affect a difference, and add them as :attr:`~Difference.idle`."""
     calls: dict[str, Inputs] = {"": difference.inputs}
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
@@ -275,7 +275,7 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """Return each side's observation, or its exception as text.
+    """Return each revision's observation, or its exception as text.
 
     With ``beside``, return these parts outside the contract.
     """
@@ -298,7 +298,7 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Return the lines of functions by side and file."""
+    """Return the lines of changed functions, by revision and file."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for side, units in located.items():
         for (file, _), unit in units.items():

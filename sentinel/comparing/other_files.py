@@ -1,4 +1,4 @@
-"""List changed files that no comparison reads and that may change a training run: settings, other sources, scripts.
+"""List changed files that may affect a training run but that no comparison reads: settings, scripts, other sources.
 
 Documentation, tests, CI and packaging cannot change a run. Python of the packages is compared definition by definition.
 """
@@ -38,12 +38,12 @@ _PATIENCE = 20.0
 
 
 def may_matter(path: str) -> bool:
-    """Return True if a file of this name may change a training run."""
+    """Return True if a file with this name may affect a training run."""
     return bool(_KINDS.search(path)) and not _APART.search(path)
 
 
 class Files(Protocol):
-    """The files of a revision that may change a run.
+    """The files of a revision that may affect a training run.
 
     :ivar whole: whether files outside of the packages are known; a release has none.
     """
@@ -51,7 +51,7 @@ class Files(Protocol):
     whole: bool
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        """Return the blob of each file, by its path.
+        """Return the git blob hash of each file, by path.
 
         :param also: paths of the other revision, to look for in a folder.
         """
@@ -83,7 +83,7 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or of a working tree; of a clone, those that git tracks."""
+    """The files of a release or working tree; in a git clone, only tracked files."""
 
     def __init__(self, checkout: Checkout) -> None:
         self.whole = checkout.source is not None
@@ -108,7 +108,7 @@ class _Folder:
 
 
 def _walk(top: Path) -> Iterator[str]:
-    """Yield the paths of a folder's files, without hidden folders and those of virtual environments."""
+    """Yield the paths of all files in a folder, except in hidden folders and virtual environments."""
     for folder, folders, names in os.walk(top):
         here = Path(folder).relative_to(top).as_posix()
         folders[:] = [name for name in folders if may_matter(f"{name}/a.py") and name != "site-packages"]
@@ -116,14 +116,14 @@ def _walk(top: Path) -> Iterator[str]:
 
 
 def files_of(checkout: Checkout) -> Files:
-    """Return the files of the revision that a checkout is made of."""
+    """Return the files of the revision that a checkout belongs to."""
     if checkout.ref.kind == "git" and checkout.source is not None and checkout.commit is not None:
         return CommitFiles(checkout.source, checkout.commit)
     return _Folder(checkout)
 
 
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
-    """List the changed files that may change a run, except for the Python of the packages and changed comments.
+    """List changed files that may affect a training run, without the packages' Python files and changed comments.
 
     If one of the two is a release, only files that both have are compared.
     """

@@ -1,4 +1,4 @@
-"""Find the options that a function's text tests."""
+"""Find the options that a function's source tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def options(source: str) -> dict[str, list[Any]]:
-    """Return the options that the source reads by name and branches on, each with values that may take another branch.
+    """Return the options that a source reads and branches on, each with values that may take another branch.
 
     For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
     that may be None; for ``range``, 2, 3 and 1.
@@ -38,7 +38,7 @@ def options(source: str) -> dict[str, list[Any]]:
 
 
 def _option_name(node: ast.expr) -> str:
-    """Return the name under which an expression reads an option, or "".
+    """Return the option that an expression reads; empty if it reads none.
 
     It is an attribute, a key, or the name in a ``getattr``.
     """
@@ -50,7 +50,7 @@ def _option_name(node: ast.expr) -> str:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """Return the expressions whose truth value a node tests."""
+    """Return the conditions that a syntax node tests."""
     if isinstance(node, (ast.If, ast.IfExp, ast.While)):
         return [node.test]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):

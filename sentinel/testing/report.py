@@ -1,4 +1,4 @@
-"""What a check found: one result for each law, with the smallest scenario as code to paste."""
+"""Report a check: one result per law, with the smallest failing scenario as code to paste."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Result:
     cause: BaseException | None = None
 
     def require(self) -> None:
-        """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it judged no scenario."""
+        """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it applies to no scenario."""
         __tracebackhide__ = True
         if self.broken:
             raise LawBroken(self.text) from self.cause
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether at least one law was checked, and all were that hold except for those that are expected to fail."""
+        """Return True if at least one law was checked, and every law holds unless it is expected to fail."""
         results = self.laws.values()
         return any(each.judged for each in results) and not any(
             each.broken != bool(each.expected) for each in results if each.judged or each.broken or each.expected
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def broken(self) -> list[str]:
-        """The laws that are broken and not expected to be."""
+        """Return the laws that are broken and not expected to be."""
         return [name for name, each in self.laws.items() if each.broken and not each.expected]
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
-    """Return the exception of the function that a failure describes, in words; or else of what is around it."""
+    """Return a failed call's exception, as text and as an object."""
     for text, error in bound.function.errors.items():
         if text in what:
             return text, error
@@ -193,7 +193,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
 
 
 def _source(check: Asked) -> str:
-    """Return the contract's source, if it lists several papers, of the chosen algorithm."""
+    """Return the contract's source; if it lists several papers, that of the chosen algorithm."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
     return (
@@ -257,7 +257,7 @@ def _number(value: Any) -> str:
 
 
 def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> list[str]:
-    """Return the lines of a script that makes the function's own calls of a scenario."""
+    """Return the lines of a script that repeats the function's calls of a scenario."""
     function, calls = bound.function, list[str]()
     for inputs in variants.values():
         texts: list[str] = []
@@ -336,7 +336,7 @@ def _tensor(value: Any, of_gradient: bool) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Return nested lists whose numbers have as many digits as their dtype needs."""
+    """Return nested lists as Python code, with as many digits as their dtype needs."""
     array = value.numpy()
     if array.ndim == 0:
         return str(array[()])

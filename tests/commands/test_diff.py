@@ -66,7 +66,7 @@ def test_a_mended_bug_is_for_the_better_with_numbers_and_laws(run_sentinel, tiny
     file.write_text('{"rows": []}')
     answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
     assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "has other content; name another file" in answer.err
+    assert "has other content, so it was not overwritten; name another file" in answer.err
 
 
 SHARES = """

@@ -51,7 +51,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class _Word(str):
-    """A word that only a shell can compute; ``source`` is the script's text for it, with the line."""
+    """A word of a script whose value only a shell can compute. ``source`` is its text in the script, with the line."""
 
     source: str
 
@@ -64,7 +64,7 @@ class _Word(str):
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A training command.
+    """The settings that a training command passes to its program.
 
     :ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value is YAML.
     :ivar unknown: the settings whose values only a shell can compute.
@@ -159,7 +159,7 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each argument's name and values. The name is empty for a word outside options and assignments."""
+    """Yield the name and values of each argument. The name is empty for a word that is not an option or assignment."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
@@ -183,7 +183,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
-    """Read a launch script's command that passes the most settings to a Python program.
+    """Read the command of a launch script that passes the most settings to a Python program.
 
     :param source: text to read instead of the file.
     :param arguments: the script's own arguments, if they are known.
@@ -202,7 +202,7 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
 
 @dataclass
 class _Script:
-    """A script's variables, each with its words, while its commands are read in order."""
+    """Reads the commands of a script in order, and stores the words of each variable."""
 
     file: Path
     arguments: Sequence[str] = ()
@@ -263,7 +263,7 @@ class _Script:
             self._note(child, scope, loop or kind in _LOOPS)
 
     def _spend(self, characters: int) -> None:
-        """Count characters; raise SentinelError if the script has too many."""
+        """Count characters. Raise SentinelError if a script's variables have too many."""
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -325,7 +325,7 @@ class _Script:
             self.arrays[_of(name)] = [_ONE if words and all(map(_is_plain, words)) else _ANY_NUMBER]
 
     def _doubt_all(self, doubt: bool) -> None:
-        """Make every variable uncertain, if something unread may assign it."""
+        """Mark every variable as uncertain, because code that was not read may assign it."""
         if doubt:
             self.doubted = True
             self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
@@ -338,7 +338,7 @@ class _Script:
                 self.read(path, depth + 1)
 
     def _file(self, word: str) -> Path | None:
-        """Return a file that a script names. An unknown prefix of the path is taken as the script's folder."""
+        """Return a file that a script names. If the beginning of the path is unknown, look in the script's folder."""
         path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
         return path if path.is_file() else None
 
@@ -386,8 +386,7 @@ class _Script:
         self.arrays[_of(name)] = [*before, *words]
 
     def _argument(self, node: Node) -> list[str]:
-        """Return the words that an argument expands to: the words of an array, the split words of an unquoted
-        expansion, or one word."""
+        """Return the words that an argument of a command expands to."""
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -452,7 +451,7 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words of a variable, or one word if the script does not set it."""
+        """Return the words of a variable; ``otherwise`` as one word if the script does not set it."""
         places = self.scopes.get(name, set[int]())
         otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
@@ -469,7 +468,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _sum(node: ast.expr) -> int:
-    """Return the value of integer arithmetic; division rounds to zero, as a shell's does."""
+    """Return the value of an arithmetic expression. Division rounds towards zero, as in a shell."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -491,12 +490,12 @@ def _array(node: Node) -> str:
 
 
 def _is_plain(word: str) -> bool:
-    """Return True if a variable with this value adds one word at most, and no option."""
+    """Return True if a variable with this value adds at most one word, which is not an option."""
     return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
 def _doubted(words: Sequence[str]) -> list[str] | None:
-    """Return words that set the same options to unknown values; None if words may be values of earlier options."""
+    """Return the words with unknown values for the same options; None if they may be values of earlier options."""
     doubt: list[str] = []
     for word in words:
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
@@ -512,13 +511,13 @@ _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithme
 
 
 def _of(node: Node) -> str:
-    """Return a node's text, without the spaces that the parser puts before an expansion."""
+    """Return the text of a syntax node, without spaces that the parser adds before an expansion."""
     text = (node.text or b"").decode(errors="replace")
     return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 
 
 def _unescaped(text: str) -> str:
-    """Unescape a double-quoted string, in which a backslash escapes only these characters."""
+    """Unescape a double-quoted shell string."""
     return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 
