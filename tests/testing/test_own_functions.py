@@ -302,7 +302,25 @@ def test_a_function_that_sometimes_raises_is_reported():
 
     with pytest.warns(UserWarning, match=r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported"):
         report = check(particular)
-    assert report.ok
+    assert not report.ok
+    padding = report.laws["padding_is_invisible"]
+    assert padding.word == "broken"
+    assert padding.text.startswith("every call raised: AssertionError: padding is not supported")
+
+
+def test_defaults_and_dtypes_that_were_not_tried_are_named():
+    report = check(loss)
+    assert "  Defaults never used: eps=0.2\n" in str(report)
+    assert "float16 (pass dtypes=())" in str(report)
+    assert "float16" not in str(check(loss, dtypes=()))
+
+
+def test_an_alternative_whose_definition_overflows_is_not_suggested():
+    def flipped(logps, old_logps, adv, mask):
+        ratio = torch.exp((logps - old_logps).clamp(-80, 80))
+        return torch.where(mask.bool(), ratio * adv, 0.0).sum() / mask.sum().clamp(min=1)
+
+    assert not check_function(flipped, "policy_loss", algorithm="ppo", examples=40).ok
 
 
 def test_an_interrupt_ends_the_check():
