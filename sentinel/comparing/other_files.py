@@ -143,7 +143,7 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
             continue
         texts = [b"" if path not in there else side.read(path) for side, there in ((before, one), (after, other))]
         if None in texts or _without_comments(path, texts[0]) != _without_comments(path, texts[1]):
-            uses = not python or _RUN_UNASKED.fullmatch(path)
+            uses = not python or bool(_RUN_UNASKED.fullmatch(path))
             uses = uses or any(text is None or _imports(text, target.packages) for text in texts)
             (listed if uses else scripts).append(path)
     if scripts:  # these do not import the packages; the packages may import them
