@@ -25,13 +25,16 @@ from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
 #: Python, settings, templates, scripts and compiled sources.
-_KINDS = re.compile(r"\.(py|ya?ml|toml|json|sh|j2|jinja2?|ini|cfg|c|cc|cpp|cxx|cu|cuh|h|hpp|pyx)$")
+_KINDS = re.compile(r"\.(py|ya?ml|toml|json|sh|j2|jinja2?|ini|cfg|c|cc|cpp|cxx|cu|cuh|h|hpp|pyx|pth)$")
 
 #: Hidden files, tests, documentation, CI, images and packaging.
 _APART = re.compile(
-    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|(conftest|setup)\.py$|pyproject\b|codecov\.yml$)",
+    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$)|/conftest\.py$",
     re.I,
 )
+
+#: Files that Python, or pytest in the top folder, runs without an import.
+_RUN_UNASKED = re.compile(r"(.*/)?(site|user)customize\.py|conftest\.py|.*\.pth")
 
 #: Seconds that git may take to list a revision.
 _PATIENCE = 20.0
@@ -92,7 +95,7 @@ class _Folder:
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
         names = set(files(self._checkout))
         if self.whole:
-            names.update(also)
+            names.update(also, (path.name for path in self._top.iterdir() if _RUN_UNASKED.fullmatch(path.name)))
             try:
                 entries, _ = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
                 names.update(entry.path for entry in entries)
@@ -140,7 +143,8 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
             continue
         texts = [b"" if path not in there else side.read(path) for side, there in ((before, one), (after, other))]
         if None in texts or _without_comments(path, texts[0]) != _without_comments(path, texts[1]):
-            uses = not python or any(text is None or _imports(text, target.packages) for text in texts)
+            uses = not python or bool(_RUN_UNASKED.fullmatch(path))
+            uses = uses or any(text is None or _imports(text, target.packages) for text in texts)
             (listed if uses else scripts).append(path)
     if scripts:  # these do not import the packages; the packages may import them
         sources = [after.read(path) or b"" for path in other if path.endswith(".py") and path.startswith(roots)]

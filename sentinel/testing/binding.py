@@ -154,6 +154,7 @@ class Bound:
     :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
     :ivar left: the parameters that keep their default, with it.
+    :ivar given: the parameters that each call gets, with the default, which is never used.
     """
 
     function: Function
@@ -164,6 +165,7 @@ class Bound:
     needed: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
     left: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def bind(
@@ -211,11 +213,9 @@ def bind(
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
-    left = {
-        name: each.default
-        for name, each in function.__signature__.parameters.items()
-        if call is None and name not in {*matched.values(), *derived} and each.default is not each.empty
-    }
+    own = function.__signature__.parameters.items() if call is None else ()
+    defaults = {name: each.default for name, each in own if each.default is not each.empty}
+    left = {name: default for name, default in defaults.items() if name not in {*matched.values(), *derived}}
 
     def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         if call is not None:
@@ -239,6 +239,7 @@ def bind(
         raise first
 
     bound.left = left
+    bound.given = {name: default for name, default in defaults.items() if name not in left and default is not None}
     bound.binding = replace(
         bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
     )

@@ -71,6 +71,8 @@ class Report:
 
     :ivar raised: exception of the function -> number of scenarios.
     :ivar left: parameter of the function that was never given -> its default.
+    :ivar given: parameter that each call got -> its default, which was never used.
+    :ivar dtypes: the dtypes of float tensors; empty: all.
     """
 
     function: str
@@ -78,6 +80,8 @@ class Report:
     laws: Mapping[str, Result]
     raised: Mapping[str, int]
     left: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Sequence[str] = ()
 
     @property
     def ok(self) -> bool:
@@ -100,13 +104,20 @@ class Report:
         lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
         if self.left:
             lines.append(_left(self.left))
-        lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, settings of the machine.")
+        if self.given:
+            lines.append(f"  Defaults never used: {_in_words(self.given)}")
+        half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
+        lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, {half}settings of the machine.")
         texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
 
 
 def _left(left: Mapping[str, Any]) -> str:
-    return f"  Left at the default: {', '.join(f'{name}={value!r}' for name, value in left.items())}"
+    return f"  Left at the default: {_in_words(left)}"
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
 @dataclass(frozen=True)
@@ -137,12 +148,14 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
         if outcome.findings:
             text = _failure(check, bound, search, agreeing, outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
-        elif not answered and outcome.refused:
+        elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
             text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
             laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
-    return Report(bound.function.name, check.contract.name, laws, raised, bound.left)
+    return Report(
+        bound.function.name, check.contract.name, laws, raised, bound.left, bound.given, bound.binding.dtypes or ()
+    )
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:

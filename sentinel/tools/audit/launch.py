@@ -72,6 +72,11 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         own = any("$@" in word for word in line.further)
         advice = "; give the arguments of the script after --" if script and own and not words else ""
         unread.append(f"not known, because further options may be set by {', '.join(line.further)}{advice}")
+    if line.assumed:
+        more = f" and {len(line.assumed) - _MOST} more" if len(line.assumed) > _MOST else ""
+        unread.append(
+            f"read as the script's defaults, which the environment may replace: {', '.join(line.assumed[:_MOST])}{more}"
+        )
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")

@@ -82,7 +82,7 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         script = _Script(tree, frozenset(classes))
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
-        assigned |= dict(script.other_configurations())
+        assigned |= dict([*script.other_configurations(), *script.given_classes()])
         for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
             if isinstance(trainer, ast.ClassDef) and any(name_of(base).endswith("Trainer") for base in trainer.bases):
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
@@ -200,6 +200,21 @@ class _Script:
                 parsed = own.startswith("parse_args") and any(self.parsed())
                 if not (own in self.derived or self._class(own) or own == "replace" or parsed):
                     yield _any(given), node.lineno
+
+    def given_classes(self) -> Iterator[tuple[str, int]]:
+        """Yield the calls that get a configuration class and may change its defaults, as any option."""
+        for use in (use for name, uses in self.uses.items() if self._class(name.lstrip(".")) for use in uses):
+            inner: ast.AST = use
+            while isinstance(self.parents[inner], _CARRIERS):
+                inner = self.parents[inner]
+            call = self.parents[inner]
+            if isinstance(call, ast.Call) and call.func is not inner:
+                name = called(call)
+                reads = (
+                    name in _WRITES or name[:1].isupper() or _HARMLESS.fullmatch(name) or _READS_A_CLASS.fullmatch(name)
+                )
+                if not (reads or name in self.functions):
+                    yield _any(call), call.lineno
 
     def references(self) -> Iterator[str]:
         """Yield the reward functions and data that are passed to a trainer, and the datasets that the script loads."""
@@ -433,6 +448,11 @@ _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p
 _WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
 _CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
+_READS_A_CLASS = re.compile("cast|dataclass|fields|get_type_hints|issubclass|signature|super")
+#: Parts of a class that decide the defaults of all its objects, and of a field those of one option.
+_DEFAULTS = re.compile(
+    "default|default_factory|__(class|code|dataclass_fields|defaults|init|kwdefaults|new|post_init|setattr)__"
+)
 _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_process_first")
 
 
@@ -499,7 +519,7 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
 
     Empty if it is not an option of the object.
     """
-    parts: list[str] = []
+    parts, whole = list[str](), node
     while not (parts and is_it(node)):
         if isinstance(node, ast.Attribute):
             parts += [node.attr] if node.attr != "__dict__" or not parts else []
@@ -511,8 +531,10 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
             node = node.args[0]
         else:
             return ""
-    if parts[0] == "__dict__" or parts[0].startswith(ANY):
-        return parts[0] if parts[0].startswith(ANY) else _any(node)
+    if parts[0].startswith(ANY):
+        return parts[0]
+    if parts[0] == "__dict__" or any(map(_DEFAULTS.fullmatch, parts)):
+        return _any(whole)
     return ".".join(part for part in reversed(parts) if not part.startswith(ANY))
 
 
@@ -540,7 +562,8 @@ def _is_any(node: ast.expr) -> bool:
 
 
 def _named(key: ast.expr, code: ast.AST) -> str:
-    return str(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) else _any(code)
+    known = isinstance(key, ast.Constant) and isinstance(key.value, str) and not _DEFAULTS.fullmatch(key.value)
+    return str(key.value) if known and isinstance(key, ast.Constant) else _any(code)
 
 
 def _any(code: ast.AST) -> str:
