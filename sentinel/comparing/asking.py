@@ -186,7 +186,9 @@ class Asking:
 
         try:
             self._draw(search, lambda: not one.apart_from(other, ran()), few)
-            for plans in self._turn_options(subject, one.changed(other), ran(), 1):
+            changed = one.changed(other)
+            guarded = self._pass_guards(subject, changed, ran(), 1)
+            for plans in chain(guarded, self._turn_options(subject, changed, ran(), 1)):
                 if not one.apart_from(other, ran()):
                     break
                 alone.try_(subject, plans)

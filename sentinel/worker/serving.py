@@ -39,8 +39,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     * ``effects`` if the call was watched, or the failure of its repetition.
 
     With ``describe``, the answer also lists the target's functions that ran; for ``lines``, the branches that ran
-    (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); if that has ``beside``, each call
-    has values outside the contract (:class:`_OutsideContract`).
+    (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); if that has ``beside``, each
+    call has values outside the contract (:class:`_OutsideContract`).
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -302,10 +302,11 @@ class _LineTracer(_Tracer):
         """Set the call's options in the arguments of a frame that begins."""
         local, names = frame.f_locals, argument_names(frame.f_code)
         arguments = {name: local[name] for name in names if name in local}
-        with suppress(Exception):  # reading an attribute of the framework's own object may raise
-            self._turned += turned(arguments, self._settings)
-        for name, value in replaced_arguments(arguments, self._settings):
+        for name, value in [*replaced_arguments(arguments, self._settings)]:
             local[name] = value  # a trace function's changes of f_locals take effect when it returns
+        with suppress(Exception):  # reading an attribute of the framework's own object may raise
+            for value in arguments.values():
+                self._turned += turned(value, self._settings)
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
         """Return the file of a function if its lines are recorded, and its name if its values are.

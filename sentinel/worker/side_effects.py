@@ -102,9 +102,9 @@ def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) ->
             return type(part)[value["member"]]
         if part is not None or "some" not in value:
             return _SAME
-        words = name.split("_")[::-1]
+        words = name.split("_")
         alike = {
-            other: sum(one == two for one, two in zip(words, other.split("_")[::-1]))
+            other: len({*words} & {*other.split("_")}) + 2 * (other.split("_")[-1] == words[-1])
             for other in others
             if isinstance(other, str) and others[other] is not None and not isinstance(others[other], (str, bool))
         }
