@@ -730,7 +730,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
 
     There is one scenario for each choice of each input, and at least :data:`GLIMPSES`. Few drawn scenarios set most
     options, and a branch that never runs cannot break a law. Further scenarios are drawn around the constants of the
-    code: three with its numbers, and one for each length.
+    code: three with its numbers, and three for each length: as long, longer by a token, and twice as long.
     """
     contract, alone = subject.contract, [law for law in laws if law.vary is None]
     choices = [(item, choice) for item in contract.inputs if not item.dialect for choice in item.choices]
@@ -748,7 +748,7 @@ def glimpses(subject: Subject, seed: int, laws: Sequence[Law], constants: Consta
         plans += [(law, {"": inputs}) for law in alone if inputs]
     asked = [Around(constants.near)] * _AROUND if constants.numbers else []
     if contract.mask:
-        asked += [Around(tokens=length + 1) for length in constants.lengths]
+        asked += [Around(tokens=tokens) for length in constants.lengths for tokens in (length, length + 1, 2 * length)]
     for place, around in enumerate(asked if alone else []):
         inputs = draw_around(subject, seed, f"around {place}", around)
         plans += [(law, {"": inputs}) for law in alone if inputs]

@@ -1,4 +1,4 @@
-"""Read from functions what their scenarios need: constants, options, and the conditions of lines that did not run."""
+"""Read from functions what their scenarios need: constants, options, and the conditions before a line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sentinel.search.bindings import span_of, syntax_of
@@ -18,7 +18,7 @@ from sentinel.search.bindings import span_of, syntax_of
 SOME = {"some": True}
 
 #: Option -> its value. The key :data:`SIZE` is the number of rows or tokens, and :data:`DTYPE` a float dtype.
-Setting = Mapping[str, Any]
+Setting = dict[str, Any]
 SIZE, DTYPE = "#size", "#dtype"
 
 #: The largest number of tokens that a length in the code asks for.
@@ -27,24 +27,7 @@ LONGEST = 120
 #: The most ways to make one condition true or false.
 _WAYS = 4
 
-#: The most characters of a condition in a message.
-_TEXT = 60
-
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-
-
-@dataclass(frozen=True)
-class Want:
-    """A block that did not run, in a function that did.
-
-    :ivar lines: its first and last line.
-    :ivar guard: the innermost condition, as text.
-    :ivar ways: settings that may make all conditions on the way to it hold, the most likely first.
-    """
-
-    lines: tuple[int, int]
-    guard: str
-    ways: tuple[Setting, ...]
 
 
 @dataclass(frozen=True)
@@ -158,80 +141,33 @@ def options(source: str) -> dict[str, list[Any]]:
     return values_of
 
 
-# -- lines that did not run --
-
-
-def wants(function: _Function, ran: Collection[int]) -> list[Want]:
-    """Return the blocks of a function that did not run although the condition before them was evaluated.
-
-    :param ran: the lines that ran.
-    """
-    path = _Path(ran, _locals_of(function))
-    path.walk(function.body, ())
-    return path.found
-
-
 def ways_to(function: _Function, line: int) -> list[Setting]:
-    """Return settings that may make the conditions around a line of a function hold."""
-    path = _Path((), _locals_of(function), line)
-    path.walk(function.body, ())
-    return path.ways
+    """Return settings that may make all conditions before a line of a function hold, the most likely first."""
+    return _ways(list(_steps_to(function.body, line)), _locals_of(function))
 
 
 #: (a condition, whether it must hold)
 _Step = tuple[ast.expr, bool]
 
+_ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
-@dataclass
-class _Path:
-    ran: Collection[int]
-    scope: Mapping[str, ast.expr]
-    line: int = 0
-    found: list[Want] = field(default_factory=list)
-    ways: list[Setting] = field(default_factory=list)
 
-    def walk(self, body: Sequence[ast.stmt], steps: tuple[_Step, ...]) -> None:
-        for place, node in enumerate(body):
-            if self.line and node.lineno <= self.line <= (node.end_lineno or 0):
-                self.ways = _ways(steps, self.scope)
-            if isinstance(node, (ast.If, ast.While)):
-                reached = self.line or _runs(node, self.ran)
-                for block, truth in ((node.body, True), (node.orelse, False)):
-                    inside = (*steps, (node.test, truth))
-                    if block and reached and not self.line and not _ran_in(block, self.ran):
-                        self._want(block, inside)
-                    elif block:
-                        self.walk(block, inside)
-                for block, truth in ((node.body, False), (node.orelse, True)):
-                    if block and isinstance(block[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break)):
-                        steps = (*steps, (node.test, truth))  # the rest runs only if this block does not end it
-                        rest = body[place + 1 :]
-                        if rest and reached and not self.line and not _ran_in(rest, self.ran):
-                            self._want(rest, steps)
-                            return
-            else:
-                for part in ("body", "orelse", "finalbody"):
-                    if not isinstance(node, (_Function, ast.ClassDef)) or self.line:
-                        self.walk(getattr(node, part, ()), steps)
-                for handler in getattr(node, "handlers", ()):
-                    self.walk(handler.body, steps)
-
-    def _want(self, block: Sequence[ast.stmt], steps: tuple[_Step, ...]) -> None:
-        if isinstance(block[0], ast.Raise):
+def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
+    """Yield the conditions around a line, and those of earlier blocks that would leave before it."""
+    for node in body:
+        around = node.lineno <= line <= (node.end_lineno or 0)
+        if isinstance(node, (ast.If, ast.While)):
+            for block, truth in ((node.body, True), (node.orelse, False)):
+                if around and block and block[0].lineno <= line <= (block[-1].end_lineno or 0):
+                    yield node.test, truth
+                elif not around and node.lineno < line and block and isinstance(block[-1], _ENDS):
+                    yield node.test, not truth
+        if around:
+            for part in ("body", "orelse", "finalbody"):
+                yield from _steps_to(getattr(node, part, ()), line)
+            for handler in getattr(node, "handlers", ()):
+                yield from _steps_to(handler.body, line)
             return
-        test, truth = steps[-1]
-        text = ast.unparse(test)
-        text = text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"
-        lines = block[0].lineno, block[-1].end_lineno or block[-1].lineno
-        self.found.append(Want(lines, text if truth else f"not ({text})", tuple(_ways(steps, self.scope))))
-
-
-def _runs(node: ast.stmt, ran: Collection[int]) -> bool:
-    return node.lineno in ran
-
-
-def _ran_in(block: Sequence[ast.stmt], ran: Collection[int]) -> bool:
-    return any(line in ran for line in range(block[0].lineno, (block[-1].end_lineno or 0) + 1))
 
 
 def _locals_of(function: _Function) -> dict[str, ast.expr]:
@@ -394,7 +330,7 @@ def _texts(node: ast.expr) -> list[str]:
     if not isinstance(node, ast.Call):
         return []
     sides = [*node.args, *(each.value for each in node.keywords)]
-    return [side.value for side in sides if isinstance(side, ast.Constant) and _text([side])]
+    return [text for text in (_text([side]) for side in sides) if text]
 
 
 def _is_size(node: ast.expr) -> bool:
