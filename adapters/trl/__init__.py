@@ -8,11 +8,13 @@ scaling of a whole step, the trainer is really built.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target, UnknownInputError
 from sentinel.binding import kit
@@ -20,6 +22,8 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     MASKED_STATISTICS,
     POLICY_UPDATE,
+    WEIGHTS,
+    WeightEngine,
     chat,
     microbatch_packing,
     normalised_rewards,
@@ -109,6 +113,7 @@ _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario
 
 #: (algorithm, loss_agg_mode, whether tokens are counted globally) -> loss_type.
 _LOSS_TYPES = {
+    ("ppo", "seq-mean-token-sum"): "luspo",
     ("gspo", "seq-mean-token-sum"): "luspo",
     ("sapo", "seq-mean-token-mean"): "sapo",
     ("cispo", "token-mean"): "cispo",
@@ -335,7 +340,8 @@ _BY_RESPONSE = "seq-mean-token-mean"
 LOSSES = (
     _loss(
         f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
-        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)},
+        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
+        accepts={"loss_agg_mode": (*_MEANS["loss_agg_mode"], "seq-mean-token-sum"), "dual_clip": (None, 3.0)},
     ),
     _loss(
         f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
@@ -790,6 +796,23 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"same": same, "trained": "".join(texts[0][start:end] for start, end in spans[0])}}
 
 
+def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples of one token, some with a metric, and read its mean: of the batch, or of the collator."""
+    collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
+    one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
+    parts = [
+        [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
+        for part in inputs["parts"]
+    ]
+    if "(groups,)" not in inspect.getsource(collator.torch_call):
+        raise AbsentError("not in this version: samples that are split over ranks")
+    batch = collator.torch_call([parts])
+    values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
+    return {"mean": math.nan if values is None else values.nanmean()}
+
+
+REPORTS = (Binding(f"{_ASYNC}.DataCollatorForRollout.torch_call", "mean_of_parts", call=_averaged),)
+
 SINGLE = tuple(
     Binding(boundary, "call", call=call, stand_ins=stand_ins, requires=(f"{boundary}(batch)",) * ("KTO" in boundary))
     for boundary, call, stand_ins in (
@@ -837,6 +860,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
+    if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
+        # This head returns 0 for masked tokens. It computed the old log-probs too.
+        batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
     makes = inspect.getsource(
         trainer._generate_and_score_completions
     )  # a step cuts all columns; these are the ones it has
@@ -916,6 +942,87 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": kit.attach_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
+def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a trainer with this sampling temperature. The model returns the scenario's logits for a whole sequence."""
+    arguments = inputs["arguments"]
+    logits, ids = arguments["logits"], arguments["token_ids"]
+    trainer = kit.make_unbuilt(
+        boundary.owner, args=kit.stand_in(temperature=arguments["temperature"]), model_kwarg_keys=()
+    )
+    model = partial(kit.return_first, kit.stand_in(logits=logits))
+    return {"returned": boundary.function(trainer, model, ids, torch.ones_like(ids), ids.shape[1] - 1)}
+
+
+def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the prompt that reaches generation. A tokenizer that TRL loads cuts the side that its files name."""
+    words = [kit.PROMPT + token for token in inputs["token_ids"]]
+    vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
+    seen: list[Any] = []
+
+    def generate(input_ids: Any, **_: Any) -> Any:
+        seen.extend(input_ids[0].tolist())
+        raise StopIteration
+
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        _optimal_values={},
+        model=kit.stand_in(training=True),
+        accelerator=kit.make_one_process("cpu"),
+        args=kit.stand_in(max_prompt_length=inputs["max_length"]),
+        processing_class=kit.table_tokenizer(vocabulary),
+        generation_config=None,
+    )
+    generation = nullcontext(kit.stand_in(generate=generate))
+    with kit.swap(boundary.module, "unwrap_model_for_generation", lambda *_: generation), suppress(StopIteration):
+        boundary.function(trainer, [{"prompt": kit.token_words(words)}])
+    return {"token_ids": [word - kit.PROMPT for word in seen]}
+
+
+def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate, pack and train each microbatch. The server gives the teacher's log-probs of all words."""
+    import numpy
+
+    logits, mask = inputs["logits"], inputs["response_mask"]
+    (batch, _, words), size = logits.shape, inputs["micro_batch_size"] or len(logits)
+    target = inputs["teacher_logits"].log_softmax(-1).detach().numpy()
+    head = kit.stand_in(weight=torch.eye(words), bias=None)
+    config = kit.stand_in(get_text_config=lambda: None)
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        **{f"_step_{name}": 0.0 for name in _COUNTERS},
+        args=kit.stand_in(beta=inputs["beta"], teacher_temperature=1.0, add_tail_bucket=False),
+        accelerator=kit.stand_in(
+            num_processes=1, autocast=nullcontext, reduce=kit.return_first, unwrap_model=kit.return_first
+        ),
+        current_gradient_accumulation_steps=-(-batch // size),
+        _metrics={"train": defaultdict(list)},
+        _teacher_ids=[],
+        _forward_redirection=lambda wrapper, model, method, *rest: method(*rest),
+    )
+    loss = 0.0
+    for start in range(0, batch, size):
+        counts = {row: int(mask[row].sum()) for row in range(start, min(start + size, batch))}
+        rows = [
+            {
+                "input_ids": numpy.zeros(count + 1, dtype=int),
+                "completion_mask": numpy.arange(count + 1) > 0,
+                "teacher_topk_ids": numpy.tile(numpy.arange(words), (count + 1, 1)),
+                "teacher_topk_logprobs": target[row, [0, *range(count)]],
+                "prompt_id": row,
+                "metrics": {},
+            }
+            for row, count in counts.items()
+        ]
+        hidden = torch.cat([logits[row, [*range(count), 0]] for row, count in counts.items()])[None]
+        student = kit.stand_in(
+            base_model=partial(kit.return_first, kit.stand_in(last_hidden_state=hidden)),
+            get_output_embeddings=partial(kit.return_first, head),
+            config=config,
+        )
+        loss = loss + boundary.function(trainer, student, boundary.module.DataCollatorForRollout(0)([[rows]]))
+    return {"loss": loss}
+
+
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the advantages of one-token completions. A group of one is evaluated, because trainers need several."""
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
@@ -975,7 +1082,23 @@ ADVANTAGES = (
 )  # fmt: skip
 
 _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
+_SERVED = f"{_OWN}.async_distillation.async_distillation_trainer.AsyncDistillationTrainer.compute_loss"
+_COUNTERS = ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s")
+_A2PO = f"{_OWN}.a2po.a2po_trainer.A2POTrainer._prepare_inputs"
 STEPS = (
+    Binding(
+        _A2PO, "truncation", call=_cut_prompt, requires=(_A2PO,), fixed={"loss_mask": None, "padded": False},
+        accepts={"side": ("left",)}, stand_ins=(StandIn("model", "records the prompt, and ends the call"),),
+    ),
+    Binding(
+        f"{_OWN}.a2po.a2po_trainer.A2POTrainer._get_sequence_logps", "call", call=_log_probs_of_sequences,
+        requires=(_A2PO,), stand_ins=(StandIn("model", "returns the scenario's logits"),),
+    ),
+    Binding(
+        _SERVED, "distillation_update", call=_taught_by_server, requires=(_SERVED,), dtypes=("float32",),
+        stand_ins=(StandIn("model", "a backbone that returns the scenario's logits, and a head that keeps them"),),
+        fixed={"temperature": 1.0, "generated": True}, accepts={"beta": (0.0,), "response_mask": _COUNTED},
+    ),
     *(
         Binding(
             boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),
@@ -1027,9 +1150,69 @@ STEPS = (
 )  # fmt: skip
 
 
+# -- a colocated engine ------------------------------------------------------------------------------------------------
+
+
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Push the weights after each update, and generate. The model's only weight is the number of updates.
+
+    The constructor lets a new engine sleep at level 2.
+    """
+    engine, model = WeightEngine(), torch.nn.Module()
+    model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+    inner = kit.stand_in(load_weights=lambda pairs: [engine.load(value) for _, value in pairs])
+    for name in ("model", "model_runner", "driver_worker", "model_executor", "llm_engine"):
+        inner = kit.stand_in(**{name: inner})
+
+    def generate(*_: Any, **__: Any) -> list[Any]:
+        engine.generate()
+        return [kit.stand_in(prompt_token_ids=[1], outputs=[kit.stand_in(token_ids=[2], logprobs=None)])]
+
+    engines = {"sleep": engine.sleep, "wake_up": engine.wake_up, "generate": generate}
+    own = dict.fromkeys(("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "logprobs"))
+    generation = kit.make_unbuilt(
+        boundary.owner,
+        llm=kit.stand_in(
+            llm_engine=inner.llm_engine,
+            reset_prefix_cache=lambda: None,
+            collective_rpc=lambda name: engine.reload(),  # reload_weights is the only one
+            **engines,
+        ),
+        model=model,
+        accelerator=kit.make_one_process(boundary.device),
+        **dict.fromkeys(("_dist", "_distributed"), kit.bookkeeping(is_fsdp=False, gather_params=nullcontext)),
+        mode="colocate",
+        enable_sleep_mode=inputs["sleeps"],
+        _llm_weights_sleeping=inputs["sleeps"],
+        structured_outputs_regex=None,
+        tensor_parallel_size=1,
+        max_completion_length=1,
+        generation_kwargs={},
+        **own,
+    )
+    if inputs["sleeps"]:
+        engine.sleep(level=2)
+    with mock.patch.dict(vars(boundary.module), SamplingParams=kit.stand_in, extract_logprobs=lambda *_: (None, None)):
+        for count in inputs["generations"]:
+            model.version += 1
+            generation.sync_weights()
+            for _ in range(count):
+                boundary.function(generation, [[1]], None, 1)
+    return {"versions": engine.versions}
+
+
+ENGINES = (
+    Binding(
+        "trl.generation.vllm_generation.VLLMGeneration.generate", "engine_weights", call=_engine_versions,
+        stand_ins=(WEIGHTS, _ONE_PROCESS, StandIn("self", "the constructor starts vLLM; these attributes are read")),
+    ),
+)  # fmt: skip
+
+
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
-    "trl.generation.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu", "*_flops_per_token",
+    "trl.generation.vllm_client.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu",
+    "*_flops_per_token",
 )  # fmt: skip
 
 TARGET = Target(
@@ -1054,5 +1237,5 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES),
 )
