@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, NUMBERS_STAY, SIDES, numbers_stay_for
@@ -19,8 +21,9 @@ from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import SETTINGS, LawSession, Plan, Subject, Trial, Undecidable, widen
 from sentinel.laws.law import Law, Violation
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, example, glimpses
-from sentinel.search.options import options
+from sentinel.search.boundary_search import BoundarySearch, draw_around, example, glimpses
+from sentinel.search.guards import DTYPE, SIZE, Constants, Setting, constants, function_of, options, ways_to
+from sentinel.search.scenarios import Around
 from sentinel.search.survey import LEVELS
 from sentinel.targets import Binding
 from sentinel.values.literals import HALVES, Tensor, from_array
@@ -35,6 +38,9 @@ _VALUES, _TURNS = 3, 36
 
 #: Scenarios in which an option has another value. A few tokens rarely show what a share of them is.
 _TURNED, _TURNED_OF_CALLER = 16, 2
+
+#: Scenarios with the settings of one guard, and how many calls away from a function that ran changed code may be.
+_GUARDED, _CALLS_AWAY = 4, 3
 
 #: The most calls for shrinking one difference.
 _SHRINKING = 300
@@ -95,9 +101,24 @@ class Asking:
         :param glimpse: also try one scenario for each choice of each input.
         """
         shrinking = 0 if few else _SHRINKING
-        search = BoundarySearch(pair, subject, self.budget.seed, laws, shrinking, shrink_further=False, glimpse=glimpse)
+        search = BoundarySearch(
+            pair,
+            subject,
+            self.budget.seed,
+            laws,
+            shrinking,
+            shrink_further=False,
+            glimpse=glimpse,
+            constants=self._constants(subject),
+        )
         self._draw(search, lambda: any("value" in each.symptoms for each in search.outcomes.values()), few)
         return search
+
+    def _constants(self, subject: Subject) -> Constants:
+        """Return the constants of both revisions' changed functions that the boundary reaches."""
+        changed = self._selection.candidates[subject.name].changed
+        units = [each for _, *both in changed for each in both if each is not None and each.kind == "function"]
+        return constants(filter(None, (function_of(unit.text) for unit in units)))
 
     def _draw(self, search: BoundarySearch, enough: Callable[[], bool], few: bool = False) -> None:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
@@ -165,7 +186,9 @@ class Asking:
 
         try:
             self._draw(search, lambda: not one.apart_from(other, ran()), few)
-            for plans in self._turn_options(subject, one.changed(other), ran(), 1):
+            changed = one.changed(other)
+            guarded = self._pass_guards(subject, changed, ran(), 1)
+            for plans in chain(guarded, self._turn_options(subject, changed, ran(), 1)):
                 if not one.apart_from(other, ran()):
                     break
                 alone.try_(subject, plans)
@@ -185,7 +208,9 @@ class Asking:
         """Yield a difference that appears only if an option is set to a value that no other scenario uses."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
-        for plans in self._turn_options(subject, changed, ran, _TURNED if many else _TURNED_OF_CALLER):
+        count = _TURNED if many else _TURNED_OF_CALLER
+        guarded = self._pass_guards(subject, changed, ran, min(count, _GUARDED))
+        for plans in chain(guarded, self._turn_options(subject, changed, ran, count)):
             for plan, trial in zip(plans, pair.try_(subject, plans)):
                 if trial.violations and not trial.violations[0].symptom.endswith("raises"):
                     with closing(pair.fresh()) as fresh:
@@ -193,6 +218,39 @@ class Asking:
                     if again.violations:
                         yield again, again.violations, ()
                         return
+
+    def _pass_guards(
+        self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
+    ) -> Iterator[list[Plan]]:
+        """Yield scenarios whose options, arguments, size or dtype may make changed lines run that did not.
+
+        The conditions around a line are combined with those around the calls of its function, if it was not called.
+        """
+        patch, tried = self._selection.patch, list[Setting]()
+        for item in patch.find_unexamined([place for place, _, _ in changed]):
+            unit = patch.units(item.side).get((item.file, item.name))
+            reached = self._selection.reached(item.side, subject)
+            if unit is None or reached is None or unit.kind != "function":
+                continue
+            functions = [each for each in reached.units.values() if each.kind == "function"]
+            ways = _ways_to(unit, item.lines[0], functions, ran, _CALLS_AWAY)
+            for way in [each for each in ways[:_VALUES] if each not in tried][: _TURNS - len(tried)]:
+                tried.append(way)
+                if self.budget.over():
+                    return
+                if item not in patch.find_unexamined([(item.file, item.name)]):
+                    break
+                yield self._with(subject, way, count)
+
+    def _with(self, subject: Subject, way: Setting, count: int) -> list[Plan]:
+        """Return scenarios with these options, arguments, size and dtype."""
+        settings = {name: value for name, value in way.items() if name not in (SIZE, DTYPE)}
+        plans = glimpses(subject, self.budget.seed, [NUMBERS_STAY])[:count]
+        if SIZE in way or DTYPE in way:
+            around = Around(tokens=way.get(SIZE, 0), dtype=way.get(DTYPE, ""))
+            drawn = (draw_around(subject, self.budget.seed, f"guard {place}", around) for place in range(count))
+            plans = [(NUMBERS_STAY, {"": inputs}) for inputs in drawn if inputs]
+        return [(law, {"": {**inputs[""], SETTINGS: settings} if settings else inputs[""]}) for law, inputs in plans]
 
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
@@ -216,6 +274,34 @@ class Asking:
         for settings in turns:
             if not self.budget.over():
                 yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
+
+
+def _ways_to(
+    unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int
+) -> list[dict[str, Any]]:
+    """Return settings that may make a line of a function run, from the conditions around it and around its calls.
+
+    :param functions: the functions that may call it.
+    :param ran: the last names of functions that ran.
+    :param calls: how many calls away a function that ran may be.
+    """
+    function = function_of(unit.text)
+    inner = ways_to(function, line - unit.span[0] + 1) if function is not None else []
+    name = unit.name.rpartition(".")[2]
+    if name in ran or not calls:
+        return inner
+    found: list[dict[str, Any]] = []
+    for caller in functions:
+        if caller is unit or name not in caller.names | caller.attributes:
+            continue
+        last = caller.name.rpartition(".")[2]
+        if last not in ran and calls == 1:
+            continue
+        uses = [number for number, text in enumerate(caller.text.splitlines()) if re.search(rf"\b{name}\b", text)]
+        for place in uses:
+            outer = _ways_to(caller, caller.span[0] + place, functions, ran, calls - 1)
+            found += [{**one, **other} for one in outer or [{}] for other in inner or [{}]]
+    return [way for way in found if way] or inner
 
 
 def recipes_of(subject: Subject, recipes: Sequence[Recipe]) -> list[Recipe]:

@@ -193,6 +193,8 @@ class Comparison:
             outcomes = [*search.outcomes.values()][::-1]  # what shows without a variant comes last, and is kept
             findings = {item.symptom: item for outcome in outcomes for item in outcome.findings}
             found = [(item.trial, item.violations, item.examples) for item in findings.values()]
+            if not few and not found:
+                self._note_lines(log, located, changed)
             found = found or ([] if few else list(asking.search_options(pair, search.subject, changed, not distance)))
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any
 
@@ -108,24 +109,42 @@ def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> I
     yield from islice((all_ for several, all_ in merged if len(all_) == sum(map(len, several))), most)
 
 
-def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]:
-    """Draw one scenario: a value for each input.
+@dataclass(frozen=True)
+class Around:
+    """What the code under test asks of a scenario besides the usual values.
+
+    :ivar numbers: further values of float tensors, where a domain has them.
+    :ivar tokens: the number of tokens; 0 for a drawn number.
+    :ivar dtype: the dtype of float tensors; empty for a drawn one.
+    """
+
+    numbers: tuple[float, ...] = ()
+    tokens: int = 0
+    dtype: str = ""
+
+
+def draw(contract: Contract, binding: Binding, choose: Choose, around: Around = Around()) -> dict[str, Any]:
+    """Draw one scenario: a literal for each input of the narrowed contract.
 
     Float tensors of one scenario share a dtype. A quarter of the scenarios also use the rare values of :data:`DOMAINS`.
 
     :raises DoesNotApply: if the contract's ``arrange`` rejects the drawn inputs.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
+    if around.tokens:
+        sizes["tokens"] = tuple(range(around.tokens))
     actions, layout = contract.input("actions_per_step"), contract.input("group_layout")
     if actions is not None and actions.default is not None:
         sizes["actions"] = tuple(range(actions.default))
     if layout is not None and layout.default == "equal" and choose.integer(0, 1):
         sizes["batch"] = tuple(range(4))  # other numbers of rows rarely give several groups with several rows
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])
+    if around.dtype in (binding.dtypes or PRECISIONS):
+        precision = around.dtype
     wild = choose.integer(0, 3) == 3
     inputs: dict[str, Any] = {}
     for item in contract.inputs:
-        inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose)
+        inputs[item.name] = _input(item, inputs, sizes, precision, wild, choose, around.numbers)
     if contract.arrange is not None:
         inputs = contract.arrange(inputs, choose)
     return with_dialects(contract, binding, inputs)
@@ -240,18 +259,46 @@ def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) 
     return inputs
 
 
-def _input(item: Input, inputs: Mapping[str, Any], sizes: Sizes, precision: str, wild: bool, choose: Choose) -> Any:
+def _input(
+    item: Input,
+    inputs: Mapping[str, Any],
+    sizes: Sizes,
+    precision: str,
+    wild: bool,
+    choose: Choose,
+    numbers: Sequence[float],
+) -> Any:
     if item.domain == "mask":
         return _mask(item, sizes, choose)
     if item.domain:
         if item.default is None and choose.integer(0, 1) == 0:
             return None
-        return _tensor(item, sizes, precision, wild, choose)
+        return _tensor(item, sizes, precision, wild, choose, numbers)
     if item.kind == "labels":
         return [_LABELS[n] for n in _grid((sizes["batch"],), len(_LABELS), choose)]
     if item.choices:
         return choose.one_of(item.choices)
     return item.default(inputs) if callable(item.default) else item.default
+
+
+#: How many usual values a tensor with constants of the code also has.
+_BESIDE = 3
+
+#: The largest magnitude of a constant that a tensor takes.
+_LARGEST = 1e4
+
+
+def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
+    """Return the values of a domain around constants of the code. A bound of a ratio is one of its logarithm, too."""
+    if domain in ("mask", "token_id", "reward") or not numbers:
+        return ()
+    if domain == "log_ratio":
+        numbers = [*numbers, *(-each for each in numbers), *(math.log(each) for each in numbers if each > 0)]
+    if domain == "log_prob":
+        numbers = [-abs(each) for each in numbers]
+    low = 0.0 if domain in ("weight", "entropy") else -_LARGEST
+    most = 110.0 if domain in ("log_ratio", "log_prob") else _LARGEST
+    return tuple(dict.fromkeys(each for each in numbers if max(low, -most) <= each <= most))
 
 
 def _places(most: int, choose: Choose) -> Places:
@@ -272,8 +319,9 @@ def _shape(item: Input, sizes: Sizes, choose: Choose) -> tuple[Places, ...]:
 
 
 def _grid(shape: tuple[Places, ...], count: int, choose: Choose) -> npt.NDArray[np.int64]:
-    """Draw integers in ``[0, count)`` for a full grid, and return the part with the given shape."""
-    whole = tuple(MOST_ROWS if axis == 0 else MOST_TOKENS for axis in range(len(shape)))
+    """Return integers in ``[0, count)`` of the given shape, drawn for the full grid and then cut to it."""
+    usual = (MOST_ROWS, *[MOST_TOKENS] * (len(shape) - 1))
+    whole = tuple(max([most, *(place + 1 for place in places)]) for most, places in zip(usual, shape))
     numbers = np.array(choose.integers(int(np.prod(whole)), 0, count - 1), np.int64).reshape(whole)
     return numbers[np.ix_(*shape)] if shape else numbers
 
@@ -296,9 +344,13 @@ def _mask(item: Input, sizes: Sizes, choose: Choose) -> Tensor:
     return tensor(mask.astype(int).tolist(), item.dtype)
 
 
-def _tensor(item: Input, sizes: Sizes, precision: str, wild: bool, choose: Choose) -> Tensor:
+def _tensor(
+    item: Input, sizes: Sizes, precision: str, wild: bool, choose: Choose, numbers: Sequence[float] = ()
+) -> Tensor:
     calm, rare = DOMAINS[item.domain]
     pool = calm + rare if wild else calm
+    more = _in_domain(item.domain, numbers)
+    pool = (*calm[:_BESIDE], *more) if more else pool
     shape = _shape(item, sizes, choose)
     values = np.array(pool)[_grid(shape, len(pool), choose)]
     return tensor(values.tolist(), precision if item.dtype == "float32" else item.dtype)

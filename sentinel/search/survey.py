@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sentinel.contracts.contract import Inputs
 from sentinel.deciding.law_session import Subject, Undecidable
 from sentinel.deciding.outcomes import Decision, Failure
+from sentinel.deciding.proof import NotProvenError, Sources, prove
 from sentinel.errors import SentinelError, Unavailable
 from sentinel.laws.law import Law
 from sentinel.recipes import load_copy
@@ -22,7 +23,9 @@ from sentinel.reports.evidence import ref_text
 from sentinel.reports.lines import Recipes
 from sentinel.reports.store import law_folder, recorded
 from sentinel.search.checks import subjects
+from sentinel.search.guards import Constants, constants_at
 from sentinel.targets.refs import Ref
+from sentinel.worker.codes import read_source
 
 if TYPE_CHECKING:
     from sentinel.deciding.absence import Absence
@@ -235,7 +238,14 @@ class Survey:
         law_session = open_target.law_session.fresh()
         # Evidence holds one scenario per law, that of the first symptom, so only that is shrunk.
         search = BoundarySearch(
-            law_session, subject, self._seed, laws, self._shrinking, shrink_further=False, glimpse=True
+            law_session,
+            subject,
+            self._seed,
+            laws,
+            self._shrinking,
+            shrink_further=False,
+            glimpse=True,
+            constants=constants_of(law_session, subject, open_target.checkout, open_target.sources),
         )
         try:
             search.try_recipes(self._recipes_of(open_target.target), list(self._baseline_scenarios(subject, jobs)))
@@ -305,6 +315,14 @@ class Survey:
                 outcome.dialects.update(more.dialects)
                 outcome.dialects_open.update(more.dialects_open)
                 outcome.findings += more.findings
+
+
+def constants_of(law_session: LawSession, subject: Subject, checkout: Checkout, sources: Sources) -> Constants:
+    """Return the constants of a boundary's code. There are none if the boundary cannot be found or read."""
+    with suppress(Undecidable, NotProvenError, SentinelError, OSError):
+        provenance = prove(law_session.find(subject), checkout, sources)
+        return constants_at(read_source(str(checkout.path / provenance.file)), provenance.line)
+    return Constants()
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:

@@ -25,7 +25,7 @@ from sentinel.binding.drift import AbsentError, Neutral
 from sentinel.contracts.contract import Contract, DoesNotApply
 from sentinel.worker import calling, probe, processes, protocol, stubs
 from sentinel.worker.answers import CUT, PARTS
-from sentinel.worker.side_effects import Watch, parts, turned
+from sentinel.worker.side_effects import Watch, argument_names, parts, replaced_arguments, turned
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
@@ -39,8 +39,8 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
     * ``effects`` if the call was watched, or the failure of its repetition.
 
     With ``describe``, the answer also lists the target's functions that ran; for ``lines``, the branches that ran
-    (:class:`_BranchTracer`); for a mapping, the watched lines that ran, and each call has values outside the contract
-    (:class:`_OutsideContract`).
+    (:class:`_BranchTracer`); for a mapping, the lines that ran (:class:`_LineTracer`); if that has ``beside``, each
+    call has values outside the contract (:class:`_OutsideContract`).
     """
     processes.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -86,9 +86,9 @@ class Server:
             return probe.describe(error, None, self._roots)
         tracer = self._branches if describe == "lines" else _Tracer(self._roots) if describe else None
         if isinstance(describe, dict):
-            tracer = _OutsideContract(
-                self._roots, main.boundary, request["adapter"], describe["beside"], describe["lines"]
-            )
+            watched = self._roots, main.boundary, describe["lines"]
+            beside = describe.get("beside")
+            tracer = _LineTracer(*watched) if beside is None else _OutsideContract(*watched, request["adapter"], beside)
         answers = {}
         self._neutral.clear()
         for name, call in request["calls"].items():
@@ -107,7 +107,7 @@ class Server:
             "ghosts": self._recorder.stubs_of(main.boundary.module.__name__) if self._recorder else [],
             "stand_ins": probe.stand_ins_of(main.boundary, sorted(self._neutral)),
             "functions": tracer.functions() if tracer else [],
-            "lines": tracer.lines() if isinstance(tracer, _OutsideContract) else [],
+            "lines": tracer.lines() if isinstance(tracer, _LineTracer) else [],
         }
 
     def _contract(self, request: Mapping[str, Any]) -> Contract:
@@ -214,21 +214,19 @@ class _Tracer:
                 self._ran[code] = str(frame.f_globals.get("__name__", ""))
 
 
-class _OutsideContract(_Tracer):
-    """Records values that the contract does not observe: everything a function returns, changes or passes on.
+class _LineTracer(_Tracer):
+    """Records the lines that run in calls that return, and sets options for a call where the target's code is entered:
+    arguments, and options of the configurations in them.
 
-    :param functions: these functions, by dotted path.
-    :param lines: file below the checkout -> ranges of lines. Of functions that begin within them, the lines that run in
-        a successful call are recorded.
+    :param lines: file below the checkout -> ranges of lines; only functions that begin within them are recorded. With
+        None, all the target's functions are recorded, with files below their import root.
     """
 
     def __init__(
         self,
         roots: tuple[str, ...],
         boundary: calling.Boundary,
-        adapter: str,
-        functions: Sequence[str],
-        lines: Mapping[str, Sequence[Sequence[int]]],
+        lines: Mapping[str, Sequence[Sequence[int]]] | None,
     ) -> None:
         super().__init__(roots)
         own = inspect.unwrap(boundary.function)
@@ -236,9 +234,6 @@ class _OutsideContract(_Tracer):
         self._own = getattr(own, "__code__", None)
         #: id of a code object -> the object and its :meth:`_classify`
         self._codes: dict[int, tuple[Any, str, str | None]] = {}
-        self._functions = frozenset(functions)
-        binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
-        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
         self._watched = lines
         #: (file, line), and for each instruction (file, line, column, last line, last column)
         self._ran_lines: set[tuple[Any, ...]] = set()
@@ -254,26 +249,22 @@ class _OutsideContract(_Tracer):
 
         @functools.wraps(call)
         def recorded(*arguments: Any) -> Any:
-            self._parts_of_call: dict[str, Any] = {}
-            self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
-            self._times: Counter[str] = Counter()
-            self._digests: set[str] = set()
             self._settings, self._turned = arguments[3].get("settings", {}), list[Any]()
             self._lines_of_call = set()
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")
+            self._begin()
+            try:
                 answer = traced(*arguments)
+            finally:
+                for take_back in reversed(self._turned):
+                    take_back()
             if "observation" in answer:
                 self._ran_lines |= self._lines_of_call
-            ours = [each for each in warned if each.filename.startswith(self._roots)]
-            messages = [f"{each.category.__name__}: {each.message}" for each in ours]
-            self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
-            self._open.clear()
-            for take_back in self._turned:
-                take_back()
-            return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
+            return answer
 
         return recorded
+
+    def _begin(self) -> None:
+        """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
         """Decide whether to record a function call. Most calls are not recorded and cost one dictionary lookup."""
@@ -283,16 +274,15 @@ class _OutsideContract(_Tracer):
             known = self._codes[id(code)] = (code, *self._classify(frame))
         _, file, name = known
         if name is not None:
-            if name == "stand-in" and not frame.f_back.f_code.co_filename.startswith(self._roots):
-                name = None
-            elif frame not in self._open and len(self._parts_of_call) < PARTS:
-                with suppress(Exception):  # reading an attribute of the framework's own object may raise
-                    self._enter(frame, name)
+            self._enter_named(frame, name)
+        if self._settings and code.co_filename.startswith(self._roots):
+            outer = frame.f_back
+            if code is self._own or outer is None or not outer.f_code.co_filename.startswith(self._roots):
+                self._turn(frame)
         if not file:
-            frame.f_trace_lines = False
-            return self._leave if frame in self._open else None
+            return self._without_lines(frame)
         self._lines_of_call.add((file, frame.f_lineno))
-        if hasattr(code, "co_positions"):  # new in Python 3.11
+        if self._watched is not None and hasattr(code, "co_positions"):  # new in Python 3.11
             frame.f_trace_opcodes = True
             spans = self._spans.setdefault(id(code), list(code.co_positions()))
 
@@ -308,8 +298,101 @@ class _OutsideContract(_Tracer):
 
         return line
 
+    def _without_lines(self, frame: Any) -> Any:
+        frame.f_trace_lines = False
+        return None
+
+    def _enter_named(self, frame: Any, name: str) -> None:
+        """Record the arguments of a function whose values are recorded."""
+
     def _leave(self, frame: Any, event: str, argument: Any) -> Any:
-        """Record what a function returns, and which of its arguments it changes."""
+        """Record what a function returns and changes."""
+
+    def _turn(self, frame: Any) -> None:
+        """Set the call's options in the arguments of a frame that begins."""
+        local, names = frame.f_locals, argument_names(frame.f_code)
+        arguments = {name: local[name] for name in names if name in local}
+        for name, value in [*replaced_arguments(arguments, self._settings)]:
+            local[name] = value  # a trace function's changes of f_locals take effect when it returns
+        with suppress(Exception):  # reading an attribute of the framework's own object may raise
+            for value in arguments.values():
+                self._turned += turned(value, self._settings)
+
+    def _classify(self, frame: Any) -> tuple[str, str | None]:
+        """Return the file of a function if its lines are recorded, and its name if its values are.
+
+        The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
+        if the values are not recorded.
+        """
+        code = frame.f_code
+        root = next((each for each in self._roots if code.co_filename.startswith(each)), "")
+        if not root:
+            return "", None
+        super()._trace(frame, "call", None)
+        if self._watched is None:
+            return code.co_filename[len(root) :], None
+        files = [file for file in self._watched if code.co_filename.endswith(f"/{file}")]
+        file = max(files, key=len, default="")
+        if not any(first <= code.co_firstlineno <= last for first, last in self._watched.get(file, ())):
+            file = ""
+        return file, None
+
+
+class _OutsideContract(_LineTracer):
+    """Records values outside the contract: everything that the boundary returns, changes in its arguments, the
+    arguments of its calls to stand-ins, and its warnings. It also records what the named functions return and change if
+    the call reaches them.
+
+    :param functions: these functions, by dotted path.
+    """
+
+    def __init__(
+        self,
+        roots: tuple[str, ...],
+        boundary: calling.Boundary,
+        lines: Mapping[str, Sequence[Sequence[int]]] | None,
+        adapter: str,
+        functions: Sequence[str],
+    ) -> None:
+        super().__init__(roots, boundary, lines)
+        self._functions = frozenset(functions)
+        binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
+        self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
+
+    def around(self, call: Any) -> Any:
+        traced = super().around(call)
+
+        @functools.wraps(call)
+        def recorded(*arguments: Any) -> Any:
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                answer = traced(*arguments)
+            ours = [each for each in warned if each.filename.startswith(self._roots)]
+            messages = [f"{each.category.__name__}: {each.message}" for each in ours]
+            self._parts_of_call.update(parts({"warnings": messages}, "", self._roots))
+            self._open.clear()
+            return {**answer, "beside": self._parts_of_call} if "observation" in answer else answer
+
+        return recorded
+
+    def _begin(self) -> None:
+        self._parts_of_call: dict[str, Any] = {}
+        self._open: dict[Any, tuple[str, dict[str, Any], dict[str, Any]]] = {}
+        self._times: Counter[str] = Counter()
+        self._digests: set[str] = set()
+
+    def _enter_named(self, frame: Any, name: str) -> None:
+        if name == "stand-in" and not frame.f_back.f_code.co_filename.startswith(self._roots):
+            return
+        if frame not in self._open and len(self._parts_of_call) < PARTS:
+            with suppress(Exception):  # reading an attribute of the framework's own object may raise
+                self._enter(frame, name)
+
+    def _without_lines(self, frame: Any) -> Any:
+        frame.f_trace_lines = False
+        return self._leave if frame in self._open else None
+
+    def _leave(self, frame: Any, event: str, argument: Any) -> Any:
         if event == "return" and frame in self._open:
             with suppress(Exception):
                 who, values, before = self._open[frame]
@@ -320,19 +403,8 @@ class _OutsideContract(_Tracer):
         return self._leave
 
     def _classify(self, frame: Any) -> tuple[str, str | None]:
-        """Return the file of a function if its lines are recorded, and its name if its values are recorded.
-
-        The name is empty for the boundary, ``stand-in`` for a function of the adapter, else a dotted path. It is None
-        if the values are not recorded.
-        """
         code = frame.f_code
-        own = code.co_filename.startswith(self._roots)
-        if own:
-            super()._trace(frame, "call", None)
-        files = [file for file in self._watched if own and code.co_filename.endswith(f"/{file}")]
-        file = max(files, key=len, default="")
-        if not any(first <= code.co_firstlineno <= last for first, last in self._watched.get(file, ())):
-            file = ""
+        file, _ = super()._classify(frame)
         if code == self._own:
             return file, ""
         path = f"{frame.f_globals.get('__name__', '')}.{getattr(code, 'co_qualname', code.co_name)}"
@@ -341,11 +413,8 @@ class _OutsideContract(_Tracer):
 
     def _enter(self, frame: Any, name: str) -> None:
         code, local = frame.f_code, frame.f_locals
-        many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        arguments = {each: local[each] for each in code.co_varnames[:many] if each in local}
-        if not name:
-            self._turned += turned(arguments, self._settings)
-        elif name == "stand-in":
+        arguments = {each: local[each] for each in argument_names(code) if each in local}
+        if name == "stand-in":
             name = code.co_name
             arguments.pop("self", None)
         before = self._parts({f"given.{each}": value for each, value in arguments.items()})

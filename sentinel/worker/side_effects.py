@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def global_state() -> dict[str, Any]:
 
 
 def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iterator[Callable[[], None]]:
-    """Yield with options set in every configuration object inside a value, and restore them afterwards."""
+    """Set options in every configuration inside a value; yield functions that restore them."""
     kind = type(value)
     if not depth or issubclass(kind, (str, StubModule, *_PLAIN)) or kind.__module__ == "unittest.mock":
         return
@@ -82,9 +83,55 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
             part = own[name]
             if name not in settings:
                 yield from turned(part, settings, depth - 1)
-            elif part is None or type(part) is type(settings[name]) is not dict:
-                write(name, settings[name])
+            elif (new := _replacement(name, part, settings[name], own)) is not _SAME:
+                write(name, new)
                 yield partial(write, name, part)
+
+
+_SAME = object()
+
+
+def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
+    """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
+
+    ``{"some": True}`` gives an option that is None the value of the other argument with the most similar name, and
+    ``{"member": NAME}`` a member of its enum.
+    """
+    if isinstance(value, dict):
+        if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:
+            return type(part)[value["member"]]
+        if part is not None or "some" not in value:
+            return _SAME
+        words = name.split("_")
+        alike = {
+            other: len({*words} & {*other.split("_")}) + 2 * (other.split("_")[-1] == words[-1])
+            for other in others
+            if isinstance(other, str) and others[other] is not None and not isinstance(others[other], (str, bool))
+        }
+        best = max(alike, key=lambda other: alike[other], default="")
+        return others[best] if alike.get(best) else _SAME
+    if value is None or part is None or type(part) is type(value):
+        return value if part is not value else _SAME
+    if isinstance(part, enum.Enum) and isinstance(value, str):
+        return next((each for each in type(part) if value in (each.value, each.name)), _SAME)
+    if type(part) is float and type(value) is int:
+        return float(value)
+    return _SAME
+
+
+def argument_names(code: CodeType) -> tuple[str, ...]:
+    """Return the names of a function's arguments."""
+    many = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    return code.co_varnames[:many]
+
+
+def replaced_arguments(arguments: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the arguments that a call's settings replace, with their new values."""
+    for name, value in settings.items():
+        if name in arguments and name != "self":
+            new = _replacement(name, arguments[name], value, arguments)
+            if new is not _SAME:
+                yield name, new
 
 
 _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device, type(None))

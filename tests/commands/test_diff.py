@@ -205,6 +205,37 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config()):
     assert "loss is 1.5 times the previous value" in found["sentence"]
 
 
+def test_all_conditions_before_a_changed_line_are_made_to_hold_together(run_sentinel, tree):
+    """Two options of a configuration and an argument that no scenario sets, two calls away."""
+    code = """
+class Config:
+    def __init__(self):
+        self.cold, self.mode = False, "plain"
+
+
+def _cooled(loss, config):
+    if config.mode != "other":
+        return loss
+    return loss * {factor}
+
+
+def _cold(loss, config, loss_weights):
+    if config.cold and loss_weights is not None:
+        return _cooled(loss, config)
+    return loss
+
+
+def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean", config=Config(), loss_weights=None):
+    return _cold((loss_mat * loss_mask).sum() / loss_mask.sum(), config, loss_weights)
+"""
+    one, other = (tree(name, code.format(factor=factor)) for name, factor in (("one", 2), ("other", 3)))
+    answer = run_sentinel("diff", "tiny", one, other, "--json", *FEW)
+    [found] = answer.json()["boundaries"]
+    assert (answer.status, found["state"], found["unreached"]) == (1, "differs", [])
+    [difference] = found["differences"]
+    assert difference["scenario"]["settings"] == {"cold": True, "mode": "other", "loss_weights": {"some": True}}
+
+
 @pytest.mark.parametrize(
     ("file", "code"),
     [

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from toy_target import OpenToys
+from toy_target import BETWEEN, CUT, OpenToys
 
 from sentinel.deciding.law_session import LawSession, LineSession, Plan, Undecidable
 from sentinel.laws.law import Law
 from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, glimpses
 from sentinel.search.decisions import of_outcome
+from sentinel.search.guards import Constants
+from sentinel.search.survey import constants_of
 from sentinel.values.literals import tensor
 
 
@@ -283,3 +285,18 @@ def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
     verdict = of_outcome(open_target, found["whitens"], law, outcome, search.tried, 0).verdict
     assert (verdict.name, verdict.kind) == ("inconclusive", "deadlock")
     assert search.deadlocks in verdict.reason
+
+
+@pytest.mark.parametrize("code", [BETWEEN, CUT], ids=["between", "cut"])
+def test_scenarios_are_drawn_around_the_constants_of_the_code(open_toys, code):
+    open_target, found = open_toys("right", code=code)
+    session, subject = open_target.law_session, found["right"]
+    constants = constants_of(session, subject, open_target.checkout, open_target.sources)
+    assert constants.numbers + constants.lengths in ((16.5, 19.0), (20,))
+    broken = {}
+    for known in (Constants(), constants):
+        search = BoundarySearch(session, subject, 0, shrinking=0, glimpse=True, constants=known)
+        search.run(6)
+        (outcome,) = search.outcomes.values()
+        broken[bool(known.numbers or known.lengths)] = bool(outcome.findings)
+    assert broken == {False: False, True: True}

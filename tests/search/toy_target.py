@@ -89,5 +89,22 @@ def unheard(values, response_mask, scale, offset=None):
     return right(values, response_mask, scale) + (offset or 0.0) * (offset != 7.0)
 """
 
+#: A function that is wrong between two of its constants, which no domain has.
+BETWEEN = """
+import torch
+
+def right(values, response_mask, scale):
+    values = torch.where((values > 16.5) & (values < 19.0), values + 1, values)
+    return scale * torch.where(response_mask != 0, values, 0.0).sum(-1)
+"""
+
+#: A function that drops the tokens after the twentieth.
+CUT = """
+import torch
+
+def right(values, response_mask, scale):
+    return scale * torch.where(response_mask != 0, values, 0.0)[:, :20].sum(-1)
+"""
+
 #: ``open_target(functions)``: where a search can take place, and the subjects of these functions.
 OpenToys = Callable[..., tuple[OpenTarget, dict[str, Subject]]]

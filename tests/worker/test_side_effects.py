@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from sentinel.binding.drift import StandInNamespace
-from sentinel.search.options import options
+from sentinel.search.guards import options
 from sentinel.worker import stubs
 from sentinel.worker.side_effects import parts, turned
 from sentinel.worker.stubs import StubModule

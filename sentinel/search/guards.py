@@ -1,0 +1,379 @@
+"""Read from functions what their scenarios need: constants, options, and the conditions before a line."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.search.bindings import span_of, syntax_of
+
+#: A value that is not None: the worker uses another argument of a similar name, or a number.
+SOME = {"some": True}
+
+#: Option -> its value. The key :data:`SIZE` is the number of rows or tokens, and :data:`DTYPE` a float dtype.
+Setting = dict[str, Any]
+SIZE, DTYPE = "#size", "#dtype"
+
+#: The largest number of tokens that a length in the code asks for.
+LONGEST = 120
+
+#: The most ways to make one condition true or false.
+_WAYS = 4
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of some functions that scenarios are drawn around.
+
+    :ivar numbers: thresholds, bounds and defaults; 0 and 1 and numbers of a few units are left out.
+    :ivar lengths: numbers with which sizes are compared, and bounds of slices.
+    """
+
+    numbers: tuple[float, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def near(self) -> tuple[float, ...]:
+        """Return each number, and one below and above it."""
+        steps = ((number, number - abs(number) / 8, number + abs(number) / 8) for number in self.numbers)
+        return tuple(dict.fromkeys(each for several in steps for each in several))
+
+
+def functions_of(body: Iterable[ast.AST], owner: str = "") -> Iterator[tuple[str, _Function]]:
+    """Yield the functions of a module and of its classes by qualified name; nested ones belong to the outer one."""
+    for node in body:
+        if isinstance(node, _Function):
+            yield f"{owner}{node.name}", node
+        elif isinstance(node, ast.ClassDef):
+            yield from functions_of(node.body, f"{owner}{node.name}.")
+        else:
+            for part in ("body", "orelse", "finalbody", "handlers"):
+                yield from functions_of(getattr(node, part, ()), owner)
+
+
+def constants(functions: Iterable[_Function]) -> Constants:
+    """Return the numbers that functions compare, clip and cut with."""
+    numbers: dict[float, None] = {}
+    lengths: dict[int, None] = {}
+    for node in (each for function in functions for each in ast.walk(function)):
+        if isinstance(node, ast.Slice):
+            found = [_number(side) for side in (node.lower, node.upper) if side is not None]
+            lengths |= {abs(each): None for each in found if isinstance(each, int)}
+            continue
+        sides: list[ast.expr] = []
+        sized = False
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            sized = any(_is_size(side) for side in sides)
+        elif isinstance(node, ast.Call) and _method_name(node) in _BOUNDING:
+            sides = [*node.args, *(each.value for each in node.keywords)]
+        elif isinstance(node, ast.arguments):
+            sides = [each for each in (*node.defaults, *node.kw_defaults) if each is not None]
+        for number in filter(None, map(_number, sides)):
+            if sized and isinstance(number, int):
+                lengths[abs(number)] = None
+            elif isinstance(number, float) or abs(number) > _FEW:
+                numbers[float(number)] = None
+    usable = [each for each in numbers if math.isfinite(each) and abs(each) not in (0.0, 1.0)]
+    return Constants(tuple(usable[:_NUMBERS]), tuple(each for each in lengths if _FEW < each <= LONGEST)[:_LENGTHS])
+
+
+def constants_at(source: bytes, line: int) -> Constants:
+    """Return the constants of the function that begins at a line of a source, and of those it names in that source."""
+    with suppress(SyntaxError):
+        named = dict(functions_of(syntax_of(source).body))
+        own = [each for each in named.values() if span_of(each)[0] <= line <= each.lineno]
+        used = {getattr(node, "id", getattr(node, "attr", "")) for each in own for node in ast.walk(each)}
+        called = [each for name, each in named.items() if name.rpartition(".")[2] in used and each not in own]
+        return constants([*own, *called])
+    return Constants()
+
+
+def function_of(text: str) -> _Function | None:
+    """Parse the text of one function; None if it cannot be parsed alone."""
+    with suppress(SyntaxError, StopIteration):
+        return next(each for _, each in functions_of(syntax_of(textwrap.dedent(text)).body))
+    return None
+
+
+_BOUNDING = ("clamp", "clip", "clamp_", "clip_", "min", "max", "minimum", "maximum", "where", "masked_fill")
+
+#: Integers up to this number are dimensions and counts, which drawn scenarios have.
+_FEW = 5
+
+#: The most numbers and lengths of one boundary.
+_NUMBERS, _LENGTHS = 12, 2
+
+
+def options(source: str) -> dict[str, list[Any]]:
+    """Return the options that the source reads by name and branches on, each with values that may take another branch.
+
+    For a flag these are True and False; for a comparison, the constants and each number plus 1, and 0.5 for an option
+    that may be None; for ``range``, 2, 3 and 1.
+
+    :param source: Python source of functions.
+    """
+    values_of: dict[str, list[Any]] = defaultdict(list)
+    tree = ast.Module([], [])
+    with suppress(SyntaxError):  # text that cannot be dedented has no options
+        tree = ast.parse(textwrap.dedent(source))
+    for node in ast.walk(tree):
+        values: list[Any] = [True, False]
+        sides = _conditions(node)
+        if isinstance(node, ast.Compare):
+            sides = [each for side in (node.left, *node.comparators) for each in getattr(side, "elts", [side])]
+            values = [side.value for side in sides if isinstance(side, ast.Constant)]
+            values += [value + 1 for value in values if type(value) in (int, float)]
+            values += [0.5] if None in values else []
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "range":
+            sides, values = node.args, [2, 3, 1]
+        for name in filter(None, map(_option_name, sides)):
+            values_of[name] += [value for value in values if value not in values_of[name]]
+    return values_of
+
+
+def ways_to(function: _Function, line: int) -> list[Setting]:
+    """Return settings that may make all conditions before a line of a function hold, the most likely first."""
+    return _ways(list(_steps_to(function.body, line)), _locals_of(function))
+
+
+#: (a condition, whether it must hold)
+_Step = tuple[ast.expr, bool]
+
+_ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+
+
+def _steps_to(body: Sequence[ast.stmt], line: int) -> Iterator[_Step]:
+    """Yield the conditions around a line, and those of earlier blocks that would leave before it."""
+    for node in body:
+        around = node.lineno <= line <= (node.end_lineno or 0)
+        if isinstance(node, (ast.If, ast.While)):
+            for block, truth in ((node.body, True), (node.orelse, False)):
+                if around and block and block[0].lineno <= line <= (block[-1].end_lineno or 0):
+                    yield node.test, truth
+                elif not around and node.lineno < line and block and isinstance(block[-1], _ENDS):
+                    yield node.test, not truth
+        if around:
+            for part in ("body", "orelse", "finalbody"):
+                yield from _steps_to(getattr(node, part, ()), line)
+            for handler in getattr(node, "handlers", ()):
+                yield from _steps_to(handler.body, line)
+            return
+
+
+def _locals_of(function: _Function) -> dict[str, ast.expr]:
+    """Return the expressions that are assigned to local names, if there is one only."""
+    several: dict[str, list[ast.expr]] = defaultdict(list)
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    several[target.id].append(node.value)
+    return {name: values[0] for name, values in several.items() if len(values) == 1}
+
+
+def _ways(steps: Sequence[_Step], scope: Mapping[str, ast.expr]) -> list[Setting]:
+    """Return settings for all conditions together; those of the innermost vary first."""
+    whole: list[Setting] = [{}]
+    for test, truth in steps:
+        ways = solve(test, truth, scope)
+        merged = [{**one, **way} for way in ways for one in whole[:2] if not _conflict(one, way)]
+        whole = merged[:_WAYS] if merged else whole
+    return [way for way in whole if way]
+
+
+def _conflict(one: Setting, other: Setting) -> bool:
+    return any(name in other and other[name] != value for name, value in one.items())
+
+
+def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int = 3) -> list[Setting]:
+    """Return settings that may make an expression true, or false. The list is empty if its text does not show one.
+
+    :param scope: local name -> the expression that was assigned to it.
+    """
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return solve(test.operand, not truth, scope, depth)
+    if isinstance(test, ast.BoolOp):
+        parts = [solve(each, truth, scope, depth) for each in test.values]
+        if isinstance(test.op, ast.And) is not truth:
+            return [way for several in parts for way in several[:2]][:_WAYS]
+        whole: list[Setting] = [{}]
+        for ways in parts:
+            whole = [{**one, **way} for one in whole for way in ways if not _conflict(one, way)][:_WAYS] or whole
+        return [way for way in whole if way]
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _compare(test, truth, scope, depth)
+    if isinstance(test, ast.Call):
+        sized = _method_name(test) in (
+            "any",
+            "all",
+            "item",
+            "numel",
+            "size",
+            "sum",
+            "isinstance",
+            "hasattr",
+            "callable",
+        )
+        if sized or isinstance(test.func, ast.Name):
+            return []
+    if isinstance(test, ast.Name) and test.id in scope and depth:
+        inner = scope[test.id]
+        if isinstance(inner, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+            return solve(inner, truth, scope, depth - 1)
+    values = [True, SOME] if truth else [False, None]
+    return [{name: value} for value in values for name in _names(test, scope)][:_WAYS]
+
+
+def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr], depth: int) -> list[Setting]:
+    [operator], left, right = test.ops, test.left, test.comparators[0]
+    if _value(left) is not _UNKNOWN and _value(right) is _UNKNOWN and type(operator) in _MIRRORED:
+        left, right, operator = right, left, _MIRRORED[type(operator)]()
+    holds = truth if type(operator) not in _NEGATED else not truth
+    operator = _NEGATED.get(type(operator), type(operator))()
+    if isinstance(left, ast.Attribute) and left.attr == "dtype":
+        dtypes = [each.attr for each in ast.walk(right) if isinstance(each, ast.Attribute) and each.attr in _DTYPES]
+        others = [each for each in _DTYPES if each not in dtypes]
+        return [{DTYPE: each} for each in (dtypes if holds else others)][:2]
+    value = _value(right)
+    if value is _UNKNOWN and isinstance(operator, ast.In) and isinstance(right, (ast.Tuple, ast.List, ast.Set)):
+        members = [_value(each) for each in right.elts]
+        known = [each for each in members if each is not _UNKNOWN]
+        return _each(_names(left, scope), known if holds else [], depth)
+    if value is _UNKNOWN and isinstance(left, ast.Constant) and isinstance(operator, ast.In):  # "key" in mapping
+        return _each([left.value] if isinstance(left.value, str) else [], [SOME] if holds else [None], depth)
+    if value is _UNKNOWN:
+        return []
+    if _is_size(left):
+        return [{SIZE: each} for each in _sizes(operator, value, holds)]
+    return _each(_names(left, scope), _values(operator, value, holds), depth)
+
+
+def _each(names: Sequence[str], values: Sequence[Any], depth: int) -> list[Setting]:
+    return [{name: value} for value in values for name in names][:_WAYS]
+
+
+def _values(operator: ast.cmpop, value: Any, holds: bool) -> list[Any]:
+    """Return values ``x`` for which ``x operator value`` holds, or does not."""
+    if value is None:
+        return [None] if holds else [SOME, 0.5, True]
+    if isinstance(value, (bool, str, dict)):
+        other = [not value] if isinstance(value, bool) else []
+        return [value] if holds else other
+    above, below = value + 1, value - 1
+    if isinstance(operator, (ast.Eq, ast.Is)):
+        return [value] if holds else [above, 0.5]
+    if isinstance(operator, (ast.Gt, ast.GtE)):
+        return [above, value + 0.5] if holds else [value if isinstance(operator, ast.Gt) else below]
+    return [below, value - 0.5] if holds else [value if isinstance(operator, ast.Lt) else above]
+
+
+def _sizes(operator: ast.cmpop, value: Any, holds: bool) -> list[int]:
+    sizes = [each for each in _values(operator, value, holds) if isinstance(each, int)] if type(value) is int else []
+    return [each for each in sizes if 0 < each <= LONGEST]
+
+
+_NEGATED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {ast.NotEq: ast.Eq, ast.IsNot: ast.Is, ast.NotIn: ast.In}
+_MIRRORED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.Eq, ast.NotEq: ast.NotEq, ast.Lt: ast.Gt, ast.Gt: ast.Lt, ast.LtE: ast.GtE, ast.GtE: ast.LtE
+}  # fmt: skip
+_DTYPES = ("float32", "bfloat16", "float16", "float64")
+
+_UNKNOWN = object()
+
+
+def _value(node: ast.expr) -> Any:
+    """Return the value that an expression has by its text: a constant, or ``{"member": NAME}`` for one of an enum."""
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and _number(node) is not None:
+        return _number(node)
+    if isinstance(node, ast.Attribute) and node.attr.isupper() and isinstance(node.value, (ast.Name, ast.Attribute)):
+        return {"member": node.attr}
+    if isinstance(node, ast.Attribute) and node.attr == "value" and isinstance(node.value, ast.Attribute):
+        return _value(node.value)
+    if isinstance(node, ast.Attribute) and node.attr in ("inf", "nan"):
+        return float(node.attr)
+    return _UNKNOWN
+
+
+def _names(node: ast.expr, scope: Mapping[str, ast.expr]) -> list[str]:
+    """Return the names under which an expression may read an option: its own, and those in what was assigned to it."""
+    names: list[str] = []
+    if isinstance(node, ast.Name):
+        names.append(node.id)
+        inner = scope.get(node.id)
+        if isinstance(inner, ast.BoolOp):
+            inner = inner.values[0]
+        if inner is not None:
+            names += [_option_name(inner), *_texts(inner)]
+    elif isinstance(node, ast.Call) and _method_name(node) in ("lower", "upper", "strip", "item"):
+        assert isinstance(node.func, (ast.Attribute, ast.Name))
+        return _names(node.func.value, scope) if isinstance(node.func, ast.Attribute) else []
+    else:
+        names += [_option_name(node), *(_texts(node) if isinstance(node, ast.Call) else [])]
+    return [name for name in dict.fromkeys(names) if name and name not in ("self", "True", "False")]
+
+
+def _texts(node: ast.expr) -> list[str]:
+    """Return the strings in a call that may be the name of an option."""
+    if not isinstance(node, ast.Call):
+        return []
+    sides = [*node.args, *(each.value for each in node.keywords)]
+    return [text for text in (_text([side]) for side in sides) if text]
+
+
+def _is_size(node: ast.expr) -> bool:
+    """Return True for an expression that is a number of elements."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    if isinstance(node, ast.Call):
+        return _method_name(node) in ("size", "numel") or getattr(node.func, "id", "") == "len"
+    return False
+
+
+def _number(node: ast.expr) -> Any:
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _number(node.operand)
+        return None if inner is None else -inner
+    return node.value if isinstance(node, ast.Constant) and type(node.value) in (int, float) else None
+
+
+def _option_name(node: ast.expr) -> str:
+    """Return the name under which an expression reads an option, or "".
+
+    It is an attribute, a key, or the name in a ``getattr``.
+    """
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Call):
+        return _text(node.args[:1] if _method_name(node) == "get" else node.args[1:2])
+    return _text([node.slice]) if isinstance(node, ast.Subscript) else ""
+
+
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """Return the expressions whose truth value a node tests."""
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        return [node.test]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return [node.operand]
+    return node.values if isinstance(node, ast.BoolOp) else []
+
+
+def _method_name(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _text(nodes: list[ast.expr]) -> str:
+    value = nodes[0].value if nodes and isinstance(nodes[0], ast.Constant) else ""
+    return value if isinstance(value, str) and re.fullmatch(r"[\w/.-]{1,60}", value) else ""
