@@ -180,8 +180,9 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
         parts["peft_config"] = _module("peft").LoraConfig(**{"r": 4, "task_type": "CAUSAL_LM", **setup["lora"]})
     shape = setup.get("model", "llama"), folder, setup.get("dtype", "float32"), setup.get("dropout", 0.0)
     model = _model(*shape, scores=kind == "reward")
-    args = getattr(trl, f"{kind.upper()}Config")(**options)
-    owner: Any = getattr(trl, f"{kind.upper()}Trainer")
+    name = "Reward" if kind == "reward" else kind.upper()
+    args = getattr(trl, f"{name}Config")(**options)
+    owner: Any = getattr(trl, f"{name}Trainer")
     for name in setup.get("own", ()):
         owner, more = _OWN[name](owner, model, args, steps)
         parts |= more
@@ -651,7 +652,7 @@ def _draw_sft(rng: random.Random, setup: _Options, options: _Options) -> None:
     if packs and rng.random() < 0.4:
         options |= {"packing": True, "packing_strategy": rng.choice(("wrapped", "bfd", "bfd_split")), "max_length": 16}
     elif setup["model"] in ("llama", "qwen2") and rng.random() < 0.15:
-        options["padding_free"] = True
+        options |= {"padding_free": True, "max_length": None}
 
 
 # -- bugs --------------------------------------------------------------------------------------------------------------

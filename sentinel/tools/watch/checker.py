@@ -393,9 +393,11 @@ class Checker:
         self._counts["copied"] += 1
         try:
             facts = process.memory.facts
-            if reading.boundary.path.startswith(f"{facts.get('class')}."):
-                splits = process.memory.steps.splits if process.memory.steps else frozenset()
-                for option in reading.unread([name for name in facts["changed"] if name not in splits]):
+            declared = {one.trainer: one for one in self._target.steps}.get(reading.boundary.path.rpartition(".")[0])
+            if declared is not None:
+                if not facts:
+                    raise Unreadable("the trainer's settings were not read")
+                for option in reading.unread([name for name in facts["changed"] if name not in declared.splits]):
                     raise Unreadable(f"the option {option} is set")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)

@@ -150,10 +150,13 @@ class Training:
             return
         self._training_step = True
         if self._trainer() is not trainer:
-            self._trainer = weakref.ref(trainer)
-            self._send("configuration", _plain_options(trainer.args))
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
-            self._send("facts", {}, {**facts_of(trainer, self._packages, methods), **self._notes.pop(trainer, {})})
+            facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
+            if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
+                return
+            self._trainer = weakref.ref(trainer)
+            self._notes.pop(trainer, None)
+            self._send("configuration", _plain_options(trainer.args))
             function = inspect.getattr_static(type(trainer), "compute_loss", None)
             if isinstance(function, FunctionType):
                 self._watcher.replace_function(function, self._computing)
@@ -289,11 +292,15 @@ class Training:
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _produce(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        self._producing, self._rewarding, self._rewards = True, 0, []
+    def _produce(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        model = getattr(args[0], "model", None) if args else None
+        self._producing = bool(getattr(model, "training", True))  # an evaluation leaves the rows of the training
+        self._rewarding, self._rewards = 0, []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Copy the rows of an observed step, and remember the rows of other steps, which may be observed later."""
+        if not self._producing:
+            return
         self._producing = False
         rows, trainer = _rows(result), args[0] if args else None
         if rows and self._look and trainer is self._trainer():
