@@ -532,7 +532,7 @@ def _draw_run(rng: random.Random, setup: _Options, options: _Options) -> None:
         options |= rng.choice(({"dataloader_num_workers": 1}, {"num_train_epochs": 1, "max_steps": -1},
                                {"max_steps": 12}, {"logging_steps": 3}, {"adam_beta1": 0.8},
                                {"include_num_input_tokens_seen": "all"}))  # fmt: skip
-    if kind in ("sft", "dpo", "reward") and rng.random() < 0.1:
+    if kind == "sft" and rng.random() < 0.1:
         options["train_sampling_strategy"] = "group_by_length"
     if kind == "sft" and rng.random() < 0.1 and not options.get("packing"):
         setup["streams"] = True
