@@ -372,7 +372,7 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     policy = policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True)
+    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True) if loss.requires_grad else (None,)
     largest = policy.detach().abs() + reference.abs() + 1
     size = abs(float(loss)) + float((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
     return loss.detach(), _ROUNDING * size

@@ -333,7 +333,8 @@ class Checker:
         """Print which invariants of a trainer are checked, and why the others are not."""
         facts, skipped = process.memory.facts, process.memory.skipped
         lines = {name: why for name, why in skipped.items() if name not in self._without}
-        of = [one.name for one in INVARIANTS if not one.note and one.name not in lines]
+        applies = [one for one in INVARIANTS if not one.note and not one.unless(facts, process.memory.steps)]
+        of = [one.name for one in applies if one.name not in (*lines, *self._without)]
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines

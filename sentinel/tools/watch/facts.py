@@ -69,7 +69,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "scaler": getattr(accelerator, "scaler", None) is not None,
         "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),
         "generation": _generation(trainer.model),
-        "loss_function": getattr(trainer, "compute_loss_func", None) is not None,
+        "loss_function": callable(getattr(trainer, "compute_loss_func", None)),  # TRL sets a text, to skip a division
         "smoothing": getattr(trainer, "label_smoother", None) is not None,
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
