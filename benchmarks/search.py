@@ -1,28 +1,35 @@
 """Measure searches, as ratios in one run: `python benchmarks/search.py`.
 
-It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Three measurements:
+It needs the five mirrors in the mirror store (`sentinel mirror add TARGET`). Four measurements:
 
 1. Scenarios per second of a search (Hypothesis here, the boundary and the oracle in their sessions), compared with a
 bare loop in one process: the same strategy, boundary, oracle and laws, without isolation.
 2. `--sentinel-laws=quick` for each target at one ref, and for all five: seconds on this machine.
 3. The same for all five with `-n 2`, compared with `-n 1` and with a run without xdist, where one process searches on
 every core.
+4. The comparison of a function with a changed copy whose numbers are equal, compared with the scenarios of one side.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sentinel.comparing.comparison import Comparison
 from sentinel.deciding.law_session import LawSession, Subject
 from sentinel.deciding.runner import Runner
+from sentinel.laws.oracle import the_oracle_agrees
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.search.boundary_search import BoundarySearch
 from sentinel.search.checks import subjects
@@ -94,6 +101,47 @@ def isolated(examples: int) -> float:
         run.close()
 
 
+def compared(examples: int) -> float:
+    """Return the time of comparing functions with a copy that has one more statement, divided by that of one side."""
+    target, ref = CATALOG.targets["verl"], Ref("git", MAIN["verl"])
+    first, *others = BOUNDARIES
+    run = Runner(CATALOG, lambda name, ref, pull: open_checkout(name, ref, pull=pull), Options())
+    with tempfile.TemporaryDirectory() as folder, closing(run):
+        checkout = open_checkout(target, ref)
+        for root in checkout.roots:
+            shutil.copytree(checkout.path / root, Path(folder, root))
+        for file in {subject.binding.boundary.rpartition(".")[0].replace(".", "/") for subject in chosen()}:
+            source = Path(folder, f"{file}.py").read_text(encoding="utf-8")
+            tree = ast.parse(source)
+            for function in (node for node in ast.walk(tree) if getattr(node, "name", "") in BOUNDARIES):
+                function.body.insert(0, ast.parse("unused = None").body[0])  # type: ignore[attr-defined]
+            Path(folder, f"{file}.py").write_text(ast.unparse(tree), encoding="utf-8")
+        seconds = dict.fromkeys(("both", "one"), 0.0)
+        comparison = Comparison(CATALOG, run, target, (ref, Ref("path", folder)), [], examples)
+        for name in sorted(comparison.to_call(), key=lambda name: not name.endswith(f".{first}")):
+            start = time.perf_counter()
+            result = comparison.compare(name)
+            if name.rpartition(".")[2] in others:
+                assert result.state == "same numbers", result
+                seconds["both"] += time.perf_counter() - start
+        bindings = [subject.binding for subject in chosen()]
+        searches = [
+            # One law that calls each scenario once; a comparison calls it once at each side.
+            BoundarySearch(
+                run.open_target("verl", ref, bindings).law_session, replace(subject, laws=(the_oracle_agrees,)), 0
+            )
+            for subject in chosen()
+            if subject.name.rpartition(".")[2] in others
+        ]
+        for search in searches:
+            search.run(1)
+        start = time.perf_counter()
+        for search in searches:
+            search.run(examples)
+        seconds["one"] = time.perf_counter() - start
+    return seconds["both"] / seconds["one"]
+
+
 def bare(examples: int) -> float:
     """Measure in a process of its own, because it imports torch and the target."""
     command = [sys.executable, __file__, "--bare", str(examples)]
@@ -148,6 +196,7 @@ def main() -> None:
         figures["isolated / bare (at least 0.5)"] = (
             figures["scenarios a second, isolated"] / figures["scenarios a second, bare"]
         )
+        figures["comparison / one side (at most 2.5)"] = compared(arguments.examples)
     if arguments.only != "rate":
         for target in MAIN:
             figures[f"quick, {target}, seconds (at most 20)"] = quick((target,))

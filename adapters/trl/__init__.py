@@ -837,6 +837,9 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     table, size = inputs["log_probs"], inputs["micro_batch_size"]
     trainer, model = kit.build_trainer(boundary, table, size, prompts, options, reward_funcs=kit.return_first)
     batch = _completions(inputs, prompt_ids=ids[:, :1], completion_ids=ids[:, 1:])
+    if "fused_lm_head" in inspect.getsource(trainer._get_per_token_logps_and_entropies):
+        # This head returns 0 for masked tokens. It computed the old log-probs too.
+        batch["old_per_token_logps"] = batch["old_per_token_logps"] * mask
     makes = inspect.getsource(
         trainer._generate_and_score_completions
     )  # a step cuts all columns; these are the ones it has

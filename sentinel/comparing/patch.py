@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,9 @@ _GUARD = 60
 
 #: The most full searches that try to run the same changed lines.
 _SEARCHES = 3
+
+#: First line, first column, last line, last column.
+Span = tuple[int, int, int, int]
 
 #: Why a line that ran is not examined in full.
 PART = "a condition or a default inside the line"
@@ -74,13 +77,13 @@ class Statement:
     :ivar guard: the innermost condition around it; empty if there is none.
     :ivar parts: the syntax of its parts that may have no effect although its line runs: an operand of ``and`` or
         ``or``, a branch of a conditional expression, the body of ``if c: return x`` on one line; or a default, which a
-        scenario may set.
+        scenario may set. Each has the spans that must all run, or none if that cannot be observed.
     """
 
     key: str
     lines: tuple[int, int]
     guard: str = ""
-    parts: frozenset[str] = frozenset()
+    parts: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ class Patch:
         self._bound = frozenset(bound)
         self._changed = {place: changed_statements(*both) for place, both in self._changes.items()}
         self._ran: dict[tuple[str, Place], set[int]] = defaultdict(set)
+        #: the instructions that ran
+        self._instructions: dict[tuple[str, Place], set[Span]] = defaultdict(set)
         #: changed statements that a full search has run, and the number of full searches that could reach a definition
         self._searched: set[tuple[str, Place, int]] = set()
         self._searches: Counter[Place] = Counter()
@@ -146,22 +151,29 @@ class Patch:
         return {place: unit for place, unit in both if unit is not None}
 
     def note(
-        self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[str, int]]
+        self, side: str, units: Mapping[Place, Unit], lines: Iterable[tuple[Any, ...]]
     ) -> set[tuple[str, Place, int]]:
-        """Record the lines that ran, and return the changed statements among them.
+        """Record the lines and instructions that ran, and return the changed statements among them.
 
         :param units: the definitions in the tree that ran, which may have other line numbers than the side's own.
+        :param lines: as in :attr:`~sentinel.comparing.sessions.Log.lines`.
         """
         statements_here = set()
         by_file: dict[str, list[int]] = defaultdict(list)
-        for file, line in lines:
-            by_file[file].append(line)
+        instructions: dict[str, list[Span]] = defaultdict(list)
+        for file, line, *rest in lines:
+            if rest:
+                instructions[file].append((line, *rest))
+            else:
+                by_file[file].append(line)
         own = self.units(side)
         for place, unit in units.items():
             if unit.kind != "function" or not unit.like(own.get(place)):
                 continue
             first, last = unit.span
             ran = [line - first for line in by_file.get(place[0], ()) if first <= line <= last]
+            spans = (span for span in instructions.get(place[0], ()) if first <= span[0] <= last)
+            self._instructions[side, place].update((a - first, b, c - first, d) for a, b, c, d in spans)
             for number, statement in enumerate(statements(unit) if ran else ()):
                 if any(statement.lines[0] <= line <= statement.lines[1] for line in ran):
                     self._ran[side, place].add(number)
@@ -244,7 +256,12 @@ class Patch:
         if unit.kind in _DEFAULTS:
             return True
         same = {part for statement in (statements(other) if other is not None else ()) for part in statement.parts}
-        return not statements(unit)[number].parts <= same
+        ran = self._instructions.get((side, place), ())
+        return any(
+            not spans or not all(any(_within(each, span) for each in ran) for span in spans)
+            for part, spans in statements(unit)[number].parts.items()
+            if part not in same
+        )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
         """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
@@ -363,9 +380,11 @@ def _statements(node: ast.AST, skipped: int, path: str, guard: str, outer: int =
     if not isinstance(node, _SILENT) and not (isinstance(node, ast.AnnAssign) and node.value is None):
         own = [f"{name}={_dumped(value)}" for name, value in ast.iter_fields(node) if name not in _BLOCKS]
         key = f"{path} {type(node).__name__} {own}"
-        parts = frozenset(
-            [*([key] if outer == first else []), *map(ast.dump, filter(_is_part, _own_expressions(node)))]
-        )
+        parts: dict[str, tuple[Span, ...]] = {key: (_span(node, skipped),)} if outer == first else {}
+        for each in _own_expressions(node):
+            inner_parts = _optional_parts(each)
+            if inner_parts is not None:
+                parts[ast.dump(each)] = tuple(_span(part, skipped) for part in inner_parts)
         yield Statement(key, (first - skipped, last - skipped), guard, parts)
     for name, block in blocks:
         within = guard
@@ -386,20 +405,42 @@ def _own_expressions(node: ast.AST) -> Iterator[ast.AST]:
             yield from ast.walk(child)
 
 
-def _is_part(node: ast.AST) -> bool:
-    """Return True for syntax of which a part may not be evaluated, or may be replaced by a value of the scenario."""
+def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
+    """Return the parts of an expression that may not be evaluated, or None if all are.
+
+    The list is empty if that cannot be observed: a scenario may replace a default by another value.
+    """
+    if isinstance(node, ast.IfExp):
+        return [node.body, node.orelse]
+    if isinstance(node, ast.BoolOp):
+        return node.values[1:]
     if isinstance(node, ast.Compare):
-        return len(node.ops) > 1
-    if isinstance(node, ast.comprehension):
-        return bool(node.ifs)
+        return node.comparators[1:] or None
+    if isinstance(node, ast.Lambda):
+        return [node.body]
+    if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
+        return [node.elt] if any(each.ifs for each in node.generators) else None
+    if isinstance(node, ast.DictComp):
+        return [node.value] if any(each.ifs for each in node.generators) else None
+    unobserved = False
     if isinstance(node, ast.arguments):
-        return bool(node.defaults or any(node.kw_defaults))
+        unobserved = bool(node.defaults or any(node.kw_defaults))
     if isinstance(node, ast.keyword):
-        return node.arg in ("default", "default_factory")
+        unobserved = node.arg in ("default", "default_factory")
     if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        return len(node.args) > {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
-    return isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda))
+        most = {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
+        unobserved = len(node.args) > most
+    return [] if unobserved else None
+
+
+def _span(node: Any, skipped: int) -> Span:
+    """Return where syntax stands, counted from the first line of its function."""
+    return node.lineno - skipped, node.col_offset, node.end_lineno - skipped, node.end_col_offset
+
+
+def _within(inner: Span, outer: Span) -> bool:
+    return outer[:2] <= inner[:2] and inner[2:] <= outer[2:]
 
 
 def _first_line(node: ast.AST) -> int:

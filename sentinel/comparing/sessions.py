@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,9 @@ from sentinel.worker.answers import Claim, Failed, Replies, Reply
 Calls = Mapping[str, Inputs]
 Given = Sequence[str] | None
 
+#: A line that ran, or an instruction.
+_PLACE = re.compile(r"(.+?):(\d+)(?::(\d+):(\d+):(\d+))?")
+
 #: File -> ranges of lines that are watched at one side.
 Lines = Mapping[str, Sequence[tuple[int, int]]]
 
@@ -51,7 +55,8 @@ class Log:
     :ivar refused: by side, the last exception that only this side raised.
     :ivar nonzero: by side, the observed keys that were not 0 at least once.
     :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
-    :ivar lines: by side, ``(file, line)`` of the watched lines that ran.
+    :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
+        column, last line, last column)``.
     :ivar decided: the keys in which some numbers could be compared.
     :ivar undecided: key -> scenarios in which some number is finite at neither revision.
     """
@@ -64,7 +69,7 @@ class Log:
     refused: dict[str, str] = field(default_factory=dict)
     nonzero: dict[str, set[str]] = field(default_factory=lambda: {side: set() for side in SIDES})
     steady: dict[str, bool] = field(default_factory=dict)
-    lines: dict[str, set[tuple[str, int]]] = field(default_factory=lambda: {side: set() for side in SIDES})
+    lines: dict[str, set[tuple[Any, ...]]] = field(default_factory=lambda: {side: set() for side in SIDES})
     decided: set[str] = field(default_factory=set)
     undecided: Counter[str] = field(default_factory=Counter)
 
@@ -211,8 +216,9 @@ class Pair(LawSession):
             if replies.provenance is not None:
                 log.claims[side] = replies.provenance
             log.functions.setdefault(side, set()).update(replies.functions)
-            places = (each.rpartition(":") for each in replies.lines)
-            log.lines[side].update((file, int(line)) for file, _, line in places if line.isdecimal())
+            for place in filter(None, map(_PLACE.fullmatch, replies.lines)):
+                file, *numbers = filter(None, place.groups())
+                log.lines[side].add((file, *map(int, numbers)))
         return by_side
 
     def _look(

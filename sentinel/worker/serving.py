@@ -243,11 +243,14 @@ class _OutsideContract(_Tracer):
         binding = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "binding")
         self._outside = (adapter, *(os.path.join(binding, name) for name in ("kit.py", "families.py")))
         self._watched = lines
-        self._ran_lines: set[tuple[str, int]] = set()
-        self._lines_of_call: set[tuple[str, int]] = set()
+        #: (file, line), and for each instruction (file, line, column, last line, last column)
+        self._ran_lines: set[tuple[Any, ...]] = set()
+        self._lines_of_call: set[tuple[Any, ...]] = set()
+        #: id of a code object -> the spans of its instructions
+        self._spans: dict[int, list[tuple[int | None, ...]]] = {}
 
     def lines(self) -> list[str]:
-        return sorted(f"{file}:{line}" for file, line in self._ran_lines)
+        return sorted(":".join(map(str, place)) for place in self._ran_lines)
 
     def around(self, call: Any) -> Any:
         traced = super().around(call)
@@ -292,8 +295,16 @@ class _OutsideContract(_Tracer):
             frame.f_trace_lines = False
             return self._leave if frame in self._open else None
         self._lines_of_call.add((file, frame.f_lineno))
+        if hasattr(code, "co_positions"):  # new in Python 3.11
+            frame.f_trace_opcodes = True
+            spans = self._spans.setdefault(id(code), list(code.co_positions()))
 
         def line(frame: Any, event: str, argument: Any) -> Any:
+            if event == "opcode":
+                first, last, start, end = spans[frame.f_lasti // 2]
+                if None not in (first, last, start, end):
+                    self._lines_of_call.add((file, first, start, last, end))
+                return line
             self._lines_of_call.add((file, frame.f_lineno))
             self._leave(frame, event, argument)
             return line

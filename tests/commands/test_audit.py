@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -478,11 +479,32 @@ def test_what_it_takes_is_told_where_it_is_not_known(run_sentinel, mirrored, tre
     assert run_sentinel("audit", "tiny", "--repo", tree_with_options, "--set", "actor.clip").status == 2
 
 
+def test_a_framework_that_is_not_installed_is_read_in_its_main(
+    run_sentinel, mirrored, tiny, tiny_catalog, monkeypatch, tmp_path
+):
+    """It has no releases here; with releases, the newest would be read."""
+    (tmp_path / "recipes" / "tiny").mkdir(parents=True)
+    recipe = re.sub(r"^.*pypi:1.2.3.*\n", "", tiny.recipe.read_text(), flags=re.MULTILINE)
+    (tmp_path / "recipes" / "tiny" / "TINY-MEAN.yaml").write_text(recipe)
+    adapter = tiny_catalog.adapters["tiny"]
+    adapters = {"tiny": replace(adapter, target=replace(adapter.target, pypi=None))}
+    catalog = replace(tiny_catalog, adapters=adapters, recipe_folders=(tmp_path / "recipes",))
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
+    answer = run_sentinel("audit", "tiny")
+    assert answer.status == 0
+    assert f"tiny is not installed here, so this is tiny at {tiny.fixed[:12]}; name yours with --repo" in answer.err
+    assert answer.out.startswith(f"0 bugs (0 recipes) are in tiny at {tiny.fixed[:12]}.")
+    answer = run_sentinel("audit", "tiny", "--ref", f"git:{tiny.buggy}")
+    assert (answer.status, "not installed" in answer.err) == (1, False)
+    assert answer.out.startswith(f"1 bug (1 recipe) is in tiny at {tiny.buggy[:12]}.")
+
+
 def test_mistakes_are_told(run_sentinel, mirrored, tiny, tmp_path):
     assert run_sentinel("audit", "nothing").status == 2
-    answer = run_sentinel("audit", "tiny")
+    answer = run_sentinel("audit", "tiny", "--python", sys.executable)
     assert answer.status == 2
     assert "nothing was examined: no known bug could be decided: tiny is not installed for" in answer.err
+    assert run_sentinel("audit", "tiny", "--repo", tmp_path, "--ref", "git:main").status == 2
     assert run_sentinel("audit", "tiny", "--repo", tmp_path, "--python", "python3").status == 2
     answer = run_sentinel("audit", "tiny", "--repo", tmp_path / "nowhere")
     assert answer.status == 2

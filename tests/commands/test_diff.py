@@ -722,6 +722,22 @@ def test_a_line_that_runs_in_part_is_not_examined(run_sentinel, tree, line):
     assert "tiny/losses.py:4 agg_loss (guarded by a condition or a default inside the line" in answer.out
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects of Python 3.10 have no columns")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("loss = loss * 1 if loss_mask.sum() > 1 else loss", "loss = loss if loss_mask.sum() > 1 else loss * 1"),
+        ("loss_mask.sum() > 1 and loss.mul_(1)", "loss_mask.sum() > 1 and loss.mul_(1.0)"),
+        ("loss = sum([loss * 1 for _ in 'x' if loss_mask.sum() >= 0])", "loss = sum([loss for _ in 'x' if 1])"),
+        ("if loss_mask.sum() > 1: loss = loss * 1", "if loss_mask.sum() > 1: loss = loss * 1.0"),
+    ],
+)
+def test_the_parts_of_a_line_that_scenarios_ran_are_examined(run_sentinel, tree, before, after):
+    refs = [tree(name, ONE_LINE.format(line=text)) for name, text in (("one", before), ("other", after))]
+    answer = run_sentinel("diff", "tiny", *refs, *FEW)
+    assert (answer.status, "no difference" in answer.out) == (0, True), answer.out
+
+
 UNBOUND = """
 def compute_advantages(rewards, response_mask):
     return rewards * response_mask / {by}

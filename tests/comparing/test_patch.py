@@ -53,3 +53,14 @@ def test_patch_coverage_joins_lines_and_says_once_why_a_line_did_not_run():
         (side, lines): why for side in (BEFORE, AFTER) for lines, why in (((3, 4), "scale"), ((6, 6), PART))
     }
     assert sorted(each["statements"] for each in found["not_run"]) == [1, 1, 2, 2]
+
+
+def test_a_part_of_a_line_is_examined_if_its_instructions_ran():
+    changes = patch("def loss(x, on):\n    return x if on else 1\n", "def loss(x, on):\n    return x if on else 2\n")
+    for side in (BEFORE, AFTER):
+        changes.note(side, changes.units(side), [(PLACE[0], 2), (PLACE[0], 2, 11, 2, 12), (PLACE[0], 2, 16, 2, 18)])
+    assert (changes.count, changes.count_examined()) == (2, 0), "the branch for False did not run"
+    changes.note(BEFORE, changes.units(BEFORE), [(PLACE[0], 2, 24, 2, 25)])
+    assert changes.count_examined() == 1
+    changes.note(AFTER, changes.units(AFTER), [(PLACE[0], 2, 24, 2, 25)])
+    assert changes.count_examined() == 2

@@ -63,6 +63,7 @@ _EXAMPLE = """\
   sentinel audit trl --script train.py             the arguments of GRPOConfig(...) in a Python script
   sentinel audit trl --script train.py -- --config grpo.yaml --beta 0.1    a script with its arguments
   sentinel audit roll --repo ~/src/ROLL            a working tree
+  sentinel audit verl --ref pypi:0.9.0 --config run.yaml    a release that is not installed here
 
 After --, give the command that starts the training, or the arguments of the script. Files in a Hydra `defaults` list,
 and files of settings that an option names, are read too.
@@ -80,6 +81,11 @@ def declare(commands: Commands) -> None:
     parser.add_argument("target", metavar="TARGET", help="see `sentinel list targets`")
     settings_options(parser, without="repo-url")  # a fork's history is not what is installed
     parser.add_argument("--repo", metavar="DIR", type=Path, help="a working tree instead of the installed copy")
+    parser.add_argument(
+        "--ref",
+        metavar="REF",
+        help="another revision (default: the installed copy, or else the newest release or main)",
+    )
     parser.add_argument("--config", metavar="FILE", type=Path, help="the training configuration: YAML, JSON or TOML")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], help="a setting; may be repeated")
     parser.add_argument(
@@ -92,8 +98,8 @@ def declare(commands: Commands) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    if arguments.repo and arguments.python:
-        raise SentinelError("--repo is a working tree, --python an environment; give one of them")
+    if sum(map(bool, (arguments.repo, arguments.python, arguments.ref))) > 1:
+        raise SentinelError("--repo is a working tree, --python an environment, --ref a revision; give one of them")
     catalog, settings = catalog_and_settings(arguments)
     target = target_named(catalog, arguments.target)
     if arguments.repo and not arguments.repo.is_dir():
@@ -113,7 +119,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
     if not decided:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
-        raise NothingExamined(f"no known bug could be decided: {reason}; name another copy with --repo or --python")
+        raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
     hidden = launch.hidden
     if launch.missing and config is None:
         name = launch.missing.get("config_name", "").removesuffix(".yaml")
@@ -393,22 +399,38 @@ def _decide(
     arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
 ) -> tuple[Checkout, list[Decision]]:
     """Return the copy, opened once, and the decision of each known bug."""
-    ref = Ref("path", str(arguments.repo.expanduser().absolute())) if arguments.repo else Ref("installed")
+    if arguments.repo:
+        ref = Ref("path", str(arguments.repo.expanduser().absolute()))
+    else:
+        ref = Ref.parse(arguments.ref or "installed")
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
     with progress() as notify, closing(runner_of(catalog, settings, opened=lambda *_: checkout)) as runner:
+        open_ = opener(settings, notify)
         try:
-            checkout = opener(settings, notify)(target, ref, None)
+            checkout = open_(target, ref, None)
         except Unavailable as error:
-            raise NothingExamined(
-                f"no known bug could be decided: {error.reason}; name another copy with --repo or --python"
-            ) from None
+            if ref.kind != "installed" or arguments.python:
+                raise _not_opened(error.reason) from None
+            ref = Ref("pypi", "latest") if target.pypi else Ref("git", target.branch)
+            try:
+                checkout = open_(target, ref, None)
+            except Unavailable as other:
+                raise _not_opened(f"{error.reason}; {other.reason}") from None
+            print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
         jobs = [Job(recipe, ref) for recipe in recipes]
         runner.plan(jobs)
         for number, job in enumerate(jobs, 1):
             notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
             decisions.append(runner.decide(job))
     return checkout, decisions
+
+
+_OTHER_COPY = "with --repo, --python or --ref"
+
+
+def _not_opened(reason: str) -> NothingExamined:
+    return NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
 
 
 def _name(checkout: Checkout) -> str:
