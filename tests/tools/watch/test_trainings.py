@@ -73,7 +73,7 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
 
 
 def _trained(
-    folder: Path, bug: str = "", watched: bool = True, rate: float = 0.01, times: int = 1
+    folder: Path, bug: str = "", watched: bool = True, rate: float = 0.01, times: int = 1, resume: bool = False
 ) -> tuple[set[str], Memory, list[Any]]:
     watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory()
     training = Training(watcher)
@@ -81,10 +81,12 @@ def _trained(
         importlib.import_module("transformers.trainer")
         if watched:
             training.attach()
-        for _ in range(times):
+        for time in range(times):
             trainer = _trainer(folder, bug, patch)
             trainer.args.learning_rate = rate
-            trainer.train()
+            if resume:
+                trainer.args.save_strategy, trainer.args.save_steps = "steps", 1
+            trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-1" if resume and time else None)
         training.stop()
         watcher.restore()
     assert watcher.failed == {}
@@ -189,6 +191,13 @@ def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):
     assert named == set()
     assert memory.looks["the_loss_is_that_of_the_labels"] == 2 * 2 * _STEPS
     assert memory.looks["micro_batches_add_up"] == 2 * _STEPS
+
+
+def test_a_training_that_resumes_is_checked_with_its_optimizers_state(tmp_path):
+    named, memory, _ = _trained(tmp_path, times=2, resume=True)
+    assert named == set()
+    assert memory.looks["parameters_follow_gradients"] == (_STEPS - 1) + (_STEPS - 1), "the first rate is 0"
+    assert memory.looks["the_rate_is_the_schedules"] == _STEPS + (_STEPS - 1)
 
 
 def test_an_update_below_the_spacing_of_numbers_is_a_note(tmp_path):
