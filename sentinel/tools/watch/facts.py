@@ -118,7 +118,7 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return which arguments a constructor was given, and the kinds of a data set's columns."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
-    rows = arguments.get("train_dataset")
+    rows: Any = arguments.get("train_dataset")
     if isinstance(getattr(rows, "column_names", None), list):
         with contextlib.suppress(Exception):  # a data set that is streamed has no first row
             given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
