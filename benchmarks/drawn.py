@@ -114,7 +114,7 @@ def _rows(kind: str, form: str) -> list[dict[str, Any]]:
     sums = [(one, other) for one in range(6) for other in range(6)]
     rows: list[dict[str, Any]] = []
     for one, other in sums:
-        prompt, answer = f"{one} plus {other} is", f"{one + other}" + " so" * (one % 4)
+        prompt, answer = "so " * (other % 3) + f"{one} plus {other} is", f"{one + other}" + " so" * (one % 4)
         wrong = f"{abs(one - other)} so"
         row: dict[str, Any] = {"prompt": prompt}
         if kind in ("dpo", "reward"):
