@@ -35,6 +35,7 @@ def serve(fd: int) -> None:
         uncontained = containment.reason_against()  # early, because this forks
         limits.tasks()  # counted once, for all that are forked
         import numpy
+        import numpy.random  # numpy would import it in each probe, which seeds it
         import torch
 
         importlib.import_module("sentinel.worker.target_process")  # once, for all that are forked
