@@ -340,7 +340,7 @@ class Training:
         if ids is None or ids.device.type not in ("cpu", "cuda") or not is_undisturbed_by_calls(module):
             return
         what, changed, compared = _neighbours(batch, kwargs, ids)
-        two = ids[compared].unique()[:2] if what else ()
+        two: Any = ids[compared].unique()[:2] if what else ()
         if len(two) < 2:
             return
         others = torch.where(changed, torch.where(ids == two[0], two[1], two[0]), ids)
@@ -622,7 +622,7 @@ def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -
         mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[:rows]
     if mask is not None and mask.shape == ids.shape and torch.equal(tokens, ids):
         return ("padding" if (mask == 0).any() else ""), mask == 0, mask != 0
-    places = kwargs.get("position_ids")
+    places: Any = kwargs.get("position_ids")
     if mask is None and kwargs.get("attention_mask") is None and getattr(places, "shape", None) == ids.shape:
         document = (places == 0).cumsum(-1)
         return ("document" if document.max() > 1 else ""), document == 1, document > 1
