@@ -18,8 +18,10 @@ from sentinel.binding import kit
 from sentinel.binding.families import (
     DISCOUNTED_RETURN,
     IMPORTANCE_WEIGHT,
+    WEIGHTS,
     WORDS,
     Container,
+    WeightEngine,
     aggregated,
     chat,
     group_advantage,
@@ -373,6 +375,59 @@ _LOSS_BINDINGS = (
     ),
 )  # fmt: skip
 
+
+def _limited(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Limit the steps by the data, then hand them to Megatron's scheduler, which is stepped once per step."""
+    most = 10**6 if inputs["max_steps"] is None else inputs["max_steps"]
+    whole = kit.stand_in(
+        grpo=kit.stand_in(max_num_steps=most, max_num_epochs=inputs["epochs"]),
+        policy={"megatron_cfg": {"enabled": True}},
+    )
+    boundary.function(whole, range(inputs["steps_per_epoch"]))
+    boundary.module._maybe_inject_megatron_train_iters(whole)
+    return {"length": whole.policy["megatron_cfg"]["train_iters"]}
+
+
+_LENGTHS = (
+    Binding(
+        f"{_ALGORITHMS}.single_controller_utils.setup._clamp_max_num_steps", "schedule_length", call=_limited,
+        fixed={"samples_per_prompt": 1, "turns": 1, "update_epochs": 1, "warmup_ratio": 0.0, "unit": "steps"},
+    ),
+)  # fmt: skip
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call with one prompt at a time, because the function adds up and its caller divides."""
+    right = inputs["right"]
+    shares = [boundary.function(torch.tensor(own, dtype=torch.float32), len(own), inputs["k"]) for own in right]
+    return {"pass_at_k": sum(shares) / len(shares)}
+
+
+def _validated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Validate on batches whose metrics are the workers': means over the samples of a batch."""
+    import dataclasses
+
+    parts = [[value for value in part if value is not None] for part in inputs["parts"]]
+    names = [field.name for field in dataclasses.fields(boundary.module.DPOValMetrics)]
+    metrics = iter({**{name: [0.0] for name in names}, "accuracy": [sum(part) / len(part)]} for part in parts)
+    counts = iter(parts)
+    policy = kit.stand_in(
+        prepare_for_training=lambda: None,
+        train=lambda *_, **__: {"all_mb_metrics": {**next(metrics), "num_valid_samples": [len(next(counts))]}},
+    )
+    batches = [kit.stand_in(size=len(part)) for part in parts]
+    with kit.swap(boundary.module, "add_ref_logprobs_to_data", lambda *_, **__: batches):
+        return {"mean": boundary.function(policy, [], None, 0, None, -1, 1, 1, "")[0].accuracy}
+
+
+_REPORTS = (
+    Binding("nemo_rl.evals.eval.eval_pass_k", "pass_at_k", call=_passed, accepts={"of": ("any",)}),
+    Binding(
+        f"{_ALGORITHMS}.dpo.validate_one_dataset", "mean_of_parts", call=_validated, fixed={"missing": False},
+        stand_ins=(StandIn("policy", "returns a batch's metrics; no model runs"),),
+    ),
+)  # fmt: skip
+
 # -- KL and masked statistics ------------------------------------------------------------------------------------------
 
 _COUNT_EPSILON = Dialect(
@@ -611,6 +666,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run an engine that returns the scenario's turns, and an environment that replies to each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
+    rewards = iter(inputs["rewards"])
 
     def generate(data: Any, **_: Any) -> dict[str, Any]:
         length = turns[place := next(turn)][0]
@@ -622,7 +678,7 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     def step(*_: Any) -> Any:
         reply, ended = {"role": "environment", "content": "6 " * environment.heard}, torch.tensor([environment.ended])
-        return partial(kit.return_first, ([reply], [None], [None], torch.zeros(1), ended, [None]))
+        return partial(kit.return_first, ([reply], [None], [None], torch.tensor([next(rewards, 0.0)]), ended, [None]))
 
     environment = kit.stand_in(step=kit.stand_in(remote=step))
     rows = {
@@ -636,7 +692,39 @@ def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         made, _ = boundary.function(*arguments, {"task": environment}, 1000, inputs["turns"])
     boundary.imported[_GRPO].add_grpo_token_loss_masks_and_generation_logprobs(made["message_log"])
     mask = [int(flag) for message in made["message_log"][0][1:-1] for flag in message["token_loss_mask"]]
-    return {"loss_mask": mask, "cut": bool(made["truncated"][0])}
+    return {"loss_mask": mask, "cut": bool(made["truncated"][0]), "reward": made["total_reward"][0]}
+
+
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Refit a vLLM generation after each update. It is prepared before each generation, and finished after it."""
+    engine, updates = WeightEngine(), 0
+
+    def transfer(**_: Any) -> list[Any]:
+        engine.load(updates)
+        return [True]
+
+    policy = kit.stand_in(
+        **dict.fromkeys(("offload_before_refit", "offload_after_refit"), lambda: None),
+        get_free_memory_bytes=lambda: 1 << 30,
+        prepare_refit_info=lambda: None,
+        **dict.fromkeys(("stream_weights_via_ipc_zmq", "broadcast_weights_for_collective"), lambda **_: []),
+    )
+    generation = kit.stand_in(
+        weight_synchronizer=None,
+        prepare_for_generation=lambda tags=None, **_: engine.wake_up(tags),
+        **dict.fromkeys(("update_weights_via_ipc_zmq", "update_weights_from_collective"), transfer),
+    )
+    with kit.swap(boundary.module, "ray", kit.stand_in(get=kit.return_first)):
+        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the transfer reads it
+            if inputs["sleeps"]:
+                engine.sleep()
+            boundary.function(policy, generation, inputs["sleeps"])
+            for _ in range(count):
+                engine.wake_up()
+                engine.generate()
+                if inputs["sleeps"]:
+                    engine.sleep()
+    return {"versions": engine.versions}
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
@@ -701,6 +789,10 @@ _MESSAGES = (
         formerly=(f"{_GRPO}._extract_prompt_only_messages",), call=_grouped,
     ),
     Binding(_MASKED, "rollout_episode", call=_episode),
+    Binding(
+        f"{_GRPO}.refit_policy_generation", "engine_weights", call=_engine_versions,
+        stand_ins=(WEIGHTS, StandIn("policy, ray", "return immediately"),),
+    ),
     Binding(
         "nemo_rl.experience.rollouts.run_multi_turn_rollout", "rollout_episode", call=_rolled, requires=(_MASKED,),
         imports=(_GRPO, _BATCHES),
@@ -872,7 +964,7 @@ _CALLS = (
 )  # fmt: skip
 
 
-_BINDINGS = (*_LOSS_BINDINGS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
+_BINDINGS = (*_LOSS_BINDINGS, *_LENGTHS, *_REPORTS, *_NUMBERS, *_ADVANTAGES, *_MESSAGES, *_ROWS, *_RULES, *_CALLS)
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
     "nemo_rl.data_plane.*", "nemo_rl.distributed.virtual_cluster.*", "nemo_rl.distributed.worker_groups.*",

@@ -21,8 +21,10 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     LAYOUTS,
     RANKS,
+    WEIGHTS,
     WORDS,
     Container,
+    WeightEngine,
     balanced_partition,
     chat,
     masked_statistic,
@@ -590,6 +592,35 @@ def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"parts": [one.labels for one in boundary.function([rows], args)]}
 
 
+class _Prompts(list[Any]):
+    """A data set of prompts, of which only the number counts."""
+
+    collate_fn = None
+
+    def select(self, places: Sequence[int]) -> _Prompts:
+        return _Prompts(self[place] for place in places)
+
+
+def _planned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepare the data of a training and return the number of updates for which its schedule is made."""
+    prompts = _Prompts(range(inputs["steps_per_epoch"] * inputs["prompts_per_step"]))
+    options = {
+        **dict.fromkeys(("data.prompt_dataset", "data.prompt_probs", "data.prompt_split", "data.input_template")),
+        "data.max_samples": 10**6,
+        "data.dataloader_num_workers": 0,
+        "train.seed": 0,
+        "eval.dataset": None,
+        "train.batch_size": inputs["batch_size"],
+        "train.num_episodes": inputs["epochs"],
+        "train.max_epochs": inputs["update_epochs"],
+        "rollout.n_samples_per_prompt": inputs["samples_per_prompt"],
+    }
+    strategy = kit.stand_in(args=kit.nest_options(options), setup_dataloader=lambda *_, **__: None)
+    replaced = {"blending_datasets": lambda *_, **__: prompts, "PromptDataset": kit.return_first}
+    with kit.swap_all(boundary.module, **replaced):
+        return {"length": boundary.invoke({}, strategy, None)[2]}
+
+
 _ZEROS = "openrlhf.utils.utils.zero_pad_sequences"
 _OF_ROWS = {"layouts": {name: LAYOUTS[name] for name in _COLUMNS}}
 _BATCH = Container(_experience, _read, {"imports": (_EXPERIENCE,), "fixed": _OF_ROWS})
@@ -597,6 +628,11 @@ _ROWS = (
     _BATCH.surgery(f"{_EXPERIENCE}.split_experience_batch", "split", _singles, fixed={"count": 1}),
     _BATCH.surgery(f"{_EXPERIENCE}.make_experience_batch", "join", _of_singles),
     _BATCH.surgery(f"{_PPO}.replay_buffer.NaiveReplayBuffer.collate_fn", "join", _replayed),
+    Binding(
+        "openrlhf.trainer.ppo_trainer.prepare_datasets", "schedule_length", call=_planned,
+        stand_ins=(StandIn("PromptDataset", "prompts, of which only the number counts"),),
+        fixed={"max_steps": None, "turns": 1, "warmup_ratio": 0.0},
+    ),
     Binding("openrlhf.utils.distributed_sampler.DistributedSampler.__iter__", "epoch_order", call=_drawn),
     Binding(_ZEROS, "column_padding", formerly=(f"{_PPO}.replay_buffer.zero_pad_sequences",), call=_padded),
     balanced_partition(f"{_EXPERIENCE}.balance_experiences", call=_balanced, fixed={"equal_size": True}),
@@ -701,6 +737,83 @@ def _pairs(boundary: str, loss_type: str) -> Binding:
     )
 
 
+class _Model(list[Any]):
+    """A model that is switched between modes; no token runs through it."""
+
+    training = True
+
+    def eval(self) -> None:
+        self.training = False
+
+    def train(self) -> None:
+        self.training = True
+
+    def parameters(self) -> Any:
+        return iter([torch.zeros(1)])
+
+
+def _evaluated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate on batches of one-token pairs. The chosen token's id is the score of the chosen answer."""
+    logs: dict[str, Any] = {}
+    model, ranks = _Model(), {"is_rank_0": lambda: True, "all_reduce": kit.return_first, "all_gather": kit.return_first}
+    model.config = kit.stand_in()  # type: ignore[attr-defined]
+    strategy = kit.stand_in(**ranks, print=lambda *_: None, _unwrap_model=kit.return_first)
+
+    def lost(chosen: Any, rejected: Any, *_: Any) -> Any:
+        return (1 - chosen).mean()
+
+    def forward(_: Any, chosen: Any, *__: Any) -> tuple[Any, ...]:
+        return chosen[:, 0], chosen[:, 0] * 0 + 0.5, 0.0, None
+
+    ranked = "dpo" in boundary.module.__name__
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        model=model,
+        ref_model=model,
+        strategy=strategy,
+        margin_loss=False,
+        _tensorboard=None,
+        loss_fn=(lambda chosen, rejected, *_: (lost(chosen, rejected), chosen, rejected)) if ranked else lost,
+        concatenated_forward=forward if ranked else lambda *given: forward(*given)[:3],
+        _wandb=kit.stand_in(log=logs.update),
+    )
+    batches = [(scores, scores, scores, scores, 0.0) for scores in map(_column, inputs["parts"])]
+    with kit.swap(boundary.module, "tqdm", lambda *_, **__: kit.bookkeeping()):
+        boundary.function(trainer, batches)
+    return {"mean": logs["eval/acc_mean"], "loss": logs["eval/eval_loss"]}
+
+
+def _column(values: Sequence[float]) -> Any:
+    return torch.tensor(values, dtype=torch.float64)[:, None, None]
+
+
+def _passed_evaluation(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise one sample per response; the data has one source."""
+    right = inputs["right"]
+    named = [str(place) for place in range(len(right))]
+    samples = [
+        kit.stand_in(prompts=[name], rewards=float(value), response_length=torch.tensor(1), truncated=torch.tensor(0))
+        for name, responses in zip(named, right)
+        for value in responses
+    ]
+    loader, count = [(["own"] * len(named), named, named, None)], len(right[0])
+    logs = boundary.function(loader, samples, count)
+    return {"pass_at_k": logs[f"eval_own_pass{count}"], "mean": logs["eval_own_pass1"]}
+
+
+_SCORES = StandIn("concatenated_forward", "returns the scenario's scores; no model runs")
+_REPORTS = (
+    *(
+        Binding(f"{trainer}.evaluate", "mean_of_parts", call=_evaluated, fixed={"missing": False}, stand_ins=(_SCORES,))
+        for trainer in (_DPO, "openrlhf.trainer.rm_trainer.RewardModelTrainer")
+    ),
+    Binding(
+        "openrlhf.trainer.ppo_trainer.compute_eval_metrics", "pass_at_k", call=_passed_evaluation,
+        accepts={"of": ("all",)},
+    ),
+)  # fmt: skip
+
+
 _OF_FILES = StandIn("self", "a dataset reads files; the mask reads only the length of a prompt")
 _NEW_LINE = "the newline after the end of an answer is trained with it"
 _DATA = (
@@ -737,7 +850,7 @@ def _letters(text: str, **_: Any) -> dict[str, Any]:
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run an episode after a two-token prompt. Tokens after the last turn belong to the environment and are cut off
     here."""
-    lengths, observed = inputs["said"], iter(inputs["heard"])
+    lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
     async def generate(_: Any, params: Any, **__: Any) -> Any:
@@ -751,7 +864,8 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def answer(_: Any, __: Any) -> dict[str, Any]:
         left[0] -= 1
-        return {"rewards": torch.tensor(0.0), "environment_feedback": "y" * next(observed), "done": not left[0]}
+        reward = torch.tensor(next(rewards, 0.0))
+        return {"rewards": reward, "environment_feedback": "y" * next(observed), "done": not left[0]}
 
     if hasattr(boundary.module, "AgentInstanceBase") and boundary.owner.__name__ == "MultiTurnAgentExecutor":
         bases = (boundary.module.AgentInstanceBase,)
@@ -768,9 +882,42 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     spans = record["action_ranges"]
     spoken = {token for start, end in spans for token in range(start, end)}
     mask = [int(token in spoken) for token in range(2, spans[-1][1])]
-    return {"loss_mask": mask, "cut": record.get("truncated", False)}
+    return {"loss_mask": mask, "cut": record.get("truncated", False), "reward": record["reward"]}
 
 
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Broadcast the weights after each update, and generate samples. A new engine sleeps."""
+    engine, updates = WeightEngine(), 0
+    generator = boundary.imported[_SAMPLES]
+    plain = {"rollout.batch_size": 1, "rollout.n_samples_per_prompt": 1, "rollout.vllm_generate_batch_size": None}
+    args = kit.nest_options({**plain, "vllm.enable_sleep": inputs["sleeps"], "algo.dynamic_filtering_enable": False})
+
+    def call(_: Any, method: str, **options: Any) -> None:
+        getattr(engine, method)(**options)
+
+    def generate(**_: Any) -> tuple[list[Any], int, bool]:
+        engine.generate()
+        return [None], 1, False
+
+    actors = kit.stand_in(async_run_method=lambda method_name: engine.load(updates))  # which broadcasts the weights
+    trainer = kit.make_unbuilt(boundary.owner, args=args, vllm_engines=[], actor_model_group=actors)
+    samples = kit.make_unbuilt(generator.SamplesGenerator, args=args, vllm_engines=[], prompts_dataloader=[])
+    samples._generate_vllm = generate
+    if inputs["sleeps"]:
+        engine.sleep()
+    get = kit.stand_in(get=kit.return_first)
+    with (
+        kit.swap_all(boundary.module, batch_vllm_engine_call=call, ray=get),
+        kit.swap(generator, "batch_vllm_engine_call", call),
+    ):
+        for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads it
+            boundary.function(trainer)
+            for _ in range(count):
+                samples.generate_samples()
+    return {"versions": engine.versions}
+
+
+_SAMPLES, _OF_TRAINER = f"{_PPO}.samples_generator", "openrlhf.trainer.ppo_trainer.BasePPOTrainer"
 _AGENT = "openrlhf.utils.agent"
 _RULES, _NOTATIONS = "openrlhf.utils.math_utils", {"": "expressions", "_mathd": "math", "_sympy": "sympy"}
 _ENGINE = (
@@ -780,6 +927,11 @@ _ENGINE = (
 _AGENTS = (
     Binding(f"{_AGENT}.MultiTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
     Binding(f"{_AGENT}.SingleTurnAgentExecutor.execute", "rollout_episode", call=_episode, stand_ins=_ENGINE),
+    Binding(
+        f"{_OF_TRAINER}.broadcast_to_vllm", "engine_weights", call=_engine_versions, imports=(_SAMPLES,),
+        requires=(f"{_SAMPLES}.SamplesGenerator",),
+        stand_ins=(WEIGHTS, StandIn("self", "the real trainer starts a cluster; these attributes are read")),
+    ),
     *(rule_reward(f"{_RULES}.grade_answer{kind}", "bare", notations=known) for kind, known in _NOTATIONS.items()),
 )  # fmt: skip
 
@@ -799,6 +951,39 @@ def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {"returned": boundary.function(**inputs["arguments"], ring_attn_group=None)}
 
 
+def _collected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Generate batches until the prompts are exhausted. A prompt is one rollout, whose score decides the filter.
+
+    The first batch is taken; what later calls return was left.
+    """
+    module, rejected = boundary.module, set(inputs["rejected"])
+    if not hasattr(module, "_collect_prompt_batch"):
+        raise AbsentError("not in this version: a batch is generated by another function")
+    loader = [(None, [number], [number], [None]) for number in range(inputs["completed"])]
+    options = {"rollout.batch_size": inputs["needed"], "rollout.n_samples_per_prompt": 1}
+    options |= {"rollout.vllm_generate_batch_size": inputs["needed"] + inputs["surplus"], "vllm.enable_sleep": False}
+    options |= {"algo.dynamic_filtering_enable": True, "algo.dynamic_filtering_range": (0.0, 1.0)}
+
+    def experience(number: int, **_: Any) -> Any:
+        return kit.stand_in(scores=torch.tensor([1.0 if number in rejected else 0.5]), number=number)
+
+    generator = kit.make_unbuilt(
+        boundary.owner,
+        args=kit.nest_options(options),
+        prompts_dataloader=loader,
+        _dispatch_prompts_to_vllm=lambda prompts, *_, **__: [[number] for number in prompts],
+        _process_response_into_experience=experience,
+    )
+    ray = {"wait": lambda refs, **_: (refs[:1], refs[1:]), "get": kit.return_first, "cancel": kit.return_first}
+    progress = kit.stand_in(**dict.fromkeys(("set_postfix", "update"), lambda *_: None))
+    batches, exhausted = [], False
+    with kit.swap_all(module, ray=kit.stand_in(**ray), tqdm=lambda *_, **__: progress):
+        while not exhausted and len(batches) < inputs["completed"] + 2:
+            samples, _, _, exhausted = boundary.function(generator)
+            batches.append([one.number for one in samples])
+    return {"taken": batches[0], "left": [number for batch in batches[1:] for number in batch]}
+
+
 def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the reported pass rate after engines processed ``consumed`` prompts and ``accepted`` samples were kept."""
     numbers = inputs["arguments"]
@@ -812,10 +997,15 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": boundary.function(generator)[1]}
 
 
+_REMOTE = StandIn("ray, engines", "answer the oldest prompt at once, with the scenario's score")
 _TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function reads only their number")
 _ANSWERED = StandIn("_generate_vllm", "engines; the function reads only how many prompts and samples they returned")
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
+    Binding(
+        f"{_SAMPLES}.SamplesGenerator.generate_samples", "rollout_collection", call=_collected, stand_ins=(_REMOTE,),
+        requires=(f"{_SAMPLES}.SamplesGenerator",), accepts={"filters": (False, True), "surplus": (0, 1, 2)},
+    ),
     Binding(
         f"{_PPO}.samples_generator.SamplesGenerator.generate_samples", "call", call=_passed, stand_ins=(_ANSWERED,),
         formerly=(f"{_PPO}.experience_maker.SamplesGenerator.generate_samples",),
@@ -847,7 +1037,7 @@ TARGET = Target(
     preload=("torch._dynamo", "transformers", "transformers.trainer", "transformers.models.auto.modeling_auto"),
     bindings=tuple(
         replace(binding, dtypes=("float32", "bfloat16"))
-        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS)
+        for part in (_LOSSES, _UPDATES, _NUMBERS, _LOG_PROBS, _ADVANTAGES, _ROWS, _DATA, _AGENTS, _CALLS, _REPORTS)
         for binding in part
     ),
     no_signal=_NO_SIGNAL,

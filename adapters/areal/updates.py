@@ -100,6 +100,42 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient": inputs["log_probs"].grad, **rest}
 
 
+def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the engine's forward pass over packed microbatches, with ids by which the model finds a log-prob."""
+    named, table = kit.named_tokens(inputs), kit.prepend_prompt(inputs["log_probs"]).flatten()
+    rows, size = len(named["number"]), inputs["micro_batch_size"]
+    arguments = boundary.imported[_ARGUMENTS]
+    config = arguments.PPOActorConfig(experiment_name="", trial_name="", path="")
+    config.mb_spec = arguments.MicroBatchSpec(
+        n_mbs=rows // (size or rows), max_tokens_per_mb=inputs["max_tokens_per_microbatch"]
+    )
+
+    class Engine(boundary.owner):  # type: ignore[misc, name-defined]
+        """The real engine without sharding."""
+
+        dp_group = data_parallel_group = None
+        _ensure_ready = staticmethod(lambda *_: None)
+
+        def __init__(self) -> None:
+            self.config, self.device, self.logger = config, boundary.device, kit.make_silent_logger()
+            self.parallel_helper = kit.stand_in(dp_size=1, sp_size=1, tp_size=1)
+            self.model_config, self.enable_tree_training = kit.stand_in(model_type="qwen2"), False
+            self.is_vision_model = False
+
+        def model(self, input_ids: Any, **_: Any) -> Any:
+            return kit.stand_in(logits=table[input_ids.roll(-1, dims=-1)])
+
+        def _compute_logprobs(self, logits: Any, *_: Any) -> Any:
+            return logits
+
+    batch = {name: named[name] for name in ("input_ids", "attention_mask")}
+    made = kit.on_ranks(
+        1, lambda _: boundary.function(Engine(), batch, aggregate_fn=lambda parts: torch.cat(parts, dim=-1))
+    )[0]
+    width = inputs["log_probs"].shape[1]
+    return {"log_probs": torch.nn.functional.pad(made, (0, width + 1 - made.shape[1]))[:, :width]}
+
+
 _UPDATE = Binding(
     f"{_ACTOR}.PPOActor._ppo_update",
     "policy_update",
@@ -126,5 +162,16 @@ _UPDATE = Binding(
 
 BINDINGS = (
     _UPDATE,
+    Binding(
+        f"{_ENGINE}.FSDPEngine.forward_batch",
+        "recomputed_log_probs",
+        call=_recomputed,
+        imports=(_ARGUMENTS,),
+        requires=(f"{_ENGINE}.FSDPEngine._compute_logprobs_and_loss",),
+        stand_ins=(_UPDATE.stand_ins[0], _UPDATE.stand_ins[1], RANKS),
+        fixed={"entropies": None},
+        accepts={"response_mask": ("full", "right", "right")},
+        dtypes=("float32",),
+    ),
     replace(_UPDATE, contract="training_step", fixed={"group_layout": "equal", "loss_agg_mode": "token-mean"}),
 )

@@ -93,6 +93,31 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
     return made
 
 
+def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the steps of a training whose devices train on four samples each. Environments end after twice the turns,
+    because the configuration expects half of their limit."""
+    options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
+    trained = kit.stand_in(training_args=options)
+    made = kit.make_unbuilt(
+        boundary.imported[_AGENTIC_CONFIG].AgenticConfig,
+        rollout_batch_size=inputs["prompts_per_step"],
+        ppo_epochs=inputs["update_epochs"],
+        max_steps=-1,
+        actor_train=trained,
+        critic=kit.stand_in(training_args=kit.stand_in(**vars(options))),
+        actor_infer=kit.stand_in(generating_args=kit.stand_in(num_return_sequences=inputs["samples_per_prompt"])),
+        custom_envs={"environment": {"max_steps": 2 * inputs["turns"]}},
+    )
+    steps = inputs["steps_per_epoch"] * inputs["epochs"]
+    boundary.function(made, steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]))
+    return {"length": options.max_steps}
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    results = {str(place): [[value] for value in own] for place, own in enumerate(inputs["right"])}
+    return {"pass_at_k": boundary.function(results, [inputs["k"]])[f"pass@{inputs['k']}"]}
+
+
 # -- token by token ----------------------------------------------------------------------------------------------------
 
 
@@ -877,6 +902,21 @@ TARGET = Target(
             arguments={"rollout_log_probs": ("infer_log_probs",)},
             call=_correction,
             imports=(_BASE_CONFIG,),
+        ),
+        Binding(
+            f"{_AGENTIC_CONFIG}.AgenticConfig.set_max_steps",
+            "schedule_length",
+            call=_scheduled,
+            formerly=(f"{_BASE_CONFIG}.PPOConfig.set_max_steps",),
+            imports=(_AGENTIC_CONFIG,),
+            fixed={"warmup_ratio": 0.0},
+        ),
+        Binding(
+            "roll.utils.local_code.pass_k_utils.compute_metrics_from_results",
+            "pass_at_k",
+            call=_passed,
+            accepts={"of": ("any",)},
+            dialects=(Dialect("scale", 100.0, "percent", f"{_MAIN}/utils/local_code/pass_k_utils.py#L13"),),
         ),
         *data.BINDINGS,
         *containers.BINDINGS,

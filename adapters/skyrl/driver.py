@@ -164,4 +164,26 @@ def _coefficients(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 _SCHEDULES = (Binding(f"{PPO}.get_kl_controller", "kl_coefficient", call=_coefficients, imports=(CONFIG,)),)
 
 
-BINDINGS = (*_DRIVER, *_SCHEDULES)
+# -- reports -----------------------------------------------------------------------------------------------------------
+
+
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    right = inputs["right"]
+    rewards = [float(value) for responses in right for value in responses]
+    uids = [str(place) for place, responses in enumerate(right) for _ in responses]
+    report = boundary.function({"rewards": rewards}, uids)
+    average, share = report[:2] if isinstance(report, tuple) else (report["avg_score"], report["pass_at_n"])
+    return {"pass_at_k": share, "mean": average}
+
+
+_REPORTS = (
+    Binding(
+        "skyrl.train.generators.utils.get_metrics_from_generator_output",
+        "pass_at_k",
+        call=_passed,
+        accepts={"of": ("all",)},
+    ),
+)
+
+
+BINDINGS = (*_DRIVER, *_SCHEDULES, *_REPORTS)

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
-from sentinel.binding.families import ROW, WORDS, ChatTokenizer, TableEngine, chat, rollout, sampling_request
+from sentinel.binding.families import (
+    ROW,
+    WEIGHTS,
+    WORDS,
+    ChatTokenizer,
+    TableEngine,
+    WeightEngine,
+    chat,
+    rollout,
+    sampling_request,
+)
 
-from .shared import CODE, CONFIG
+from .shared import BACKEND, CODE, CONFIG
 
 _GENERATOR = "generators.skyrl_gym_generator.SkyRLGymGenerator"
 _NOW = f"skyrl.train.{_GENERATOR}"
@@ -33,7 +44,10 @@ class _Gym:
 
     def step(self, output: str) -> dict[str, Any]:
         heard, done = self.heard()
-        return {"observations": heard, "reward": 1.0, "done": done, "postprocessed_action": None}
+        return {"observations": heard, "reward": self.reward(), "done": done, "postprocessed_action": None}
+
+    def reward(self) -> float:
+        return 1.0
 
     def get_metrics(self) -> dict[str, Any]:
         return {}
@@ -48,8 +62,11 @@ class _Gym:
 class _Environment(_Gym):
     """A stand-in environment. Its messages have the scenario's lengths, and it is done after the last turn."""
 
-    def __init__(self, heard: list[int]) -> None:
-        self._heard = list(heard)
+    def __init__(self, heard: list[int], rewards: Sequence[float] = ()) -> None:
+        self._heard, self._rewards = list(heard), list(rewards)
+
+    def reward(self) -> float:
+        return self._rewards.pop(0) if self._rewards else 1.0
 
     def heard(self) -> tuple[list[Any], bool]:
         count = self._heard.pop(0)
@@ -151,9 +168,9 @@ def _generator(boundary: Any, engine: _Engine, turns: int, conversation: bool, b
     )
 
 
-def _gym(boundary: Any, heard: list[int]) -> AbstractContextManager[Any]:
+def _gym(boundary: Any, *heard_and_rewards: Any) -> AbstractContextManager[Any]:
     """Replace the function that makes environments. All environments behave the same."""
-    return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(heard))
+    return kit.swap(boundary.module.skyrl_gym, "make", lambda *_, **__: _Environment(*heard_and_rewards))
 
 
 _PROMPT = [{"role": "user", "content": "xx"}]
@@ -166,13 +183,13 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         raise AbsentError("not in this version: the engine applies the length limit, not the loop")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
-    with _gym(boundary, inputs["heard"]):
+    with _gym(boundary, inputs["heard"], inputs["rewards"]):
         answer = asyncio.run(boundary.function(generator, list(_PROMPT), "env", {}, inputs["max_tokens"], 1000))
     if isinstance(answer, tuple):  # older loops: response, reward, stop reason, loss mask, prompt
-        _, _, reason, mask, *_ = answer
+        _, reward, reason, mask, *_ = answer
     else:
-        reason, mask = answer.stop_reason, answer.loss_mask
-    return {"loss_mask": mask, "cut": reason == "length"}
+        reward, reason, mask = answer.reward, answer.stop_reason, answer.loss_mask
+    return {"loss_mask": mask, "cut": reason == "length", "reward": reward}
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,6 +281,43 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Broadcast the weights after each update. A colocated engine sleeps from the end of the last generation on."""
+    engine, updates = WeightEngine(), 0
+
+    async def answer(method: str, *arguments: Any, **options: Any) -> None:
+        getattr(engine, method)(*arguments, **options)
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    client = kit.stand_in(
+        **{method: partial(answer, method) for method in ("sleep", "wake_up")},
+        **dict.fromkeys(("pause_generation", "resume_generation"), nothing),
+        increment_weight_version=lambda: None,
+    )
+    settings = {"trainer.strategy": "fsdp", "trainer.policy.model.lora.rank": 0}
+    own = {"weight_sync_backend": "nccl", "offload_kv_for_weight_sync": False}
+    settings |= {f"generator.inference_engine.{name}": value for name, value in own.items()}
+    dispatch = kit.make_unbuilt(
+        boundary.owner,
+        cfg=kit.nest_options(settings),
+        colocate_all=inputs["sleeps"],
+        _inference_engine_client=client,
+        _broadcast_to_inference_engines=lambda *_, **__: engine.load(updates),
+        **dict.fromkeys(("_prepare_for_weight_sync", "_finish_weight_sync", "prepare_for_weight_sync"), lambda: None),
+        **dict.fromkeys(("ensure_active_adapter", "finish_weight_sync"), lambda *_: None),
+        broadcast_to_inference_engines=lambda *_, **__: engine.load(updates),
+    )
+    for updates, count in enumerate(inputs["generations"], start=1):  # noqa: B007 - the broadcast reads it
+        if inputs["sleeps"]:
+            engine.sleep()
+        kit.run_async(boundary.function(dispatch))
+        for _ in range(count):
+            engine.generate()
+    return {"versions": engine.versions}
+
+
 _STAND_INS = (
     StandIn("self", "the real generator's constructor reads a tokenizer and an engine; only these attributes are read"),
     StandIn("inference_engine_client", "returns as many tokens as the scenario requires"),
@@ -313,5 +367,14 @@ BINDINGS = (
         accepts={"max_tokens": (100,)},
     ),
     rollout(f"{_NOW}.agent_loop", _followed, _STAND_INS[3], takes="turns heard_as"),  # the engine applies limits
+    Binding(
+        f"{BACKEND}.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler",
+        "engine_weights",
+        call=_engine_versions,
+        stand_ins=(
+            WEIGHTS,
+            StandIn("self", "the real dispatch starts workers; these attributes are read"),
+        ),
+    ),
     Binding(f"{_NOW}.generate_batched", "call", call=_batched, stand_ins=_STAND_INS),
 )

@@ -189,12 +189,14 @@ class _Table:
     def train(self) -> None:
         pass
 
-    def __call__(self, sequences: Any, *_: Any, **__: Any) -> tuple[Any, dict[str, Any]]:
-        places = sequences[:, 0]
+    eval = train
+
+    def __call__(self, sequences: Any, *_: Any, return_output: bool = True, **__: Any) -> Any:
+        places = sequences[:, 0] % len(self._log_probs)  # padding rows have random ids
         entropy = torch.zeros(sequences.shape)
         if self._entropies is not None:
             entropy = torch.nn.functional.pad(self._entropies[places], (0, 1))
-        return self._log_probs[places], {"entropy": entropy}
+        return (self._log_probs[places], {"entropy": entropy}) if return_output else self._log_probs[places]
 
 
 def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
@@ -253,27 +255,74 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
         raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
-    model = _Table(log_probs, inputs["entropies"])
-    with _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
+    model, more = _Table(log_probs, inputs["entropies"]), inputs["padding_microbatches"]
+    ranks = _with_padding(boundary, more)
+    with ranks, _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
         worker._forward_backward_micro = types.MethodType(boundary.owner._forward_backward_micro, worker)
         answer = boundary.function(worker, training_batch(boundary, fields))
     # Newer workers return a record of metrics and outputs. Older workers include the outputs in the metrics.
     metrics = getattr(answer, "metrics", answer)
     outputs = getattr(answer, "loss_fn_outputs", None) or metrics.get("loss_fn_outputs")
-    rows = [torch.tensor(output["logprobs"], dtype=log_probs.dtype) for output in outputs or ()]
-    rows = [torch.nn.functional.pad(row, (tokens - len(row), 0)) for row in rows]
+    rows = _log_probs_of(outputs or (), log_probs)
     names = {"pg_loss": "policy_loss", "kl_loss": "policy_kl", "entropy": "policy_entropy"}
     reported = {ours: metrics.get(theirs) for ours, theirs in names.items()}
-    return {**kit.gradients_of(inputs), **reported, "told_log_probs": torch.stack(rows) if rows else None}
+    return {**kit.gradients_of(inputs), **reported, "told_log_probs": rows}
 
 
+@contextlib.contextmanager
+def _with_padding(boundary: Any, more: int) -> Iterator[None]:
+    """Let another rank have ``more`` microbatches. Padding rows have random ids, which are not compared."""
+    with kit.keep_random_state(), other_ranks_have(boundary, more) if more else contextlib.nullcontext():
+        yield
+
+
+def _log_probs_of(outputs: Any, like: Any) -> Any:
+    """Read the log-probs of each row, which are aligned right; None without rows."""
+    rows = [torch.tensor(output["logprobs"], dtype=like.dtype) for output in outputs]
+    rows = [torch.nn.functional.pad(row, (like.shape[1] - len(row), 0)) for row in rows]
+    return torch.stack(rows) if rows else None
+
+
+def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the worker's forward pass over all microbatches."""
+    log_probs, mask, more = inputs["log_probs"], inputs["response_mask"] != 0, inputs["padding_microbatches"]
+    count, tokens = log_probs.shape
+    fields = batch_fields(
+        log_probs,
+        mask.to(log_probs.dtype),
+        attention_mask=torch.nn.functional.pad(mask, (1, 0), value=True).long(),
+        sequences=torch.arange(count)[:, None].expand(count, tokens + 1).clone(),
+    )
+    options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or count}
+    if inputs["max_tokens_per_microbatch"] is not None:
+        if not hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch"):
+            raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
+        options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
+    ranks = _with_padding(boundary, more)
+    with ranks, _fsdp_worker(boundary, options, log_probs, _Table(log_probs, None), OneProcess()) as worker:
+        worker._forward_micro_batch = types.MethodType(boundary.owner._forward_micro_batch, worker)
+        answer = boundary.function(worker, training_batch(boundary, fields))
+    outputs = getattr(answer, "loss_fn_outputs", None)
+    return {"log_probs": answer["output"] if outputs is None else _log_probs_of(outputs, log_probs)}
+
+
+#: Other ranks have more microbatches only if microbatches are cut by tokens.
+_UNEVEN = {"max_tokens_per_microbatch": (None, 8, 8), "padding_microbatches": (0, 1, 2)}
 _UPDATES = (
+    *(
+        Binding(
+            f"{BACKEND}.workers.worker.{owner}WorkerBase.forward", "recomputed_log_probs", call=_recomputed,
+            imports=WORKING, stand_ins=(*_FSDP, RANKS), fixed={"entropies": None},
+            accepts={"response_mask": ("full", "left", "left"), **_UNEVEN}, dtypes=("float32",),
+        )
+        for owner in ("Policy", "Ref")
+    ),
     Binding(
         f"{BACKEND}.workers.worker.PolicyWorkerBase.forward_backward", "policy_update", call=_update, imports=WORKING,
         stand_ins=_FSDP, fixed={"dp_size": 1},
         accepts={
             "response_mask": ("full", "left"), "kl_estimator": ("k1", "k2", "k3"), "loss_agg_mode": tuple(REDUCTIONS),
-            "loss_scale_factor": (8, 3),
+            "loss_scale_factor": (8, 3), **_UNEVEN,
         },
         dtypes=("float32",),
         dialects=(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel import AbsentError, Binding, Dialect
+from sentinel import AbsentError, Binding, Dialect, StandIn
 from sentinel.binding import kit
 from sentinel.binding.families import MPU
 from sentinel.binding.kit import torch
@@ -299,6 +299,35 @@ def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {**kit.gradients_of(inputs), **_reported(metrics)}
 
 
+def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    flat = [float(value) for responses in inputs["right"] for value in responses]
+    return {"pass_at_k": boundary.function(flat, len(inputs["right"][0]))[f"pass@{inputs['k']}"]}
+
+
+#: Options of Megatron's scheduler other than its length.
+_OTHER_OPTIONS = (
+    "end_weight_decay", "lr", "lr_decay_iters", "lr_decay_style", "lr_warmup_init", "lr_warmup_iters",
+    "lr_wsd_decay_iters", "lr_wsd_decay_style", "min_lr", "override_opt_param_scheduler", "start_weight_decay",
+    "use_checkpoint_opt_param_scheduler", "weight_decay_incr_style",
+)  # fmt: skip
+
+
+def _schedule_length(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Record what Megatron's scheduler is given. It counts samples."""
+    steps = inputs["steps_per_epoch"] * inputs["epochs"]
+    args = kit.stand_in(
+        num_rollout=steps if inputs["max_steps"] is None else min(steps, inputs["max_steps"]),
+        rollout_batch_size=inputs["prompts_per_step"],
+        n_samples_per_prompt=inputs["samples_per_prompt"],
+        global_batch_size=inputs["batch_size"],
+        lr_warmup_fraction=inputs["warmup_ratio"],
+        **dict.fromkeys(_OTHER_OPTIONS),
+    )
+    with kit.swap(boundary.module, "OptimizerParamScheduler", lambda *_, **options: kit.stand_in(**options)):
+        made = boundary.invoke({}, args, None)
+    return {"length": made.lr_decay_steps, "warmup": made.lr_warmup_steps}
+
+
 _SCHEDULE = "slime.utils.dp_schedule"
 _DATA = "slime.backends.megatron_utils.data"
 _REPORTS = "slime.observability.train_metric_utils"
@@ -375,6 +404,15 @@ BINDINGS = (
                 f"{MAIN}/backends/megatron_utils/loss.py#L1357", {"loss_agg_mode": ("seq-mean-token-mean",)},
             ),
         ),
+    ),
+    Binding(
+        "slime.backends.megatron_utils.model.get_optimizer_param_scheduler", "schedule_length", call=_schedule_length,
+        stand_ins=(ARGS, StandIn("OptimizerParamScheduler", "Megatron's scheduler; its arguments are read")),
+        fixed={"turns": 1, "update_epochs": 1, "unit": "samples"},
+    ),
+    Binding(
+        "slime.observability.metric_utils.compute_pass_rate", "pass_at_k", call=_passed, accepts={"of": ("any",)},
+        formerly=("slime.utils.metric_utils.compute_pass_rate",),
     ),
     # The reducer exists only at the head of #2090, which was not merged.
     Binding(

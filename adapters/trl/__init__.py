@@ -8,11 +8,13 @@ scaling of a whole step, the trainer is really built.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from unittest import mock
 
 from sentinel import AbsentError, Alias, Binding, Dialect, PackageRoot, StandIn, Target, UnknownInputError
 from sentinel.binding import kit
@@ -20,6 +22,8 @@ from sentinel.binding.drift import Neutral
 from sentinel.binding.families import (
     MASKED_STATISTICS,
     POLICY_UPDATE,
+    WEIGHTS,
+    WeightEngine,
     chat,
     microbatch_packing,
     normalised_rewards,
@@ -790,6 +794,23 @@ def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"same": same, "trained": "".join(texts[0][start:end] for start, end in spans[0])}}
 
 
+def _averaged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate samples of one token, some with a metric, and read its mean: of the batch, or of the collator."""
+    collator = boundary.owner(pad_token_id=0, num_processes=len(inputs["parts"]))
+    one = {"input_ids": [1], "completion_mask": [1], "old_log_probs": [0.0], "advantage": 0.0, "group_id": 0}
+    parts = [
+        [{**one, "metrics": {"other": 1.0} | ({} if value is None else {"own": value})} for value in part]
+        for part in inputs["parts"]
+    ]
+    if "(groups,)" not in inspect.getsource(collator.torch_call):
+        raise AbsentError("not in this version: samples that are split over ranks")
+    batch = collator.torch_call([parts])
+    values = batch["metrics"].get("own") if "metrics" in batch else torch.tensor(collator.metrics["own"])
+    return {"mean": math.nan if values is None else values.nanmean()}
+
+
+REPORTS = (Binding(f"{_ASYNC}.DataCollatorForRollout.torch_call", "mean_of_parts", call=_averaged),)
+
 SINGLE = tuple(
     Binding(boundary, "call", call=call, stand_ins=stand_ins, requires=(f"{boundary}(batch)",) * ("KTO" in boundary))
     for boundary, call, stand_ins in (
@@ -1030,9 +1051,69 @@ STEPS = (
 )  # fmt: skip
 
 
+# -- a colocated engine ------------------------------------------------------------------------------------------------
+
+
+def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Push the weights after each update, and generate. The model's only weight is the number of updates.
+
+    The constructor lets a new engine sleep at level 2.
+    """
+    engine, model = WeightEngine(), torch.nn.Module()
+    model.version = torch.nn.Parameter(torch.zeros(()), requires_grad=False)
+    inner = kit.stand_in(load_weights=lambda pairs: [engine.load(value) for _, value in pairs])
+    for name in ("model", "model_runner", "driver_worker", "model_executor", "llm_engine"):
+        inner = kit.stand_in(**{name: inner})
+
+    def generate(*_: Any, **__: Any) -> list[Any]:
+        engine.generate()
+        return [kit.stand_in(prompt_token_ids=[1], outputs=[kit.stand_in(token_ids=[2], logprobs=None)])]
+
+    engines = {"sleep": engine.sleep, "wake_up": engine.wake_up, "generate": generate}
+    own = dict.fromkeys(("repetition_penalty", "temperature", "top_p", "top_k", "min_p", "logprobs"))
+    generation = kit.make_unbuilt(
+        boundary.owner,
+        llm=kit.stand_in(
+            llm_engine=inner.llm_engine,
+            reset_prefix_cache=lambda: None,
+            collective_rpc=lambda name: engine.reload(),  # reload_weights is the only one
+            **engines,
+        ),
+        model=model,
+        accelerator=kit.make_one_process(boundary.device),
+        **dict.fromkeys(("_dist", "_distributed"), kit.bookkeeping(is_fsdp=False, gather_params=nullcontext)),
+        mode="colocate",
+        enable_sleep_mode=inputs["sleeps"],
+        _llm_weights_sleeping=inputs["sleeps"],
+        structured_outputs_regex=None,
+        tensor_parallel_size=1,
+        max_completion_length=1,
+        generation_kwargs={},
+        **own,
+    )
+    if inputs["sleeps"]:
+        engine.sleep(level=2)
+    with mock.patch.dict(vars(boundary.module), SamplingParams=kit.stand_in, extract_logprobs=lambda *_: (None, None)):
+        for count in inputs["generations"]:
+            model.version += 1
+            generation.sync_weights()
+            for _ in range(count):
+                boundary.function(generation, [[1]], None, 1)
+    return {"versions": engine.versions}
+
+
+ENGINES = (
+    Binding(
+        "trl.generation.vllm_generation.VLLMGeneration.generate", "engine_weights", call=_engine_versions,
+        stand_ins=(WEIGHTS, _ONE_PROCESS, StandIn("self", "the constructor starts vLLM; these attributes are read")),
+    ),
+)  # fmt: skip
+
+
 #: Code that carries no training signal: see Target.no_signal.
 _NO_SIGNAL = (
-    "trl.generation.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu", "*_flops_per_token",
+    "trl.generation.vllm_client.*", "trl.scripts.*", "trl.trainer.callbacks.*", "trl.trainer.utils.*_mfu",
+    "*_flops_per_token",
 )  # fmt: skip
 
 TARGET = Target(
@@ -1057,5 +1138,5 @@ TARGET = Target(
     },
     no_signal=_NO_SIGNAL,
     steps=DOCUMENTED,
-    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *SINGLE, *STEPS),
+    bindings=(_REJECTION, *LOSSES, *ADVANTAGES, *MODELS, *ROWS, *REPORTS, *SINGLE, *STEPS, *ENGINES),
 )

@@ -48,6 +48,14 @@ def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"returned": {"numbers": chosen.batch["numbers"], "labels": list(chosen.non_tensor_batch["labels"])}}
 
 
+def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the mean of each part with the number of its samples."""
+    aggregator = boundary.owner()
+    for part in inputs["parts"]:
+        aggregator.add_step_metrics({"critic/score/mean": sum(part) / len(part)}, sample_count=len(part))
+    return {"mean": boundary.function(aggregator)["critic/score/mean"]}
+
+
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Cut microbatches on one rank. Their rows must be the declared rows."""
     import tensordict
@@ -204,6 +212,10 @@ _DATA = (
         ),
     ),
     Binding(f"{_METRICS}.bootstrap_metric", "call", call=_bootstrapped),
+    Binding(
+        "verl.trainer.ppo.v1.utils.MetricsAggregator.get_aggregated_metrics", "mean_of_parts", call=_aggregated,
+        fixed={"missing": False},
+    ),
     Binding(
         f"{_METRICS}.compute_data_metrics", "batch_report", formerly=(f"{_TRAINER}.compute_data_metrics",),
         call=_summarised, imports=(_PROTOCOL,),

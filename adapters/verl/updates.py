@@ -166,6 +166,42 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the legacy actor's forward pass. Attended tokens are one prompt token and the valid response tokens."""
+    import tensordict
+
+    rows, names = len(inputs["response_mask"]), ("old_log_probs", "advantages", "ref_log_probs")
+    tables = (inputs["entropies"], inputs["log_probs"])
+
+    def forward(micro_batch: Mapping[str, Any], *_: Any, **__: Any) -> Any:
+        entropy, log_probs = (table[micro_batch["input_ids"][:, 0]] for table in tables)
+        return Answer(log_probs=log_probs, entropys=entropy)
+
+    batch = _batch({**inputs, **dict.fromkeys(names, inputs["log_probs"])})
+    del batch["response_mask"]
+    options = {"micro_batch_size": inputs["micro_batch_size"] or rows, "temperature": 1.0, "pad_token_id": 0}
+    options |= {"use_dynamic_bsz": bool(inputs["max_tokens_per_microbatch"])}
+    actor = kit.make_unbuilt(
+        boundary.owner,
+        actor_module=make_model(inputs["log_probs"]),
+        _forward_micro_batch=forward,
+        ulysses_sequence_parallel_size=1,
+        use_prefix_grouper=False,
+        config=kit.bookkeeping(calculate_sum_pi_squared=False),
+    )
+    data = boundary.imported[_PROTOCOL].DataProto(
+        batch=tensordict.TensorDict(batch, batch_size=[rows]),
+        meta_info={**options, "max_token_len": inputs["max_tokens_per_microbatch"]},
+    )
+    if "calculate_entropy=False" not in inspect.getsource(boundary.module):
+        raise AbsentError("not in this version: the pass returns no entropies")
+    with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
+        answer = boundary.function(actor, data, calculate_entropy=True)
+    if isinstance(answer, Mapping):
+        return {"log_probs": answer["log_probs"], "entropy": answer["entropys"]}
+    return dict(zip(("log_probs", "entropy"), answer))
+
+
 def arrived(entropies: Any, ranks: int = 1) -> Any:
     """Read the gradient of the entropies over all steps; zeros without any."""
     if entropies is None:
@@ -202,6 +238,14 @@ _UPDATES = (
         imports=(_PROTOCOL,),
         stand_ins=(SELF, MODEL, CPU, MEMORY),
         accepts={"response_mask": ("full", "right")},
+    ),
+    Binding(
+        f"{_ACTOR}.DataParallelPPOActor.compute_log_prob",
+        "recomputed_log_probs",
+        call=_recomputed,
+        imports=(_PROTOCOL,),
+        stand_ins=(SELF, MODEL, CPU, MEMORY),
+        accepts={"response_mask": ("full", "right", "right")},
     ),
     Binding(
         f"{_ACTOR}.DataParallelPPOActor.update_policy",
@@ -271,6 +315,45 @@ def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) ->
         forward_step=forward_step,
         **more,
     )
+
+
+def _inferred(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Run the engine's forward pass over microbatches without padding. One prompt token precedes each response."""
+    lengths = kit.lengths_of(inputs, "response_mask")
+    rows, budget = len(lengths), inputs["max_tokens_per_microbatch"]
+    tables = {"log_probs": inputs["log_probs"], "entropy": inputs["entropies"]}
+
+    def step(micro_batch: Any, **_: Any) -> Any:
+        places = micro_batch["places"][:, 0].tolist()
+        output = {
+            name: _jagged([torch.nn.functional.pad(table[place, : lengths[place]], (0, 1)) for place in places])
+            for name, table in tables.items()
+        }
+        return None, {"model_output": output, "loss": 0.0, "metrics": {}}
+
+    data = _tensordict(
+        boundary,
+        {
+            "places": torch.arange(rows)[:, None],
+            "loss_mask": inputs["response_mask"],
+            "input_ids": _jagged([torch.zeros(length + 1, dtype=torch.int64) for length in lengths]),
+        },
+        use_dynamic_bsz=budget is not None,
+        max_token_len_per_gpu=budget,
+        micro_batch_size_per_gpu=inputs["micro_batch_size"] or rows,
+    )
+    one = {"ulysses_sequence_parallel_size": 1, "get_data_parallel_group": lambda: None}
+    engine = kit.make_unbuilt(boundary.owner, **one, get_data_parallel_size=lambda: 1, forward_step=step)
+    with (
+        kit.swap(torch.distributed, "all_reduce", lambda *_, **__: None),
+        kit.swap(boundary.module, "get_device_id", lambda: boundary.device),
+    ):
+        made = boundary.function(engine, data, loss_function=None, forward_only=True)["model_output"]
+    width = inputs["response_mask"].shape[1]
+    return {
+        name: torch.stack([torch.nn.functional.pad(row[:-1], (0, width + 1 - len(row))) for row in made[name].unbind()])
+        for name in tables
+    }
 
 
 def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
@@ -471,6 +554,14 @@ def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 _ENGINES = (
+    Binding(
+        f"{_ENGINE}.FSDPEngine.forward_backward_batch",
+        "recomputed_log_probs",
+        call=_inferred,
+        imports=(_TENSORDICT,),
+        stand_ins=(ENGINE, MODEL, CPU, RANKS),
+        accepts={"response_mask": ("full", "right", "right")},
+    ),
     Binding(
         f"{_ENGINE}.FSDPEngineWithLMHead.prepare_model_inputs",
         "token_log_probs",

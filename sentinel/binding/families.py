@@ -41,6 +41,7 @@ from sentinel.contracts.normalisation import REWARD_NORMALISATION as REWARD_NORM
 from sentinel.contracts.policy_loss import POLICY_LOSS
 from sentinel.contracts.returns import DISCOUNTED_RETURN as DISCOUNTED_RETURN
 from sentinel.contracts.rollouts import SAMPLING_REQUEST as SAMPLING_REQUEST
+from sentinel.contracts.rollouts import WeightEngine as WeightEngine
 from sentinel.contracts.schedule import LEARNING_RATE as LEARNING_RATE
 from sentinel.contracts.surgery import LAYOUTS as LAYOUTS
 from sentinel.contracts.table_engine import ROLLOUT
@@ -188,6 +189,7 @@ def sampling_request(
 
 #: The stand-in of :func:`~sentinel.binding.kit.with_base64`.
 BASE64 = StandIn("pybase64", "Python's own base64 returns the same as the faster package")
+WEIGHTS = StandIn("engine", "knows the version of its weights, with the memory of vLLM's sleep mode")
 _ENGINE = StandIn("engine", "stands in for the engine; returns the scenario's tokens")
 WORDS = StandIn("tokenizer", "each word is a token, in a template of ChatML's form")
 #: The stand-in of :func:`~sentinel.binding.kit.on_ranks`.

@@ -4,8 +4,8 @@ run."""
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -20,10 +20,11 @@ from sentinel.errors import NothingExamined, Unavailable
 from sentinel.recipes import find_recipes
 from sentinel.recipes.catalog import Catalog
 from sentinel.reports.escaping import visible
-from sentinel.search.bindings import CheckoutTrees
+from sentinel.search.bindings import CheckoutTrees, Definitions, syntax_of
 from sentinel.search.checks import subjects
 from sentinel.search.coverage import Coverage, Lines, coverage, lines
 from sentinel.search.inventory import STATES, Function, Source, State
+from sentinel.search.swapped import swapped_calls
 from sentinel.settings import Settings
 from sentinel.sources import MirrorStore
 from sentinel.sources.commits import releases
@@ -126,7 +127,22 @@ def _at(catalog: Catalog, target: Target, written: str, settings: Settings, argu
     rows = [(module, *_numbers(totals)) for module, totals in result.modules.items()]
     echo_table(("module", "functions", *STATES), [*rows, ("total", *_numbers(result.totals))])
     _say_rest(result)
+    swapped = _swapped(target, trees, {each.name.rpartition(".")[2] for each in result.functions})
+    if swapped:
+        echo("\ncalls whose arguments are swapped with those of another call or with the parameters:")
+        echo_table(("function", "place", "arguments", "compare with"), swapped)
     return 1 if result.unread else 0
+
+
+def _swapped(target: Target, trees: CheckoutTrees, names: Collection[str]) -> list[tuple[str, ...]]:
+    """Return the rows of calls of signal functions with swapped arguments. Files that cannot be parsed are listed
+    elsewhere."""
+    parsed = []
+    for file, blob in Definitions(trees, target.roots).sources(""):
+        with suppress(SyntaxError, ValueError, RecursionError):
+            parsed.append((file, syntax_of(trees.blob(blob))))
+    calls = (each for each in swapped_calls(parsed) if each.function in names)
+    return [(each.function, each.place, ", ".join(each.arguments), each.other) for each in calls]
 
 
 def _save(arguments: argparse.Namespace, target: Target, name: str, **values: Any) -> None:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.contracts.aggregation import replaced, spread
 from sentinel.contracts.contract import (
+    REQUIRED,
     Choose,
     Contract,
     DoesNotApply,
+    Input,
     Observed,
     dialect,
+    drawn,
     laws,
     per_token,
     returned,
+    rule,
     token_mask,
 )
 
@@ -140,4 +145,88 @@ EXPLAINED_VARIANCE = Contract(
     law="metrics_tell_the_truth",
     aliases={"loss_mask": "response_mask"},
     laws=laws("masked_values_have_no_influence order_does_not_matter metrics_tell_the_truth nothing_else_is_touched"),
+)
+
+
+# -- means over parts of a batch ---------------------------------------------------------------------------------------
+
+_OF_REPORTS = laws("metrics_tell_the_truth nothing_else_is_touched")
+
+
+def _oracle_mean_of_parts(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Average over all samples that have a value, however they are split. A sample's loss is 1 minus its value."""
+    values = [value for part in inputs["parts"] for value in part if value is not None]
+    return {"mean": sum(values) / len(values), "loss": 1 - sum(values) / len(values)}
+
+
+def _arrange_mean_of_parts(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Draw parts of one to three samples, as a smaller last batch makes them. At least one sample has a value."""
+    choices = (1.0, 0.0, None) if inputs["missing"] else (1.0, 0.0)
+    parts = [[choose.one_of(choices) for _ in range(choose.integer(1, 3))] for _ in range(choose.integer(1, 3))]
+    if all(value is None for part in parts for value in part):
+        parts[-1][-1] = 1.0
+    inputs["parts"] = parts
+    return inputs
+
+
+MEAN_OF_PARTS = rule(
+    name="mean_of_parts",
+    summary="a reported mean over samples that arrive in batches, microbatches or ranks",
+    source="the mean over all samples; a mean of the parts' means differs if the parts have different sizes",
+    inputs=(
+        Input("parts", "any", "for each part: the value of each sample; null: the sample has none", choices=((),)),
+        drawn("missing", "whether samples without a value are drawn", (False, True)),
+    ),
+    observes=(
+        Observed("mean", "the reported mean", role="metric"),
+        Observed("loss", "the reported loss of the samples; null if there is none", role="metric"),
+    ),
+    measure=returned(mean="number", loss="number?"),
+    oracle=_oracle_mean_of_parts,
+    law="metrics_tell_the_truth",
+    laws=_OF_REPORTS,
+    arrange=_arrange_mean_of_parts,
+)
+
+
+# -- pass@k ------------------------------------------------------------------------------------------------------------
+
+
+def _oracle_pass_at_k(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Count, over all ways to take k responses of a prompt, how often one is right; and average over prompts."""
+    rates = []
+    for responses in inputs["right"]:
+        taken = list(itertools.combinations(responses, inputs["k"]))
+        rates.append(sum(map(any, taken)) / len(taken))
+    every = [value for responses in inputs["right"] for value in responses]
+    return {"pass_at_k": sum(rates) / len(rates) * inputs["scale"], "mean": sum(every) / len(every)}
+
+
+def _arrange_pass_at_k(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Draw 1 to 3 prompts with 2 or 4 responses each. Boundaries without a choice of k take all responses."""
+    count = 2 * choose.integer(1, 2)
+    inputs["right"] = [[choose.integer(0, 1) for _ in range(count)] for _ in range(choose.integer(1, 3))]
+    inputs["k"] = count if inputs["of"] == "all" else choose.one_of((1, 2, count))
+    return inputs
+
+
+PASS_AT_K = rule(
+    name="pass_at_k",
+    summary="the share of prompts that one of k responses solves",
+    source="arXiv:2107.03374, section 2.1: 1 - C(n - c, k) / C(n, k), averaged over prompts",
+    inputs=(
+        Input("right", "any", "for each prompt: 1 for a right response, 0 for a wrong one", choices=((),)),
+        Input("k", "integer", "responses that are taken", default=1),
+        drawn("of", "any: any k; all: k is the number of responses", ("any", "all"), REQUIRED),
+        dialect("scale", 1.0, "1: a share, 100: percent"),
+    ),
+    observes=(
+        Observed("pass_at_k", "the reported share", role="metric"),
+        Observed("mean", "the reported share of right responses; null if there is none", role="metric"),
+    ),
+    measure=returned(pass_at_k="number", mean="number?"),
+    oracle=_oracle_pass_at_k,
+    law="metrics_tell_the_truth",
+    laws=_OF_REPORTS,
+    arrange=_arrange_pass_at_k,
 )

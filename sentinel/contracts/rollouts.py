@@ -11,15 +11,36 @@ from sentinel.values.lazy import torch
 # -- rollout episodes --------------------------------------------------------------------------------------------------
 
 
+def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``loss_mask`` and ``cut``, and may return the ``reward``: of the episode or of each token."""
+    outputs = call(**inputs)
+    reward, turns = outputs.get("reward") if inputs["rewards"] else None, None
+    if isinstance(reward, (list, tuple)):
+        ends, whole = [0], [float(one or 0.0) for one in reward]
+        for generated, observed in zip(inputs["said"], inputs["heard"]):
+            ends += [ends[-1] + generated, ends[-1] + generated + observed]
+        turns = torch.tensor([sum(whole[start:end]) for start, end in zip(ends[::2], ends[1::2])])
+        reward = sum(whole)
+    return {
+        "loss_mask": torch.as_tensor(list(outputs["loss_mask"]), dtype=torch.int64),
+        "cut": bool(outputs["cut"]),
+        "reward": None if reward is None else float(reward),
+        "turn_rewards": turns,
+    }
+
+
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Concatenate the policy's tokens and the environment's tokens between two turns; tokens after the policy's last
-    turn are dropped. A response is truncated at the limit, and marked as truncated."""
+    turn are dropped. A response is truncated at the limit, and marked as truncated. The reward of a turn is the reward
+    of its last token, and the episode's reward is their sum (Sutton and Barto, second edition, equation 3.7)."""
     mask: list[int] = []
-    for generated, observed in zip(inputs["said"], inputs["heard"]):
+    rewards: list[float] = []
+    for place, (generated, observed) in enumerate(zip(inputs["said"], inputs["heard"])):
         mask += [1] * generated + [0] * observed
+        rewards += [0.0] * (generated - 1) + list(inputs["rewards"][place : place + 1]) + [0.0] * observed
     whole = mask[: len(mask) - inputs["heard"][-1]]
     room = inputs["max_tokens"]
-    return {"loss_mask": whole[:room], "cut": len(whole) > room}
+    return {"loss_mask": whole[:room], "cut": len(whole) > room, "reward": rewards}
 
 
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -29,6 +50,7 @@ def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str
     inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
     inputs["heard"] = [choose.integer(1, 2) for _ in range(turns - 1)] + [choose.integer(0, 2)]
     inputs["turns"] = turns
+    inputs["rewards"] = [choose.one_of((1.0, 0.5, 0.0, -0.25)) for _ in range(turns)]
     if turns > 1 or inputs["heard"][-1]:
         inputs["max_tokens"] = 100
     return inputs
@@ -36,19 +58,25 @@ def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str
 
 ROLLOUT_EPISODE = rule(
     name="rollout_episode",
-    summary="the response that the turns of a policy and its environment form",
-    source="a response has the policy's tokens and the environment's tokens before them; n tokens fit a limit of n",
+    summary="the response that the turns of a policy and its environment form, and its reward",
+    source=(
+        "a response has the policy's tokens and the environment's tokens before them; n tokens fit a limit of n; the "
+        "return of an episode is the sum of its rewards"
+    ),
     inputs=(
         Input("said", "any", "tokens that the policy generates in each turn, including EOS", choices=([],)),
         Input("heard", "any", "tokens of the environment after each turn, including the last", choices=([],)),
+        Input("rewards", "any", "reward of the environment for each turn; default: not compared", default=[]),
         drawn("turns", "maximum number of turns", (1, 2, 3), REQUIRED),
         drawn("max_tokens", "maximum tokens of a response", (100, 2, 4), REQUIRED),
     ),
     observes=(
         Observed("loss_mask", "1 for the policy's tokens, 0 for the environment's", ("response",)),
         Observed("cut", "whether the response is marked as truncated at its limit"),
+        Observed("reward", "the reward of the episode"),
+        Observed("turn_rewards", "the reward within the tokens of each turn, if rewards are per token", ("turns",)),
     ),
-    measure=returned(loss_mask="integers", cut="truth"),
+    measure=_measure_rollout_episode,
     oracle=_oracle_rollout_episode,
     arrange=_arrange_rollout_episode,
 )
@@ -58,9 +86,11 @@ ROLLOUT_EPISODE = rule(
 
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``taken`` and ``left``: rollouts by number, in the order in which they finish."""
+    """``call`` returns ``taken`` and ``left``: rollouts by number, in the order in which they finish. Rejected rollouts
+    may be left."""
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
+    left = [number for number in left if number not in inputs["rejected"]]
     places = torch.tensor([*taken, *left], dtype=torch.int64)
     return {
         "times": torch.bincount(places, minlength=inputs["completed"]),
@@ -71,14 +101,16 @@ def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of the required size; the other rollouts stay."""
-    done = range(inputs["completed"])
-    return {"taken": done[: inputs["needed"]], "left": done[inputs["needed"] :]}
+    """Return a batch of the required size, or of all accepted rollouts if they are fewer; the other rollouts stay."""
+    accepted = [number for number in range(inputs["completed"]) if number not in inputs["rejected"]]
+    return {"taken": accepted[: inputs["needed"]], "left": accepted[inputs["needed"] :]}
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Complete at least one batch, so that nothing waits for more."""
+    """Complete at least one batch, so that nothing waits for more. A filter may leave less than a batch at the end."""
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
+    flags = choose.integers(inputs["completed"], 0, 2) if inputs["filters"] else []
+    inputs["rejected"] = [number for number, flag in enumerate(flags) if flag == 1]
     return inputs
 
 
@@ -89,9 +121,12 @@ ROLLOUT_COLLECTION = rule(
     inputs=(
         drawn("completed", "number of finished rollouts", (0,), REQUIRED),
         drawn("needed", "rollouts per batch", (2, 1, 3), REQUIRED),
+        Input("filters", "boolean", "whether a filter rejects rollouts; nothing replaces the last ones", default=False),
+        Input("rejected", "any", "numbers of the rollouts that the filter rejects", default=[]),
+        Input("surplus", "integer", "rollouts that are started beyond a batch", default=0),
     ),
     observes=(
-        Observed("times", "number of times that each rollout is in the batch or left", ("rollouts",)),
+        Observed("times", "number of times that each accepted rollout is in the batch or left", ("rollouts",)),
         Observed("size", "rollouts of the batch"),
         Observed("taken", "which these are", role="other"),
         Observed("left", "what is left", role="other"),
@@ -99,6 +134,68 @@ ROLLOUT_COLLECTION = rule(
     measure=_measure_rollout_collection,
     oracle=_oracle_rollout_collection,
     arrange=_arrange_rollout_collection,
+)
+
+
+# -- the weights of an engine ------------------------------------------------------------------------------------------
+
+
+class WeightEngine:
+    """A stand-in engine that knows the version of its weights, with the memory of vLLM's sleep mode.
+
+    Sleep of level 1 keeps the weights, level 2 discards them. ``reload`` restores the initial checkpoint, version 0.
+
+    :ivar versions: the version of each generation; -1 if the engine slept or had no weights.
+    """
+
+    _MEMORY = ("weights", "kv_cache")
+
+    def __init__(self) -> None:
+        self.version, self.awake, self.versions = 0, set(self._MEMORY), list[int]()
+
+    def sleep(self, level: int = 1) -> None:
+        self.awake = set()
+        self.version = self.version if level < 2 else -1
+
+    def wake_up(self, tags: Any = None) -> None:
+        self.awake |= set(self._MEMORY if tags is None else tags)
+
+    def load(self, version: Any) -> None:
+        """Load weights, which are lost if their memory is not mapped."""
+        self.version = int(version) if "weights" in self.awake else -1
+
+    def reload(self) -> None:
+        self.version = 0 if "weights" in self.awake else -1
+
+    def generate(self) -> None:
+        self.versions.append(self.version if self.awake == set(self._MEMORY) else -1)
+
+
+def _oracle_engine_weights(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Generate with the policy of the last update. The tokens of an on-policy batch are samples of it (REINFORCE,
+    Williams, 1992)."""
+    counts = enumerate(inputs["generations"], start=1)
+    return {"versions": [version for version, count in counts for _ in range(count)]}
+
+
+def _arrange_engine_weights(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    inputs["generations"] = [choose.integer(1, inputs["most"]) for _ in range(choose.integer(1, 3))]
+    return inputs
+
+
+ENGINE_WEIGHTS = rule(
+    name="engine_weights",
+    summary="the weights with which an engine generates, after updates of the policy and after sleep",
+    source="the policy gradient is an expectation over samples of the current policy (Williams, 1992)",
+    inputs=(
+        Input("generations", "any", "number of generations after each update of the policy", choices=([],)),
+        drawn("most", "maximum number of generations after an update", (2, 1, 3)),
+        drawn("sleeps", "whether the engine shares its devices with the trainer, and sleeps meanwhile", (False, True)),
+    ),
+    observes=(Observed("versions", "number of updates in the weights of each generation", ("generations",)),),
+    measure=returned(versions="integers"),
+    oracle=_oracle_engine_weights,
+    arrange=_arrange_engine_weights,
 )
 
 

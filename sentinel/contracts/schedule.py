@@ -116,6 +116,56 @@ LEARNING_RATE = rule(
 )
 
 
+# -- length of a schedule ----------------------------------------------------------------------------------------------
+
+
+def _oracle_schedule_length(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Count while walking through the training: each step trains on all samples of its prompts, batch after batch."""
+    planned = inputs["steps_per_epoch"] * inputs["epochs"]
+    steps = planned if inputs["max_steps"] is None else min(planned, inputs["max_steps"])
+    samples = inputs["prompts_per_step"] * inputs["samples_per_prompt"] * inputs["turns"] * inputs["update_epochs"]
+    counted = {"updates": samples // inputs["batch_size"], "steps": 1, "samples": samples}
+    length = sum(counted[inputs["unit"]] for _ in range(steps))
+    return {"length": length, "warmup": length * inputs["warmup_ratio"]}
+
+
+def _arrange_schedule_length(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
+    """Draw counts that divide each other, so that no batch is incomplete and no rounding is a choice."""
+    inputs["batch_size"] = 4 * choose.integer(1, 2)
+    inputs["prompts_per_step"] = inputs["batch_size"] * choose.integer(1, 3)
+    inputs["steps_per_epoch"] = 4 * choose.integer(1, 3)
+    if inputs["max_steps"] is not None:
+        inputs["max_steps"] = 4 * choose.integer(1, 4)
+    return inputs
+
+
+SCHEDULE_LENGTH = rule(
+    name="schedule_length",
+    summary="how often a learning-rate schedule is stepped in a training, and how often in its warm-up",
+    source="a schedule ends with the training: each sample of each step is trained on, update_epochs times",
+    inputs=(
+        Input("steps_per_epoch", "integer", "steps of one pass over the prompts", default=4),
+        knob("epochs", "passes over the prompts", (1, 2, 3)),
+        knob("max_steps", "the most steps of the training; null: no limit", (None, 8), kind="any"),
+        drawn("prompts_per_step", "prompts whose responses one step trains on", (8, 4), REQUIRED),
+        knob("samples_per_prompt", "responses to each prompt", (1, 2, 4)),
+        knob("turns", "training samples of each response: the turns of a conversation", (1, 3)),
+        drawn("batch_size", "samples of one update, on all devices", (8, 4), REQUIRED),
+        knob("update_epochs", "passes over the samples of one step", (1, 2)),
+        knob("warmup_ratio", "share of the schedule that is warm-up", (0.0, 0.25)),
+        dialect("unit", "updates", "what steps the schedule once: updates, steps or samples"),
+    ),
+    observes=(
+        Observed("length", "how often the schedule is stepped until its end"),
+        Observed("warmup", "how often in the warm-up; null if the boundary does not decide it"),
+    ),
+    measure=returned(length="number", warmup="number?"),
+    oracle=_oracle_schedule_length,
+    laws=(*AS_DEFINED, "every_knob_counts"),
+    arrange=_arrange_schedule_length,
+)
+
+
 # -- epoch order -------------------------------------------------------------------------------------------------------
 
 

@@ -188,6 +188,14 @@ CUTTING = (
     ),
 )
 
+#: A binding that simulates other ranks lists the numbers that a search draws.
+PADDING_MICROBATCHES = Input(
+    "padding_microbatches",
+    "integer",
+    "number of microbatches by which another data-parallel rank exceeds this one, if ranks pad their microbatches",
+    default=0,
+)
+
 POLICY_UPDATE = Contract(
     name="policy_update",
     summary="a policy update: from a batch through mini-batches, ranks and microbatches to the optimizer",
@@ -238,6 +246,7 @@ POLICY_UPDATE = Contract(
         ),
         Input("mini_batch_size", "integer", "rows of one optimizer step over all ranks; default: all", default=None),
         *CUTTING,
+        PADDING_MICROBATCHES,
         dialect(
             "empty_rows",
             "absent",
@@ -281,6 +290,58 @@ POLICY_UPDATE = Contract(
     ),
     arrange=_arrange_policy_update,
     parts=cut_otherwise,
+)
+
+
+# -- recomputed log-probs ----------------------------------------------------------------------------------------------
+
+
+def _measure_recomputed_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """``call`` returns ``log_probs`` and, if the boundary has them, ``entropy``: one row for each row of the batch."""
+    outputs, valid = call(**inputs), inputs["response_mask"] != 0
+    return {
+        "rows": len(outputs["log_probs"]),
+        **{name: _in_rows(outputs.get(name), valid) for name in ("log_probs", "entropy")},
+    }
+
+
+def _in_rows(values: Any, valid: Any) -> Any:
+    """Set masked tokens to 0. Rows that the boundary did not return are NaN."""
+    if values is None:
+        return None
+    missing = values.new_full((max(len(valid) - len(values), 0), *values.shape[1:]), float("nan"))
+    return torch.where(valid, torch.cat((values.detach(), missing))[: len(valid)], 0.0)
+
+
+def _oracle_recomputed_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model's outputs for each row, in the batch's order. They do not depend on how the batch is split."""
+    return {"log_probs": inputs["log_probs"], "entropy": inputs["entropies"]}
+
+
+RECOMPUTED_LOG_PROBS = Contract(
+    name="recomputed_log_probs",
+    summary="a forward pass over a batch in microbatches: log-probs and entropies of each row, in the batch's order",
+    source=(
+        "PPO (arXiv:1707.06347), equation 6: a token's ratio has the log-prob of that token in its row as denominator"
+    ),
+    inputs=(
+        per_token("log_probs", "log-probs of the response tokens, in nats: what the forward pass returns", "log_prob"),
+        per_token("entropies", "entropy at each of these tokens, in nats: what the forward pass returns", "entropy"),
+        token_mask("1 for response tokens", dtype="int64", dtypes=()),
+        MICRO_BATCH_SIZE,
+        replace(CUTTING[-1], choices=(None, 8, 8, 8)),  # only dynamic batches change the order of rows
+        PADDING_MICROBATCHES,
+    ),
+    observes=(
+        Observed("log_probs", "the log-prob of each response token; 0 elsewhere", TOKENS),
+        Observed("entropy", "the entropy at each response token; 0 elsewhere", TOKENS),
+        Observed("rows", "number of returned rows"),
+    ),
+    measure=_measure_recomputed_log_probs,
+    oracle=_oracle_recomputed_log_probs,
+    aliases={"loss_mask": "response_mask"},
+    laws=AS_DEFINED,
+    arrange=fitting,
 )
 
 

@@ -46,3 +46,22 @@ def test_explained_variance(oracle):
     assert seen == {"explained_variance": pytest.approx(0.25)}
     shifted = {**rows, "values": [[11.0, 12.0], [13.0, 0.0]]}  # a constant error counts as explained
     assert oracle("explained_variance", scenario("explained_variance", **shifted))["explained_variance"] == 1.0
+
+
+def test_a_mean_weighs_samples_and_not_batches():
+    given = {"parts": [[1.0, 1.0, 1.0], [0.0, None]], "missing": True}
+
+    def twin(parts: Any, **_: Any) -> dict[str, Any]:
+        means = [sum(value or 0.0 for value in part) / len(part) for part in parts]
+        return {"mean": sum(means) / len(means)}
+
+    assert measured("mean_of_parts", **given) == {"mean": 0.75, "loss": 0.25}
+    assert measured("mean_of_parts", twin, **given) == {"mean": 0.5, "loss": None}
+
+
+def test_pass_at_k_counts_ways_to_take_k_responses():
+    """Of the six pairs of 1, 0, 0, 0 three have the 1; of 1, 1, 0, 0 one pair has none."""
+    given = {"right": [[1, 0, 0, 0], [1, 1, 0, 0]], "of": "any"}
+    assert measured("pass_at_k", k=2, **given)["pass_at_k"] == pytest.approx((3 / 6 + 5 / 6) / 2)
+    assert measured("pass_at_k", k=4, **given) == {"pass_at_k": 1.0, "mean": 0.375}
+    assert measured("pass_at_k", k=1, scale=100.0, **given)["pass_at_k"] == pytest.approx(37.5)

@@ -177,3 +177,32 @@ def test_rows_that_stay_whole_are_lost_nowhere():
 def test_the_first_boundary_that_loses_a_row_is_named(broken):
     seen = stepped(("balance", [part(2, 0, 3, 1)]), ("cut", broken), ("loss", broken))
     assert (seen["lost_at"], seen["lost_by"]) == (2, "cut")
+
+
+# -- recomputed log-probs ----------------------------------------------------------------------------------------------
+
+#: Two rows; the last token of the first is padding.
+PASS: dict[str, Any] = {
+    "log_probs": torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]),
+    "entropies": torch.tensor([[0.5, 1.0], [1.5, 2.0]]),
+    "response_mask": torch.tensor([[1, 0], [1, 1]]),
+}
+
+
+def passed(log_probs: Any, entropy: Any) -> dict[str, Any]:
+    return measured("recomputed_log_probs", lambda **_: {"log_probs": log_probs, "entropy": entropy}, **PASS)
+
+
+def test_recomputed_rows_are_in_the_order_of_the_batch():
+    log_probs, entropies = PASS["log_probs"], PASS["entropies"]
+    right = passed(log_probs, entropies)
+    assert right == {"log_probs": [[-1.0, 0.0], [-3.0, -4.0]], "entropy": [[0.5, 0.0], [1.5, 2.0]], "rows": 2}
+    assert passed(log_probs, entropies.flip(0))["entropy"] == [[1.5, 0.0], [0.5, 1.0]]
+    assert passed(log_probs, None)["entropy"] is None
+
+
+def test_rows_of_padding_and_missing_rows():
+    log_probs, entropies = PASS["log_probs"], PASS["entropies"]
+    assert passed(torch.cat((log_probs, log_probs[:1])), entropies)["rows"] == 3
+    less = passed(log_probs[:1], entropies)
+    assert (less["rows"], math.isnan(less["log_probs"][1][0])) == (1, True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from contract_kit import measured
 
+from sentinel.contracts.rollouts import WeightEngine
 from sentinel.contracts.table_engine import TableEngine
 
 # -- masks of responses ------------------------------------------------------------------------------------------------
@@ -57,6 +58,65 @@ def test_what_is_not_taken_is_left():
 def test_rollouts_that_are_lost_or_doubled(taken, left, times):
     seen = measured("rollout_collection", lambda **_: {"taken": taken, "left": left}, completed=3, needed=2)
     assert seen["times"] == times
+
+
+@pytest.mark.parametrize(("rejected", "taken", "left"), [([1], [0, 2], []), ([0, 1], [2], [])])
+def test_an_exhausted_loader_leaves_a_smaller_batch(rejected, taken, left):
+    seen = measured("rollout_collection", completed=3, needed=2, filters=True, rejected=rejected)
+    assert (seen["taken"], seen["left"], seen["size"]) == (taken, left, len(taken))
+    dropped = measured(
+        "rollout_collection", lambda **_: {"taken": [], "left": rejected}, completed=3, needed=2, rejected=rejected
+    )
+    assert dropped["times"] == [0, 0, 0]  # rejected rollouts may be left
+
+
+# -- rewards of an episode ---------------------------------------------------------------------------------------------
+
+#: Two turns of two tokens, with one token of the environment between them.
+EPISODE = {"said": [2, 2], "heard": [1, 0], "turns": 2, "max_tokens": 100}
+
+
+def test_the_reward_of_a_turn_is_within_its_tokens():
+    seen = measured("rollout_episode", **EPISODE, rewards=[1.0, 0.5])
+    assert (seen["loss_mask"], seen["reward"], seen["turn_rewards"]) == ([1, 1, 0, 1, 1], 1.5, [1.0, 0.5])
+    assert measured("rollout_episode", **EPISODE)["reward"] is None
+
+
+@pytest.mark.parametrize(
+    ("reward", "total", "turns"), [(0.5, 0.5, None), ([0, 0, 1.0, 0, 0.5], 1.5, [0.0, 0.5]), ([0] * 5, 0, [0, 0])]
+)
+def test_rewards_that_are_lost_or_misplaced(reward, total, turns):
+    answer = {"loss_mask": [1, 1, 0, 1, 1], "cut": False, "reward": reward}
+    seen = measured("rollout_episode", lambda **_: answer, **EPISODE, rewards=[1.0, 0.5])
+    assert (seen["reward"], seen["turn_rewards"]) == (total, turns)
+
+
+# -- the weights of an engine ------------------------------------------------------------------------------------------
+
+
+def test_each_generation_has_the_weights_of_the_last_update():
+    assert measured("engine_weights", generations=[1, 2])["versions"] == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("level", "wakes", "version"),
+    [
+        (1, lambda engine: engine.wake_up(), 3),  # the weights are kept
+        (2, lambda engine: engine.wake_up(), -1),  # they are discarded
+        (2, lambda engine: (engine.wake_up(), engine.reload()), 0),  # the initial checkpoint
+        (2, lambda engine: (engine.wake_up(), engine.load(3)), 3),
+        (2, lambda engine: (engine.load(3), engine.wake_up()), -1),  # their memory was not mapped
+        (1, lambda engine: engine.wake_up(["weights"]), -1),  # there is no cache
+        (1, lambda engine: None, -1),
+    ],
+)
+def test_the_memory_of_a_sleeping_engine(level, wakes, version):
+    engine = WeightEngine()
+    engine.load(3)
+    engine.sleep(level)
+    wakes(engine)
+    engine.generate()
+    assert engine.versions == [version]
 
 
 # -- what engines are asked, and answer --------------------------------------------------------------------------------
@@ -141,7 +201,7 @@ def test_labels_are_names():
 )
 def test_what_is_never_answered_is_no_part_of_a_response(said, heard, room, mask, cut):
     seen = measured("rollout_episode", said=said, heard=heard, turns=len(said), max_tokens=room)
-    assert seen == {"loss_mask": mask, "cut": cut}
+    assert (seen["loss_mask"], seen["cut"]) == (mask, cut)
 
 
 # -- conversations -----------------------------------------------------------------------------------------------------

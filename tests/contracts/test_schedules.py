@@ -62,3 +62,17 @@ def test_a_first_update_without_a_rate():
         "learning_rate", warmup_steps=2, **given
     )
     assert measured("learning_rate", call, warmup_steps=0, **given)["rates"][0] == 0.0
+
+
+def test_the_length_of_a_schedule_counts_turns_and_passes():
+    """8 steps, of which 6 are allowed; each has 4 * 2 * 3 samples, trained on twice in batches of 8: 6 updates."""
+    given = {"steps_per_epoch": 4, "epochs": 2, "max_steps": 6, "prompts_per_step": 4, "samples_per_prompt": 2}
+    given |= {"turns": 3, "batch_size": 8, "update_epochs": 2, "warmup_ratio": 0.25}
+
+    def twin(turns: int, **others: Any) -> dict[str, Any]:
+        return {"length": 12}
+
+    assert measured("schedule_length", **given) == {"length": 36.0, "warmup": 9.0}
+    assert measured("schedule_length", unit="steps", **given)["length"] == 6.0
+    assert measured("schedule_length", unit="samples", **given)["length"] == 288.0
+    assert measured("schedule_length", twin, **given) == {"length": 12.0, "warmup": None}

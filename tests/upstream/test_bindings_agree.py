@@ -25,6 +25,7 @@ PPO = "skyrl.backends.skyrl_train.utils.ppo_utils"
 #: What main does not have -> a commit that has it.
 ELSEWHERE = {
     "verl.workers.actor.dp_actor.DataParallelPPOActor.update_policy": "7af2ada5fc56bcffa935d88ffb5548c42a721333",
+    "verl.workers.actor.dp_actor.DataParallelPPOActor.compute_log_prob": "b4aa2dce8fbb8ccd511cac468cbee4dd16d59653",
     "verl.workers.critic.dp_critic.DataParallelPPOCritic.compute_values": "aa11dd19b3a374042321db397046e06c23fa1bed",
     "verl.trainer.ppo.mismatch_helper.compute_rollout_importance_weights": "4424616d7dfe03cc564866dc5e99dfaba1daba2e",
     f"{VERL}._masked_reward_sum": "eb2a6a0fef7dc5127c9704fab1d876b55810c1b9",  # the head of #6362

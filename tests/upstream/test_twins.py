@@ -18,6 +18,10 @@ from sentinel.search.checks import subjects
 #: A file; the boundaries of which one line of it is changed, with a contract where they have several; what stands there
 #: once, and what is put in its place.
 EDITS = """
+--- verl/workers/engine/utils.py
+@@ verl.workers.engine.fsdp.transformer_impl.FSDPEngine.forward_backward_batch
+- model_output[key] = restore_dynamic_batch(model_output[key], indices)
++ model_output[key] = model_output[key]
 --- verl/protocol.py
 @@ verl.protocol.DataProto.chunk
 - non_tensor_batch_lst[i][key] = non_tensor_lst[i]
@@ -253,6 +257,10 @@ EDITS = """
 @@ areal.engine.sglang_remote.SGLangBackend.build_generation_request sampling_request
 - "top_k": gconfig.top_k,
 + "top_k": -1,
+--- areal/engine/fsdp_engine.py
+@@ areal.engine.fsdp_engine.FSDPEngine.forward_batch
+- outputs, output_seqlens, mb_list, aggregate_fn
++ outputs[::-1], output_seqlens, mb_list, aggregate_fn
 --- areal/workflow/rlvr.py
 @@ areal.workflow.rlvr.RLVRWorkflow.arun_episode rollout
 - loss_mask = [0] * resp.input_len + [1] * resp.output_len
@@ -389,6 +397,14 @@ EDITS = """
 @@ skyrl_gym.envs.search.utils.compute_score_subem rule_reward
 - if golden_answer in normalized
 + if golden_answer not in normalized
+--- skyrl/backends/skyrl_train/workers/worker_utils.py
+@@ skyrl.backends.skyrl_train.workers.worker.PolicyWorkerBase.forward
+- output_tensor[original_idx] = source_tensor[sample_idx]
++ output_tensor[original_idx] = source_tensor[0]
+--- skyrl/backends/skyrl_train/workers/worker_dispatch.py
+@@ skyrl.backends.skyrl_train.workers.worker_dispatch.WorkerDispatch.save_weights_for_sampler
+- wake_up(tags=["weights"])⏎            self._broadcast_to
++ wake_up(tags=[])⏎            self._broadcast_to
 --- skyrl/train/trainer.py
 @@ skyrl.train.trainer.RayPPOTrainer.postprocess_generator_output token_reward
 - per_token_reward[-1] = float(reward)
