@@ -377,7 +377,7 @@ def _optimizer_of_user(owner: Any, model: Any, args: Any, steps: int) -> tuple[A
     import torch
 
     class Signs(torch.optim.Optimizer):
-        def step(self, closure: Any = None) -> None:
+        def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
                 for one in group["params"]:
                     if one.grad is not None:
