@@ -506,7 +506,7 @@ def draw(seed: int) -> _Options:
         }  # fmt: skip
         usual += ["logs", "sampler", "freezes", "halves rate", "adds noise", "averages", "stops", "optimizer"]
         usual += ["trains twice"]
-        usual = [one for one in usual if (one, kind) != ("optimizer", "kto")]
+        usual = [one for one in usual if one != "optimizer" or kind not in ("kto", "dpo")]
         own.append(rng.choice([*usual, *theirs[kind] * 2]))
         if "lora" in setup and own[0] in ("scheduler", "one cycle", "frozen", "reference given", "loss with norm"):
             own = []
