@@ -293,6 +293,18 @@ def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
+def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Score a group with a penalty on the tokens that were generated."""
+    arguments = inputs["arguments"]
+    weights = {"num_output_tokens_weight": arguments["weight"], "num_input_tokens_weight": 0, "num_turns_weight": 0}
+    algorithm = kit.stand_in(length_penalty=kit.stand_in(**weights))
+    episodes = _episodes(arguments["rewards"])
+    for episode, length in zip(episodes, arguments["lengths"]):
+        vars(episode.traces[0]).update(num_output_tokens=length, num_total_tokens=length, num_turns=1)
+    asyncio.run(boundary.function(algorithm, episodes))
+    return {"returned": [episode.traces[0].nodes[0].advantages[0] for episode in episodes]}
+
+
 #: In older versions a rollout stored the reward that is on its trace today.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
 _TRACES = StandIn("episodes", "verifiers' records of rollouts; an algorithm reads rewards and writes advantages")
@@ -306,6 +318,7 @@ _ADVANTAGES = (
             (_GRPO, ()), (f"{_ALGORITHMS}.hierarchical_grpo.HierarchicalGRPOAlgorithm.score_group", (_GRPO,)),
         )
     ),
+    Binding(_GRPO, "call", call=_shaped, stand_ins=(_TRACES,), requires=_NODES),
     group_advantage(
         f"{_ALGORITHMS}.max_rl.MaxRLAlgorithm.score_group", _likeliest, "maxrl", (), stand_ins=(_TRACES,),
         fixed={"reward_layout": "outcome", "epsilon": 0.0}, accepts={"response_mask": ("full",)}, requires=_NODES,

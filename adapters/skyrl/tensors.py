@@ -22,6 +22,7 @@ from .shared import (
     OFF_POLICY,
     PPO,
     TORCH,
+    WORKER_UTILS,
     algorithm_of,
     is_averaged_inside,
     ppo_line,
@@ -223,10 +224,24 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
     )
 
 
+def _mismatch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read mean and extremes of the distance of trained log-probs to the rollout's: the batch's advantages, to 0."""
+    apart = inputs["advantages"]
+    if (apart < 0).any():
+        raise AbsentError("a distance is not negative")
+    report = boundary.function(apart, torch.zeros_like(apart), inputs["response_mask"])
+    return {f"advantages_{name.rpartition('_')[2]}": value for name, value in report.items() if "_sq_" not in name}
+
+
 #: A mask needs both thresholds.
 _LOWER = (0.5, 0.9)
 
 _TENSORS = (
+    Binding(
+        f"{WORKER_UTILS}.compute_minibatch_rollout_logprob_diff_metrics", "batch_report", call=_mismatch,
+        fixed={"returns": None, "values": None},
+        requires=(f"{WORKER_UTILS}.compute_minibatch_rollout_logprob_diff_metrics",),
+    ),
     Binding(
         f"{PPO}.compute_approx_kl", "kl_estimate", outputs=("kl",),
         call=partial(kit.call_estimator, _SWITCHES, ("log_probs", "ref_log_probs", "response_mask")),

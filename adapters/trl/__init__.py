@@ -11,7 +11,7 @@ import inspect
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -113,6 +113,7 @@ _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario
 
 #: (algorithm, loss_agg_mode, whether tokens are counted globally) -> loss_type.
 _LOSS_TYPES = {
+    ("ppo", "seq-mean-token-sum"): "luspo",
     ("gspo", "seq-mean-token-sum"): "luspo",
     ("sapo", "seq-mean-token-mean"): "sapo",
     ("cispo", "token-mean"): "cispo",
@@ -339,7 +340,8 @@ _BY_RESPONSE = "seq-mean-token-mean"
 LOSSES = (
     _loss(
         f"{GRPO}.GRPOTrainer._compute_loss", _grpo_loss, ("ppo", "gspo", "sapo"), _OF_GRPO, weights=True,
-        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"), accepts={**_MEANS, "dual_clip": (None, 3.0)},
+        knobs=("dual_clip", "tau_pos", "tau_neg", "loss_agg_mode"),
+        accepts={"loss_agg_mode": (*_MEANS["loss_agg_mode"], "seq-mean-token-sum"), "dual_clip": (None, 3.0)},
     ),
     _loss(
         f"{GRPO}.GRPOTrainer.compute_liger_loss", _fused_loss, "ppo", _OF_GRPO, mode=_BY_RESPONSE, weights=True,
@@ -940,6 +942,87 @@ def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": kit.attach_gradient(loss, inputs["logits"], arrived[:, 1:-1])}
 
 
+def _log_probs_of_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call a trainer with this sampling temperature. The model returns the scenario's logits for a whole sequence."""
+    arguments = inputs["arguments"]
+    logits, ids = arguments["logits"], arguments["token_ids"]
+    trainer = kit.make_unbuilt(
+        boundary.owner, args=kit.stand_in(temperature=arguments["temperature"]), model_kwarg_keys=()
+    )
+    model = partial(kit.return_first, kit.stand_in(logits=logits))
+    return {"returned": boundary.function(trainer, model, ids, torch.ones_like(ids), ids.shape[1] - 1)}
+
+
+def _cut_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the prompt that reaches generation. A tokenizer that TRL loads cuts the side that its files name."""
+    words = [kit.PROMPT + token for token in inputs["token_ids"]]
+    vocabulary = kit.stand_in(config=kit.stand_in(vocab_size=max(words, default=0) + 1))
+    seen: list[Any] = []
+
+    def generate(input_ids: Any, **_: Any) -> Any:
+        seen.extend(input_ids[0].tolist())
+        raise StopIteration
+
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        _optimal_values={},
+        model=kit.stand_in(training=True),
+        accelerator=kit.make_one_process("cpu"),
+        args=kit.stand_in(max_prompt_length=inputs["max_length"]),
+        processing_class=kit.table_tokenizer(vocabulary),
+        generation_config=None,
+    )
+    generation = nullcontext(kit.stand_in(generate=generate))
+    with kit.swap(boundary.module, "unwrap_model_for_generation", lambda *_: generation), suppress(StopIteration):
+        boundary.function(trainer, [{"prompt": kit.token_words(words)}])
+    return {"token_ids": [word - kit.PROMPT for word in seen]}
+
+
+def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Collate, pack and train each microbatch. The server gives the teacher's log-probs of all words."""
+    import numpy
+
+    logits, mask = inputs["logits"], inputs["response_mask"]
+    (batch, _, words), size = logits.shape, inputs["micro_batch_size"] or len(logits)
+    target = inputs["teacher_logits"].log_softmax(-1).detach().numpy()
+    head = kit.stand_in(weight=torch.eye(words), bias=None)
+    config = kit.stand_in(get_text_config=lambda: None)
+    trainer = kit.make_unbuilt(
+        boundary.owner,
+        **{f"_step_{name}": 0.0 for name in _COUNTERS},
+        args=kit.stand_in(beta=inputs["beta"], teacher_temperature=1.0, add_tail_bucket=False),
+        accelerator=kit.stand_in(
+            num_processes=1, autocast=nullcontext, reduce=kit.return_first, unwrap_model=kit.return_first
+        ),
+        current_gradient_accumulation_steps=-(-batch // size),
+        _metrics={"train": defaultdict(list)},
+        _teacher_ids=[],
+        _forward_redirection=lambda wrapper, model, method, *rest: method(*rest),
+    )
+    loss = 0.0
+    for start in range(0, batch, size):
+        counts = {row: int(mask[row].sum()) for row in range(start, min(start + size, batch))}
+        rows = [
+            {
+                "input_ids": numpy.zeros(count + 1, dtype=int),
+                "completion_mask": numpy.arange(count + 1) > 0,
+                "teacher_topk_ids": numpy.tile(numpy.arange(words), (count + 1, 1)),
+                "teacher_topk_logprobs": target[row, [0, *range(count)]],
+                "prompt_id": row,
+                "metrics": {},
+            }
+            for row, count in counts.items()
+        ]
+        hidden = torch.cat([logits[row, [*range(count), 0]] for row, count in counts.items()])[None]
+        student = kit.stand_in(
+            base_model=partial(kit.return_first, kit.stand_in(last_hidden_state=hidden)),
+            get_output_embeddings=partial(kit.return_first, head),
+            config=config,
+        )
+        loss = loss + boundary.function(trainer, student, boundary.module.DataCollatorForRollout(0)([[rows]]))
+    return {"loss": loss}
+
+
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the advantages of one-token completions. A group of one is evaluated, because trainers need several."""
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
@@ -999,7 +1082,23 @@ ADVANTAGES = (
 )  # fmt: skip
 
 _SIGMOID, _OF_PAIRS = ("sigmoid",), ("beta", "ref_model")
+_SERVED = f"{_OWN}.async_distillation.async_distillation_trainer.AsyncDistillationTrainer.compute_loss"
+_COUNTERS = ("forward_tokens", "trained_tokens", "seq_len_weighted", "samples", "forward_s")
+_A2PO = f"{_OWN}.a2po.a2po_trainer.A2POTrainer._prepare_inputs"
 STEPS = (
+    Binding(
+        _A2PO, "truncation", call=_cut_prompt, requires=(_A2PO,), fixed={"loss_mask": None, "padded": False},
+        accepts={"side": ("left",)}, stand_ins=(StandIn("model", "records the prompt, and ends the call"),),
+    ),
+    Binding(
+        f"{_OWN}.a2po.a2po_trainer.A2POTrainer._get_sequence_logps", "call", call=_log_probs_of_sequences,
+        requires=(_A2PO,), stand_ins=(StandIn("model", "returns the scenario's logits"),),
+    ),
+    Binding(
+        _SERVED, "distillation_update", call=_taught_by_server, requires=(_SERVED,), dtypes=("float32",),
+        stand_ins=(StandIn("model", "a backbone that returns the scenario's logits, and a head that keeps them"),),
+        fixed={"temperature": 1.0, "generated": True}, accepts={"beta": (0.0,), "response_mask": _COUNTED},
+    ),
     *(
         Binding(
             boundary, f"{contract}_update", call=call, stand_ins=(_TABLE, *stand_ins), requires=_since(boundary),

@@ -20,6 +20,7 @@ _DATASETS = "verl.utils.dataset"
 _METRICS = "verl.trainer.ppo.metric_utils"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
 _TOKENS = StandIn("tokens", "an already tokenized sequence; tokenization is not checked")
+_STORE = StandIn("tq", "returns the scenario's rewards, in place of a store on other machines")
 _DATASET = StandIn("self", "the real dataset reads a file and a tokenizer; the method reads only these attributes")
 
 
@@ -181,7 +182,38 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: batch.batch[name] for name in ("advantages", "returns")}
 
 
+def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the rows of the finished groups that dynamic sampling does not evict, from a store that returns rewards."""
+    rewards, groups = inputs["rewards"].tolist(), kit.rows_of_groups(inputs["group"])
+    rows = {f"{number}_{row}_0": row for number, part in enumerate(groups) for row in part}
+
+    def read(keys: list[str], **_: Any) -> dict[str, Any]:
+        return {"extra_fields": [{"reward_extra_info": {"score": rewards[rows[key]]}} for key in keys]}
+
+    buffer = kit.stand_in(
+        filter_groups_metric="score",
+        partitions={"train": dict.fromkeys(rows)},
+        finished_keys={"train": {str(number) for number in range(len(groups))}},
+        _dapo_classification_cache={"train": {}},
+    )
+    with kit.swap(boundary.module, "tq", kit.stand_in(kv_batch_get=read)):
+        evicted = boundary.function(buffer, "train")
+    evicted = evicted[0] if isinstance(evicted, tuple) else evicted
+    numbers = sorted(row for number, part in enumerate(groups) if str(number) not in evicted for row in part)
+    return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
+
+
 _DATA = (
+    Binding(
+        "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._dapo_filtered_keys", "group_filter", call=_filtered,
+        requires=("verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._dapo_filtered_keys",), stand_ins=(_STORE,),
+        dialects=(
+            Dialect(
+                "group_of_one", "kept", "a response alone in its group is kept",
+                f"{MAIN}/trainer/ppo/v1/replay_buffer.py#L292",
+            ),
+        ),
+    ),
     Binding(f"{_PROTOCOL}.DataProto.select_idxs", "call", call=_selected, imports=(_PROTOCOL,)),
     Binding(
         f"{_BALANCING}.rearrange_micro_batches", "microbatch_packing", call=_packed,

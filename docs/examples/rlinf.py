@@ -55,6 +55,24 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     return tuple(part.T for part in answer)
 
 
+def _embodied(logprob_type: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the entry of embodied losses: one reward and mask value per chunk, log-probs of each action of a chunk."""
+    loss, metrics = boundary.function(
+        task_type="embodied",
+        loss_type="actor",
+        logprob_type=logprob_type,
+        single_action_dim=inputs["actions_per_step"],
+        logprobs=inputs["log_probs"].flatten(1),
+        old_logprobs=inputs["old_log_probs"].flatten(1),
+        advantages=inputs["advantages"],
+        loss_mask=inputs["response_mask"].bool(),
+        clip_ratio_low=inputs["eps_clip_low"],
+        clip_ratio_high=inputs["eps_clip_high"],
+        clip_ratio_c=inputs["dual_clip"],
+    )
+    return {"loss": loss, "clip_fraction": metrics["actor/clip_fraction"], "approx_kl": metrics["actor/approx_kl"]}
+
+
 def _explained(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the two halves of the metric: the sums of a microbatch, then the metric of their total."""
     stats = boundary.invoke(inputs)
@@ -187,6 +205,16 @@ TARGET = Target(
             mode="token-mean",
             arguments=_RATIOS,
             outputs=("loss",),
+            dtypes=("float32",),
+        ),
+        policy_loss(
+            "rlinf.algorithms.registry.policy_loss",
+            partial(_embodied, "action_level"),
+            "ppo",
+            _CLIP,
+            mode="token-mean",
+            imports=(_LOSSES,),
+            fixed={"actions_per_step": 3},
             dtypes=("float32",),
         ),
         Binding(

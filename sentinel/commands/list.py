@@ -202,7 +202,7 @@ def _contracts(arguments: argparse.Namespace) -> int:
     if len(contracts) > 1:
         for contract in contracts:
             echo(f"{contract.name}: {contract.summary}")
-            for line in example_of(contract):
+            for line in example_of(contract) if contract.laws else ():
                 echo(f"    {line}")
         echo("\n`sentinel list contracts NAME` explains the inputs; docs/own.md explains the check of a function.")
         return 0
@@ -222,7 +222,7 @@ def _contract(contract: Contract, bindings: int) -> dict[str, Any]:
         "contract": contract.name,
         "summary": contract.summary,
         "source": " ".join(contract.source.split()),
-        "example": list(example_of(contract)),
+        "example": list(example_of(contract)) if contract.laws else [],
         "bindings": bindings,
         "laws": list(contract.laws),
         "inputs": [

@@ -292,6 +292,12 @@ def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
     return [{name: _rows(value, part, rows) for name, value in inputs.items()} for part in _parts(cut, rows)]
 
 
+def cut_token_mean(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
+    """Split as :func:`cut_rows`, for a contract whose only aggregation is the mean over the step's tokens."""
+    parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
+    return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
+
+
 def _parts(cut: int, rows: int) -> Sequence[slice]:
     return (slice(0, cut), slice(cut, rows))
 

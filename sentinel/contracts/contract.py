@@ -97,6 +97,11 @@ class Input:
 
 TOKENS = ("batch", "tokens")
 
+#: The shape of :data:`PER_ACTION` if a step has several actions (``actions_per_step``).
+ACTIONS = (*TOKENS, "actions")
+#: The inputs and observed keys with one number per action: the others have one per step.
+PER_ACTION = ("log_probs", "old_log_probs", "rollout_log_probs", "per_token_gradient")
+
 
 def per_token(name: str, meaning: str, domain: str = "", **more: Any) -> Input:
     """Declare an input with one number per token, ``[batch, tokens]``."""
@@ -262,6 +267,14 @@ class Contract:
 
     def input(self, name: str) -> Input | None:
         return self._named.get(name)
+
+    def with_actions(self) -> Contract:
+        """Return the contract for steps of several actions, with :data:`PER_ACTION` of shape :data:`ACTIONS`."""
+        return replace(
+            self,
+            inputs=tuple(replace(item, shape=ACTIONS) if item.name in PER_ACTION else item for item in self.inputs),
+            observes=tuple(replace(item, shape=ACTIONS) if item.key in PER_ACTION else item for item in self.observes),
+        )
 
     def lacking(self, *has: str) -> dict[str, Any]:
         """Return the defaults of knobs that a boundary does not have, for the ``fixed`` of its binding."""

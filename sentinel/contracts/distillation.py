@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from sentinel.contracts.aggregation import cut_rows, differentiated
+from sentinel.contracts.aggregation import cut_token_mean, differentiated
 from sentinel.contracts.contract import Choose, Contract, Input, Observed, drawn, knob, laws_of_tokens, token_mask
 from sentinel.contracts.updates import MICRO_BATCH_SIZE, cut_otherwise, fitting
 from sentinel.values.lazy import torch
@@ -48,12 +48,6 @@ def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[s
     return inputs
 
 
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split into microbatches of consecutive rows with the step's token count; their losses add up."""
-    parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
-    return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
-
-
 DISTILLATION_LOSS = Contract(
     name="distillation_loss",
     summary="the divergence between a student's and a teacher's next-token distributions",
@@ -92,7 +86,7 @@ DISTILLATION_LOSS = Contract(
         "groups_are_isolated",
     ),
     arrange=_arrange_distillation_loss,
-    parts=_parts,
+    parts=cut_token_mean,
 )
 
 

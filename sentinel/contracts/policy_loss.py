@@ -30,6 +30,7 @@ from sentinel.contracts.aggregation import (
     spread,
 )
 from sentinel.contracts.contract import (
+    PER_ACTION,
     TOKENS,
     Choose,
     Contract,
@@ -290,17 +291,45 @@ def policy_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     if algorithm not in ALGORITHMS:
         raise DoesNotApply(f"{algorithm} has no reference")
     inputs = {**inputs, "ratio_level": inputs["ratio_level"] or _LEVELS.get(algorithm, "token")}
-    step = _step(inputs)
+    step = _step(_per_ratio(inputs))
     losses = ALGORITHMS[algorithm](step)
-    per_token = losses.per_token * _weights(step)
+    per_token = _per_step(losses.per_token * _weights(step), inputs)
     zeros = torch.zeros_like(step.valid)
     return {
         "loss": aggregate(per_token, inputs),
         "per_token_loss": per_token,
         "clip_fraction": fraction(zeros if losses.clipped is None else losses.clipped, step.valid),
         "dual_clip_fraction": fraction(zeros if losses.second is None else losses.second, step.valid),
-        "approx_kl": fraction(_k1(step), step.valid),
+        "approx_kl": fraction(_per_step(_k1(step), inputs), inputs["response_mask"]),
     }
+
+
+def _per_ratio(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return inputs with one column per ratio: the log-probs of a step's actions are added up, or each is a column.
+
+    A policy's probability of a step is the product of the probabilities of its actions (PPO, equation 6, with an action
+    of several dimensions or a chunk of actions).
+    """
+    if inputs["log_probs"].dim() == len(TOKENS):
+        return inputs
+    there = {name: inputs[name] for name in PER_ACTION if inputs.get(name) is not None}
+    if inputs["action_ratio"] == "joint":
+        return {**inputs, **{name: value.sum(-1) for name, value in there.items()}}
+    count = inputs["log_probs"].shape[-1]
+    of_steps = {
+        name: inputs[name].repeat_interleave(count, -1)
+        for name in ("advantages", "response_mask", "importance_weights")
+        if inputs[name] is not None
+    }
+    return {**inputs, **of_steps, **{name: value.flatten(1) for name, value in there.items()}}
+
+
+def _per_step(values: Any, inputs: Mapping[str, Any]) -> Any:
+    """Add up or average the values of each step's actions, [batch, tokens]."""
+    if inputs["log_probs"].dim() == len(TOKENS) or inputs["action_ratio"] == "joint":
+        return values
+    of_actions = values.unflatten(-1, inputs["log_probs"].shape[1:])
+    return of_actions.mean(-1) if inputs["action_ratio"] == "mean" else of_actions.sum(-1)
 
 
 def _step(inputs: Mapping[str, Any]) -> Step:
@@ -371,20 +400,17 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
     log_probs, mask = leaf(inputs["log_probs"]), inputs["response_mask"]
     outputs = call(**{**inputs, "log_probs": log_probs})
     per_token, loss = outputs.get("per_token_loss"), outputs.get("loss")
+    if per_token is not None:
+        per_token = per_token.reshape(*mask.shape, -1).sum(-1)  # the actions of each step
     if loss is None:
         assert per_token is not None, "a policy loss returns a loss, or a loss for each token"
-        loss = torch.where(mask != 0, per_token.reshape(mask.shape), 0.0).sum()
+        loss = torch.where(mask != 0, per_token, 0.0).sum()
     return {
         "loss": detached(loss),
         "per_token_gradient": gradient(loss, log_probs),
-        "per_token_loss": None if per_token is None else _at_valid(detached(per_token), mask),
+        "per_token_loss": None if per_token is None else torch.where(mask != 0, detached(per_token), 0.0),
         **{name: metric(outputs.get(name), mask) for name in _METRICS},
     }
-
-
-def _at_valid(per_token: Any, mask: Any) -> Any:
-    """Set values on masked tokens to 0, because they have no meaning."""
-    return torch.where(mask != 0, per_token.reshape(mask.shape), 0.0)
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
@@ -453,6 +479,13 @@ POLICY_LOSS = Contract(
         knob("beta", "dro and kimi: coefficient of half the squared log-ratio", (0.1, 0.5)),
         knob("positive_weight", "topr: weight of the responses with positive score", (1.0, 0.5)),
         knob("negative_weight", "topr: weight of other responses", (1.0, 0.5)),
+        Input(
+            "actions_per_step",
+            "integer",
+            "embodied RL: actions of each step (a chunk of actions, or the dimensions of one). Log-probs are then "
+            "[batch, tokens, actions], and a token is a step with one advantage and one mask value; default: one",
+            default=None,
+        ),
         per_row(
             "scores",
             "topr: the reward whose sign makes a response positive; default: each token's advantage",
@@ -489,6 +522,12 @@ POLICY_LOSS = Contract(
             "level of the ratio: token, sequence (product), geometric (mean over the sequence), segment (mean over "
             "a run of valid tokens); default: as in the algorithm's paper",
             kind="string",
+        ),
+        dialect(
+            "action_ratio",
+            "joint",
+            "the ratio of a step with several actions: joint (their product), or one ratio per action, whose losses "
+            "are added up (sum) or averaged (mean)",
         ),
         dialect(
             "log_ratio_clamp",

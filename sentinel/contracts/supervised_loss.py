@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sentinel.contracts.aggregation import cut_rows, differentiated
+from sentinel.contracts.aggregation import cut_token_mean, differentiated
 from sentinel.contracts.contract import (
     AS_DEFINED,
     TOKENS,
@@ -59,12 +59,6 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
     return inputs
 
 
-def _parts(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split into microbatches of consecutive rows with the step's token count; their losses add up."""
-    parts = cut_rows({**inputs, "loss_agg_mode": "token-mean"}, choose)
-    return [{name: value for name, value in part.items() if name != "loss_agg_mode"} for part in parts]
-
-
 SUPERVISED_LOSS = Contract(
     name="supervised_loss",
     summary="the loss of supervised fine-tuning, from logits and labels that are not shifted",
@@ -99,5 +93,5 @@ SUPERVISED_LOSS = Contract(
     aliases={"loss_mask": "response_mask", "num_items_in_batch": "batch_num_tokens"},
     laws=laws("order_does_not_matter parts_add_up finite_in_finite_out", *AS_DEFINED),
     arrange=_arrange,
-    parts=_parts,
+    parts=cut_token_mean,
 )

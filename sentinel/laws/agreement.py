@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from sentinel.contracts.contract import Contract, DoesNotApply, Inputs, Observed, ObservedRole
 from sentinel.laws.law import Case, Violation
-from sentinel.laws.layout import TOKENS, Flags, Indices, address, axes, mask_name, observed_keys, valid_tokens
+from sentinel.laws.layout import PER_TOKEN, Flags, Indices, address, axes, mask_name, observed_keys, over, valid_tokens
 from sentinel.values.literals import FLOATS, Tensor, from_array
 
 PASSES = 4
@@ -110,7 +110,7 @@ def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mappin
             if name == mask:  # a count of tokens is as exact as the mask that it sums
                 dtype = _coarser(dtype, value.dtype)
                 continue
-            size = _largest(value, valid if axes(contract, scenario, name) == TOKENS else None)
+            size = _largest(value, valid if axes(contract, scenario, name) in PER_TOKEN else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
             # A log-prob on the way is not 0 even if all logits and the results are.
@@ -140,7 +140,7 @@ def _coarser(one: str, other: str) -> str:
 
 def _largest(value: Tensor, valid: Flags | None) -> float:
     array = value.array()
-    array = array[valid] if valid is not None and valid.shape == array.shape else array
+    array = array[valid] if valid is not None and valid.shape == array.shape[:2] else array
     if value.dtype not in FLOATS:
         return float(np.abs(array.astype(np.float64)).max(initial=0.0))
     largest = float(np.abs(array).max(initial=0.0))
@@ -323,9 +323,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
         valid = valid[match.rows[0]]
     if match.columns is not None:
         valid = valid[:, match.columns[0]]
-    if item.shape == TOKENS:
-        return valid
-    return valid.any(axis=-1).reshape(-1, *[1] * (len(item.shape) - 1))
+    return over(valid if item.shape in PER_TOKEN else np.asarray(valid.any(axis=-1)), len(item.shape))
 
 
 def _movement(

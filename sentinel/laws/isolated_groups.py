@@ -9,7 +9,7 @@ import numpy as np
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Match, same
 from sentinel.laws.law import Case, Violation, law
-from sentinel.laws.layout import Flags, axes, equal, first_two, float_inputs, like, row_count
+from sentinel.laws.layout import PER_TOKEN, Flags, axes, equal, first_two, float_inputs, like, row_count
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
@@ -21,7 +21,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         raise DoesNotApply("the scenario has one group")
     chosen = choose.one_of(groups)
     rows = np.array([key == chosen for key in keys])
-    names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
+    names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
     if not names:
         raise DoesNotApply("no input holds numbers of its own for each row")
     factor = choose.one_of((2.0, 0.5, 3.0))

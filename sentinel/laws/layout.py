@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sentinel.contracts.contract import Contract, DoesNotApply, Inputs, Observed
+from sentinel.contracts.contract import ACTIONS, TOKENS, Contract, DoesNotApply, Inputs, Observed
 from sentinel.laws.law import Case
 from sentinel.values.literals import FLOATS, Tensor, from_array
 
 Indices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
-TOKENS = ("batch", "tokens")
+#: Shapes whose numbers the mask of tokens masks.
+PER_TOKEN = (TOKENS, ACTIONS)
 
 
 def mask_name(contract: Contract | None, inputs: Inputs) -> str:
@@ -76,15 +77,20 @@ def row_count(contract: Contract | None, inputs: Inputs) -> int:
     raise DoesNotApply("no input has one entry for each row")
 
 
-def float_inputs(contract: Contract, inputs: Inputs, shape: tuple[str, ...]) -> list[str]:
-    """Return the inputs with these dimensions that hold numbers of the training step: not masks, counts or labels."""
+def over(valid: Flags, dimensions: int) -> Flags:
+    """Return flags of rows or tokens with further dimensions of size 1."""
+    return valid.reshape(*valid.shape, *[1] * (dimensions - valid.ndim))
+
+
+def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -> list[str]:
+    """Return the inputs of these shapes that hold numbers of the training step: not masks, counts or labels."""
     masks = {contract.mask, *(item.name for item in contract.inputs if item.domain == "mask")}
     return [
         name
         for name, value in inputs.items()
         if isinstance(value, Tensor)
         and value.dtype in FLOATS
-        and axes(contract, inputs, name) == shape
+        and axes(contract, inputs, name) in shapes
         and name not in masks
     ]
 

@@ -11,7 +11,7 @@ from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply
 from sentinel.laws.agreement import Numbers, same
 from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import (
-    TOKENS,
+    PER_TOKEN,
     Flags,
     address,
     axes,
@@ -20,6 +20,7 @@ from sentinel.laws.layout import (
     float_inputs,
     like,
     mask_of,
+    over,
     valid_tokens,
 )
 from sentinel.values.literals import FLOATS, Tensor, tensor
@@ -36,7 +37,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     ``a_rejected_row_is_an_absent_row``, and one bug would be reported twice. NaN and infinity go to all rows.
     """
     valid = mask_of(contract, inputs)
-    names = float_inputs(contract, inputs, TOKENS)
+    names = float_inputs(contract, inputs, *PER_TOKEN)
     if not names:
         raise DoesNotApply("the scenario has no float input per token")
     chosen = choose.one_of([*([name] for name in names), names])
@@ -45,7 +46,9 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     if not masked.any():
         raise DoesNotApply("the scenario has no masked token")
     changes = {
-        name: like(inputs[name], np.where(masked, junk * (1 + place), inputs[name].array()))
+        name: like(
+            inputs[name], np.where(over(masked, len(inputs[name].shape)), junk * (1 + place), inputs[name].array())
+        )
         for place, name in enumerate(chosen)
     }
     return {BASELINE: inputs, "outlier": {**inputs, **changes}}
@@ -85,16 +88,16 @@ def _gradients(case: Case, variant: str) -> Iterator[tuple[str, Tensor, Flags]]:
     if case.contract is None:
         keys = ["per_token_gradient"]
     else:
-        keys = [item.key for item in case.contract.observes if item.role == "gradient" and item.shape == TOKENS]
+        keys = [item.key for item in case.contract.observes if item.role == "gradient" and item.shape in PER_TOKEN]
     for key in keys:
         gradient = case.observation[variant].get(key)
-        if isinstance(gradient, Tensor) and mask is not None and mask.shape == gradient.shape:
-            yield key, gradient, mask
+        if isinstance(gradient, Tensor) and mask is not None and mask.shape == gradient.shape[:2]:
+            yield key, gradient, over(mask, len(gradient.shape))
 
 
 def _leak(key: str, gradient: Tensor, values: Numbers, allowed: Numbers, wrong: Flags) -> Violation:
-    row, column = (int(n) for n in np.argwhere(wrong)[0])
-    detail = f"the masked token [{row}, {column}] has gradient {values[row, column].item()!r}, which must be 0"
+    place = tuple(map(int, np.argwhere(wrong)[0]))
+    detail = f"the masked token {list(place)} has gradient {values[place].item()!r}, which must be 0"
     symptom = "value" if np.isfinite(values[wrong]).all() else "non-finite"
     return Violation(key, gradient, tensor(allowed.tolist(), gradient.dtype), detail, symptom)
 
@@ -110,7 +113,11 @@ def _differ_only_where_masked(case: Case, first: str, other: str) -> bool:
             continue
         if not (isinstance(value, Tensor) and isinstance(two[name], Tensor) and value.dtype in FLOATS):
             return False
-        if axes(case.contract, one, name) != TOKENS or value.shape != two[name].shape or value.dtype != two[name].dtype:
+        if (
+            axes(case.contract, one, name) not in PER_TOKEN
+            or value.shape != two[name].shape
+            or value.dtype != two[name].dtype
+        ):
             return False
         here, there = (item.array()[valid] for item in (value, two[name]))
         if not np.array_equal(here, there, equal_nan=True):

@@ -10,7 +10,19 @@ import numpy as np
 from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Match, same
 from sentinel.laws.law import Case, Violation, law
-from sentinel.laws.layout import Flags, Indices, axes, entries, equal, first_two, float_inputs, like, mask_of, pick_rows
+from sentinel.laws.layout import (
+    PER_TOKEN,
+    Flags,
+    Indices,
+    axes,
+    entries,
+    equal,
+    first_two,
+    float_inputs,
+    like,
+    mask_of,
+    pick_rows,
+)
 from sentinel.values.literals import Tensor
 
 
@@ -35,7 +47,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     rejected = rejected_rows(inputs, contract)
     if not rejected.any() or rejected.all():
         raise DoesNotApply("the law needs a rejected row and an accepted one")
-    names = [name for shape in (("batch", "tokens"), ("batch",)) for name in float_inputs(contract, inputs, shape)]
+    names = float_inputs(contract, inputs, *PER_TOKEN, ("batch",))
     number = choose.one_of((5.0, -2.0, 100.0))
     changes = {}
     for name in names:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sentinel.contracts.contract import BASELINE, Choose, Contract, DoesNotApply, Inputs
+from sentinel.contracts.contract import BASELINE, TOKENS, Choose, Contract, DoesNotApply, Inputs
 from sentinel.laws.agreement import Numbers, same
 from sentinel.laws.law import Case, Violation, law
-from sentinel.laws.layout import TOKENS, Flags, first_two, float_inputs, like, row_count, valid_tokens
+from sentinel.laws.layout import Flags, first_two, float_inputs, like, row_count, valid_tokens
 
 #: Domains of the inputs that boundaries normalise.
 _DOMAINS = ("reward", "advantage", "value")

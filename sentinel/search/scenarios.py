@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 from typing import Any
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from sentinel.contracts.choices import Choices
 from sentinel.contracts.contract import REQUIRED, Choose, Contract, DoesNotApply, Input
-from sentinel.targets import Binding
+from sentinel.targets import Binding, Target
 from sentinel.values.literals import FLOATS, Tensor, from_array, tensor
 
 #: Mask styles, the simplest first. ``right`` and ``left`` are the side of the padding; ``gaps`` is any mask.
@@ -68,6 +68,7 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
     :raises NotSearchable: if a required input has nothing to draw from.
     """
     inputs = []
+    contract = contract.with_actions() if binding.fixed.get("actions_per_step") else contract
     for item in contract.inputs:
         if item.name in binding.fixed:
             item = replace(item, default=binding.fixed[item.name], choices=(), domain="", knob=False)
@@ -83,6 +84,17 @@ def narrow(contract: Contract, binding: Binding) -> Contract:
             raise NotSearchable(f"{item.name!r} has no domain, choices or default to draw from")
         inputs.append(item)
     return replace(contract, inputs=tuple(inputs))
+
+
+def declared(targets: Iterable[Target], contract: Contract, name: str) -> list[Any]:
+    """Return the values of an input that adapters declare: as a dialect of any contract with this input, or as what a
+    function of this contract has."""
+    values: list[Any] = []
+    for binding in (binding for target in targets for binding in target.bindings):
+        values += [dialect.value for dialect in binding.dialects if dialect.name == name]
+        if binding.contract == contract.name:
+            values += [binding.fixed[name]] if name in binding.fixed else binding.accepts.get(name, ())
+    return [value for value in values if not callable(value) and not isinstance(value, dict)]
 
 
 def combined(changes: Sequence[Mapping[str, Any]], largest: int, most: int) -> Iterator[dict[str, Any]]:
@@ -104,7 +116,9 @@ def draw(contract: Contract, binding: Binding, choose: Choose) -> dict[str, Any]
     :raises DoesNotApply: if the contract's ``arrange`` rejects the drawn inputs.
     """
     sizes = {"batch": _places(MOST_ROWS, choose), "tokens": _places(MOST_TOKENS, choose)}
-    layout = contract.input("group_layout")
+    actions, layout = contract.input("actions_per_step"), contract.input("group_layout")
+    if actions is not None and actions.default is not None:
+        sizes["actions"] = tuple(range(actions.default))
     if layout is not None and layout.default == "equal" and choose.integer(0, 1):
         sizes["batch"] = tuple(range(4))  # other numbers of rows rarely give several groups with several rows
     precision = choose.one_of([name for name in PRECISIONS if not binding.dtypes or name in binding.dtypes])

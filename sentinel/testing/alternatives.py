@@ -8,7 +8,7 @@ from typing import Any
 
 from sentinel.contracts.contract import Contract
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.search.scenarios import combined
+from sentinel.search.scenarios import combined, declared
 from sentinel.testing.binding import Bound
 
 #: The most combinations that are tried.
@@ -26,28 +26,14 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
     for item in contract.inputs:
         if item.name in chosen or item.name in bound.names or not (item.dialect or item.knob or item.choices):
             continue
-        several = [*item.choices, *_declared(contract, item.name)]
+        several = [*item.choices, *declared(bundled_catalog().targets.values(), contract, item.name)]
         if item.kind == "number":
             several = [*constants, *several]
         default = bound.binding.fixed.get(item.name, item.default)
-        options = [
-            value for value in several if not callable(value) and not isinstance(value, dict) and value != default
-        ]
+        options = [value for value in several if value != default]
         if options:
             values[item.name] = list(dict.fromkeys(options))
     return combined([{name: value} for name, of in values.items() for value in of], 2, _MOST)
-
-
-def _declared(contract: Contract, name: str) -> list[Any]:
-    """Return the values of an input that the bundled adapters declare: as a dialect of any contract with this input, or
-    as what a function of this contract has."""
-    values = []
-    for target in bundled_catalog().targets.values():
-        for binding in target.bindings:
-            values += [dialect.value for dialect in binding.dialects if dialect.name == name]
-            if binding.contract == contract.name:
-                values += [binding.fixed[name]] if name in binding.fixed else binding.accepts.get(name, ())
-    return values
 
 
 def _constants(f: Any) -> list[float]:

@@ -22,8 +22,8 @@ from sentinel.testing.session import call_once
 if TYPE_CHECKING:
     from sentinel.search.boundary_search import BoundarySearch, Finding, LawOutcome
 
-#: The most elements that differ, and the most calls, that a failure shows.
-_ELEMENTS, _CALLS = 6, 2
+#: The most elements that differ, and the most calls, that a failure shows. A batch and its two parts are three calls.
+_ELEMENTS, _CALLS = 6, 3
 
 _WIDTH = 100
 
@@ -170,9 +170,11 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
         "",
     ]
     of_gradient = observed is not None and observed.role == "gradient"
-    lines += [
-        f"    {line}".rstrip() for line in code_to_paste(bound, finding.trial.variants, check.device, of_gradient)
-    ]
+    first, variant = _compared(case, violation, key)
+    calls = {name: finding.trial.variants[name] for name in dict.fromkeys((first, variant))}
+    if violation.demanded is None and not _is_of(case, variant, key, violation):
+        calls = dict(finding.trial.variants)
+    lines += [f"    {line}".rstrip() for line in code_to_paste(bound, calls, check.device, of_gradient)]
     lines += ["", *(f"  {line}" for line in _values(case, violation, key)), ""]
     if observed is not None:
         meaning = re.sub(r"\w+", lambda word: bound.names.get(word[0], word[0]), " ".join(observed.meaning.split()))
@@ -205,17 +207,27 @@ def _wrapped(text: str) -> list[str]:
     return lines if len(lines) < 4 else [*lines[:3], "    …"]
 
 
+def _compared(case: Any, violation: Any, key: str) -> tuple[str, str]:
+    """Return the first call and the call that a violation is about, which may be the same."""
+    first = next(iter(case.observation))
+    return first, next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
+
+
+def _is_of(case: Any, variant: str, key: str, violation: Any) -> bool:
+    """Return True if the violation's value is what that call returned; else it is of several calls, such as a sum."""
+    pair = numbers(violation.observed), numbers(case.observation[variant].get(key))
+    return pair[0] is None or pair[1] is None or np.array_equal(pair[0][0], pair[1][0], equal_nan=True)
+
+
 def _values(case: Any, violation: Any, key: str) -> list[str]:
     """Return the values that differ: observed and right, or of two calls that should agree."""
-    first = next(iter(case.observation))
-    variant = next((name for name in case.observation if name and violation.key == f"{name}.{key}"), first)
+    first, variant = _compared(case, violation, key)
+    if violation.demanded is None and not _is_of(case, variant, key, violation):
+        return [f"{key}: {violation.detail}"]
     item = next((item for item in case.contract.observes if item.key == key), None)
     observed, right, labels = case.observation[variant].get(key), violation.demanded, ("observed", "expected")
     if right is None and variant != first and case.observation[first].get(key) is not None:
-        right, labels = (
-            case.observation[first][key],
-            (f"in call {list(case.observation).index(variant) + 1}", "in call 1"),
-        )
+        right, labels = case.observation[first][key], (f"in the second call ({variant})", "in the first")
     of_observed, of_right = numbers(observed), numbers(right)
     if of_observed is None or of_right is None or of_observed[0].shape != of_right[0].shape:
         return [f"{key}: {violation.detail}"]

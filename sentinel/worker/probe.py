@@ -87,7 +87,7 @@ def settle(device: str, seed: int = SEED) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
     else:  # has the same effect without importing torch's compiler, which takes two seconds
         torch.set_deterministic_debug_mode("warn")
-    if device != "cpu":
+    if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device).index or 0)  # it requires an index
         torch.cuda.manual_seed_all(seed)
 

@@ -16,6 +16,13 @@ def test_findings_are_kept_and_told_once(run_sentinel, mirrored, evidence):
     assert "TINY-MEAN" in Path("findings/BUG_FINDINGS.md").read_text()
     assert "1 finding from 3 verdicts, 0 changed" in run_sentinel("report", "findings").out
     assert run_sentinel("report", "findings", "--json").json()[0]["state"] == "fixed upstream"
+    Path("state.md").write_text("<!-- edition 2026-02-02, since 2026-01-01 -->\n")
+    run_sentinel("report", "findings", "--state", "state.md")
+    text = Path("state.md").read_text()
+    assert text.startswith("<!-- edition 2026-02-02, since 2026-01-01 -->\n# The state")
+    assert "| tiny | 0 | 0 | 0 | 0 |" in text
+    run_sentinel("report", "findings", "--state", "state.md")
+    assert Path("state.md").read_text() == text
 
 
 def test_duplicates_lists_every_source(run_sentinel, mirrored, tiny):

@@ -480,3 +480,140 @@ def test_a_call_that_never_calls_the_function_is_no_check():
     options = {"statistic": "mean", "call": lambda f, x: (x.values * x.mask).sum() / x.mask.sum()}
     with pytest.raises(LawBroken, match="call= never calls <lambda>, so nothing"):
         check_function(lambda values, mask: -values, "masked_statistics", **options)
+
+
+# -- steps of several actions ------------------------------------------------------------------------------------------
+
+
+def joint_loss(logps, old_logps, adv, mask, eps=0.2):
+    """One ratio for the actions of a chunk: [batch, chunks, actions], a reward and a mask value per chunk."""
+    return loss(logps.sum(-1), old_logps.sum(-1), adv, mask, eps)
+
+
+def loss_of_each_action(logps, old_logps, adv, mask, eps=0.2):
+    keep = mask.bool()[..., None]
+    ratio = torch.exp(torch.where(keep, logps - old_logps, 0.0).clamp(-20, 20))
+    adv = torch.where(keep, adv[..., None], 0.0)
+    losses = -torch.minimum(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv)
+    return torch.where(keep, losses, 0.0).sum() / mask.bool().sum().clamp(min=1)
+
+
+CHUNKED = {"actions_per_step": 2, "examples": 30}
+
+
+@pytest.mark.parametrize(("f", "ratio"), [(joint_loss, "joint"), (loss_of_each_action, "sum")])
+def test_log_probs_of_action_chunks(f, ratio):
+    report = check(f, **CHUNKED, dialects={"log_ratio_clamp": 20.0, "action_ratio": ratio})
+    assert report.ok, str(report)
+    assert report.laws["the_oracle_agrees"].judged == 30
+
+    other = "sum" if ratio == "joint" else "joint"
+    wrong = check(f, **CHUNKED, dialects={"log_ratio_clamp": 20.0, "action_ratio": other})
+    assert "the_oracle_agrees" in wrong.broken
+
+
+def test_a_masked_chunk_that_leaks_is_named():
+    def leaking(logps, old_logps, adv, mask, eps=0.2):
+        ratio = torch.exp((logps - old_logps).sum(-1).clamp(-20, 20))
+        losses = -torch.minimum(ratio * adv, ratio.clamp(1 - eps, 1 + eps) * adv)
+        return losses.mean()
+
+    broken = check(leaking, **CHUNKED).broken
+    assert {"masked_values_have_no_influence", "padding_is_invisible", "gradients_stay_where_they_belong"} <= set(
+        broken
+    )
+
+
+# -- devices and messages ----------------------------------------------------------------------------------------------
+
+
+def test_tensors_are_put_on_the_device_that_is_asked_for(monkeypatch):
+    """No GPU is needed: ``cpu:0`` takes the way of every device that is not ``cpu``."""
+    from sentinel.worker import tensors
+
+    real_mode, moved = tensors._OnDevice, []
+    real = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda self, *a, **k: moved.append(a[:1]) or real(self, *a, **k))
+    made = []
+    monkeypatch.setattr(tensors, "_OnDevice", lambda device: made.append(device) or real_mode(device))
+    report = check(loss, examples=3, device="cpu:0")
+
+    assert report.ok, str(report)
+    assert moved.count(("cpu:0",)) >= 4 * 3
+    assert set(made) == {"cpu:0"}
+
+
+def test_a_failure_of_two_calls_shows_both_and_one_of_parts_shows_the_sum():
+    def own_count(logps, old_logps, adv, mask, batch_num_tokens, eps=0.2):
+        return loss(logps, old_logps, adv, mask, eps)
+
+    report = check(own_count, examples=60)
+    text = report.laws["parts_add_up"].text
+    assert "parts together" in text
+    assert text.count("    own_count(") in (2, 3)  # the batch and its parts, which may be equal
+
+    def biased(logps, old_logps, adv, mask, eps=0.2):
+        return loss(logps, old_logps, adv, mask, eps) * logps[0].exp().sum().detach()
+
+    text = check(biased, examples=30).laws["order_does_not_matter"].text
+    assert "in the second call (" in text
+    assert text.count("    biased(") == 2
+
+
+# -- what contracts can express ----------------------------------------------------------------------------------------
+
+
+def advantages_alone(rewards, mask, num_generations):
+    """Groups of equal size and a mask, a biased deviation, and no returns."""
+    scores = (rewards * mask).sum(-1).view(-1, num_generations)
+    centred = scores - scores.mean(-1, keepdim=True)
+    return (centred / (scores.std(-1, keepdim=True, unbiased=False) + 1e-6)).flatten()[:, None] * mask
+
+
+def ppo_with_a_reported_kl(logps, old_logps, adv, mask):
+    keep = mask.bool()
+    kl = torch.where(keep, old_logps - logps, 0.0).sum() / keep.sum().clamp(min=1)
+    return {"loss": loss(logps, old_logps, adv, mask), "approx_kl": kl.detach()}
+
+
+def explained(values, returns, mask):
+    keep = mask.bool()
+    wanted, error = returns[keep], (returns - values)[keep]
+    variance = wanted.var(unbiased=False) if len(wanted) else 0
+    return {
+        "explained_variance": float("nan")
+        if len(wanted) < 2 or variance == 0
+        else 1 - error.var(unbiased=False) / variance
+    }
+
+
+def scaled_sum(losses, mask, world_size, num_items_in_batch):
+    """The loss scale of a rank whose gradients are averaged over ranks."""
+    return (
+        torch.where(mask.bool(), losses, 0.0).sum()
+        * (world_size or 1)
+        / (num_items_in_batch or mask.sum().clamp(min=1))
+    )
+
+
+@pytest.mark.parametrize(
+    ("f", "contract", "options", "law"),
+    [
+        (
+            advantages_alone, "group_advantage",
+            {"estimator": "grpo", "dialects": {"std": "biased", "rejected": "counted"}}, "the_oracle_agrees",
+        ),
+        (
+            ppo_with_a_reported_kl, "policy_loss",
+            {"dialects": {"log_ratio_clamp": 20.0, "reported_log_ratio": "whole"}}, "metrics_tell_the_truth",
+        ),
+        (explained, "explained_variance", {}, None),
+        (scaled_sum, "loss_aggregation", {"mode": "token-mean"}, "the_oracle_agrees"),
+    ],
+    ids=["equal groups, mask, biased, no returns", "a KL that is only reported", "explained variance", "loss scale"],
+)  # fmt: skip
+def test_a_contract_can_express(f, contract, options, law):
+    report = check(f, contract, examples=30, **options)
+    judged = [name for name, each in report.laws.items() if each.judged and each.word == "holds"]
+    assert (law or judged[0]) in judged, str(report)
+    assert "the_oracle_agrees" not in report.broken, str(report)

@@ -41,6 +41,7 @@ BROKEN: dict[str, tuple[Ref, dict[str, set[str]]]] = {
                 "a_rejected_row_is_an_absent_row", "padding_is_invisible", "the_oracle_agrees",
             },
             "rlinf.algorithms.losses.compute_ppo_actor_loss": {*NAN_GRADIENT, *ALONE},
+            "rlinf.algorithms.registry.policy_loss": {*NAN_GRADIENT, *ALONE},
             "rlinf.algorithms.losses.compute_decoupled_ppo_actor_loss": NAN_GRADIENT,
             "rlinf.algorithms.losses.compute_ppo_critic_loss": TIMES_THE_MASK,
             "rlinf.algorithms.losses.compute_grpo_actor_loss_fn": TIMES_THE_MASK,

@@ -9,6 +9,8 @@ from typing import Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 from sentinel.contracts.names import Matching, fits, match_names, suggest_names
+from sentinel.search.scenarios import declared
+from sentinel.targets import Target
 from sentinel.tools.adapt.signatures import Parameter, Signature
 
 
@@ -421,11 +423,11 @@ def _attributes(signature: Signature, contract: Contract) -> dict[str, str]:
 _COUNTS = {"batch_num_tokens", "global_batch_size", "dp_size", "loss_scale_factor", "group_layout", "with_entropy"}
 
 
-def alternatives(proposal: Proposal, contract: Contract, intended: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
+def alternatives(proposal: Proposal, contract: Contract, targets: Iterable[Target]) -> list[dict[str, Any]]:
     """Return other choices for what a proposal guesses: settings without a parameter, then points on which frameworks
     legitimately differ.
 
-    :param intended: dialect input -> the values that other frameworks declare.
+    :param targets: other frameworks, whose declared values are tried.
     """
     kind = next(each for each in KINDS if each.contract == contract.name)
     guessed: list[dict[str, Any]] = []
@@ -438,7 +440,7 @@ def alternatives(proposal: Proposal, contract: Contract, intended: Mapping[str, 
             given = [value for name, value in proposal.constants.items() if fits(contract, item.name, name) is not None]
             values = [
                 *given,
-                *intended.get(item.name, ()),
+                *declared(targets, contract, item.name),
                 *numbers,
                 *((not item.default,) if item.kind == "boolean" else ()),
             ]

@@ -20,6 +20,7 @@ from sentinel.reports.escaping import visible
 from sentinel.reports.store import own, write_atomically
 from sentinel.tools.site.bug_files import bug_page
 from sentinel.tools.site.law_table import law_tables
+from sentinel.tools.site.leaderboard import PARTS, leaderboard
 from sentinel.tools.site.lifetimes import lives
 from sentinel.tools.site.material import Material
 from sentinel.tools.site.matrix import counted_rows, ranked, tables
@@ -47,6 +48,8 @@ def build(material: Material, notify: Callable[[str], None] = lambda text: None)
     yield "index.html", _index(pages, material)
     held = material.coverage.get("coverage", {})
     yield "coverage.html", pages.render("coverage.html", "Laws", coverages=list(law_tables(material)), held=held)
+    places = list(leaderboard(material))
+    yield "leaderboard.html", pages.render("leaderboard.html", "Frameworks", places=places, parts=PARTS)
     yield "dialects.html", _dialects(pages, material)
     yield "changes.html", pages.render("changes.html", "Changes", changes=material.changes)
     yield "lifetimes.html", pages.render("lifetimes.html", "Lifetimes", lives=list(lives(material)))

@@ -41,6 +41,7 @@ _NAVIGATION = (
     ("Bugs", "index.html"),
     ("Laws", "coverage.html"),
     ("Lifetimes", "lifetimes.html"),
+    ("Frameworks", "leaderboard.html"),
     ("Dialects", "dialects.html"),
     ("Changes", "changes.html"),
 )

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -320,3 +321,4 @@ def test_an_adapter_is_written_and_tried(tmp_path, capsys, monkeypatch):
     table = capsys.readouterr().out
     assert "mylab.losses.masked_mean" in table
     assert "broken: " in table
+    assert re.search(r"mylab\.losses\.masked_mean breaks the_oracle_agrees: .*expected ", table)

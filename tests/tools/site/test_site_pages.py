@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -13,8 +14,9 @@ import pytest
 from sentinel.errors import SentinelError
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.tools.site.building import BUG_LIMIT, START_LIMIT, build
+from sentinel.tools.site.leaderboard import part
 from sentinel.tools.site.material import read
-from sentinel.tools.site.matrix import ranked, tables
+from sentinel.tools.site.matrix import Row, ranked, tables
 
 HOSTILE = (
     "</script><script>alert(1)</script>",
@@ -239,6 +241,30 @@ def test_a_life_is_told_where_there_is_a_record_and_owned_up_to_where_there_is_n
     page = Page(made / "lifetimes.html")
     assert "<title>v0.2</title>" in (made / "lifetimes.html").read_text()
     assert "#c9524a" in [bar.get("fill") for bar in page.all("rect")]
+
+
+def test_each_open_bug_is_linked_once_from_the_row_of_its_framework(site, history):
+    made = site()
+    page = Page(made / "leaderboard.html")
+    links = [a["href"] for a in page.all("a") if a["href"].startswith("bugs/")]
+    assert links
+    assert len(links) == len(set(links))
+    assert all((made / link).is_file() for link in links)
+    assert "high: 1" in page.text
+    assert "184 days (1)" in page.text
+
+
+def test_a_part_of_the_signal_follows_from_signal_contract_and_law():
+    def of(signal, contract="policy_loss", laws=()):
+        document = {"signal": signal}
+        bug = SimpleNamespace(document=document, contract=contract, laws=laws)
+        return part(Row(bug, (), "", ""))
+
+    assert of("gradient") == "loss"
+    assert of("gradient", laws=("padding_is_invisible",)) == "masks"
+    assert of("reward") == of("advantage") == "advantages"
+    assert of("data", "rollout_episode") == of("log_prob") == "rollout"
+    assert of("metric") == "metrics"
 
 
 def test_dialects_stand_with_reason_and_link(site, catalog):

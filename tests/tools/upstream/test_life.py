@@ -8,11 +8,13 @@ import pytest
 from sentinel.errors import SentinelError
 from sentinel.recipes import Recipe, find_recipes
 from sentinel.recipes.catalog import bundled_catalog
+from sentinel.recipes.grades import realism
 from sentinel.tools.upstream.commands.report_findings import RESULTS, _results
-from sentinel.tools.upstream.findings_page import Entry, page
+from sentinel.tools.upstream.findings_page import EDITION, Entry, page, state
 from sentinel.tools.upstream.life import (
     STATES,
     Finding,
+    Step,
     advanced,
     at_main,
     first_day,
@@ -153,3 +155,20 @@ def test_the_committed_findings_are_those_of_the_shipped_recipes_and_the_page_is
     ]
     results = _results(folder / RESULTS, {entry.recipe.bug_id for entry in entries})
     assert (folder / "BUG_FINDINGS.md").read_text(encoding="utf-8") == page(entries, results)
+    text = (folder.parent / "docs" / "state-of-the-signal.md").read_text(encoding="utf-8")
+    edition = EDITION.match(text)
+    assert edition, "its first line names no edition"
+    assert text == state(entries, results, *edition.groups()), "run sentinel report findings --state"
+
+
+def test_the_state_page_lists_only_recorded_bugs_that_were_fixed_after_the_last_edition():
+    recipe = next(recipe for recipe in find_recipes(bundled_catalog()) if realism(recipe.document) == "default")
+
+    def text(*steps):
+        finding = Finding(recipe.bug_id, recipe.target, tuple(Step(name, day, "") for name, day in steps))
+        return state([Entry(finding, recipe, "")], [], "2026-02-01", "2026-01-01")
+
+    before, now = ("reproduced", "2025-12-01"), ("fixed upstream", "2026-01-15")
+    assert f"* {recipe.target}: " in text(before, now)
+    assert "None.\n" in text(now)  # it was fixed before it was recorded
+    assert "None.\n" in text(before, ("fixed upstream", "2026-01-01"))

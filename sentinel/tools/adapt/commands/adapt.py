@@ -6,7 +6,6 @@ import argparse
 import re
 import shlex
 import tempfile
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -162,16 +161,11 @@ def _try(
     proposals: Sequence[Proposal],
     notify: Progress,
 ) -> dict[str, Result]:
-    intended: dict[str, dict[Any, None]] = defaultdict(dict)
-    for adapter in catalog.adapters.values() if proposals else ():
-        for binding in adapter.target.bindings:
-            for dialect in binding.dialects:
-                intended[dialect.name][dialect.value] = None
     by_path = {each.path: each for each in proposals}
 
     def others(subject: Subject) -> Sequence[Mapping[str, Any]]:
         proposal, contract = by_path.get(subject.boundary), catalog.contracts[subject.contract.name]
-        return alternatives(proposal, contract, {**intended}) if proposal is not None else ()
+        return alternatives(proposal, contract, catalog.targets.values()) if proposal is not None else ()
 
     own = catalog_with(catalog, file)
     with closing(runner_for(own, settings, project)) as runner:
@@ -244,6 +238,10 @@ def _finish(
         echo_json({"adapter": str(file) if file else None, "proposals": list(rows), "near": near, "packages": lists})
     else:
         echo_table(("function", "contract", "laws", "questions"), [_cells(row) for row in rows])
+        for row in rows if file is None else ():  # the questions of a new adapter have the reasons
+            for law, reason in {**row["broken"], **({} if row["failed"] else row["not_judged"])}.items():
+                word = "breaks" if law in row["broken"] else "is not judged by"
+                echo(f"{row['function']} {word} {law}: {reason}")
         if file is not None:
             questions = sum(row["questions"] for row in rows)
             echo(f"\nwrote {file}: {counted(len(rows), 'binding')}, {counted(questions, 'question')}")

@@ -18,15 +18,17 @@ from sentinel.records.history import load_all
 from sentinel.reports.rows import is_decided
 from sentinel.reports.store import write_below
 from sentinel.tools.upstream import life
-from sentinel.tools.upstream.findings_page import RESULTS, Entry, page
+from sentinel.tools.upstream.findings_page import EDITION, RESULTS, Entry, page, state
 from sentinel.values.documents import DocumentError, read
 
 _EXAMPLE = """\
   sentinel report findings                            the bugs whose state has changed since the last run
   sentinel report findings --from nightly             use the evidence of the nightly run
+  sentinel report findings --state docs/state-of-the-signal.md
 
 Writes one line for each bug into <target>.jsonl in --to, and BUG_FINDINGS.md next to these files. The page starts with
-the bugs that published-results.yaml in --to names, as long as they are at main.
+the bugs that published-results.yaml in --to names, as long as they are at main. --state also writes one page to quote.
+Its first line has the days of this edition and of the one before; change them there to begin a new edition.
 """
 
 
@@ -41,6 +43,9 @@ def declare(commands: Commands) -> None:
         help="evidence (default: baseline of the settings, else reports; repeatable)",
     )
     parser.add_argument("--to", metavar="DIR", type=Path, default=Path("findings"), help="default: findings")
+    parser.add_argument(
+        "--state", metavar="FILE", type=Path, help="also write what is wrong, and what was fixed, there"
+    )
     settings_options(parser, "recipes")
     json_option(parser)
 
@@ -68,11 +73,11 @@ def _findings(arguments: argparse.Namespace) -> int:
         for recipe in group:
             before = findings.get(recipe.bug_id)
             documents = evidence[recipe.bug_id]
-            state, because = life.state_of(recipe, documents, target.branch)
+            now, because = life.state_of(recipe, documents, target.branch)
             history = histories.get(recipe.bug_id)
-            since, because = life.first_day(recipe, history), because + life.fixed_by(state, history)
+            since, because = life.first_day(recipe, history), because + life.fixed_by(now, history)
             main = life.at_main(documents, target.branch)
-            finding = life.advanced(before.steps if before else (), recipe, state, because, day, since, main)
+            finding = life.advanced(before.steps if before else (), recipe, now, because, day, since, main)
             findings[recipe.bug_id] = finding
             kept.append(finding)
             prepared = (arguments.to / name / recipe.bug_id / "PULL_REQUEST.md").is_file()
@@ -83,6 +88,11 @@ def _findings(arguments: argparse.Namespace) -> int:
         life.save(arguments.to, name, findings.values())
     results = _results(arguments.to / RESULTS, {entry.recipe.bug_id for entry in entries})
     write_below(arguments.to, "BUG_FINDINGS.md", page(entries, results), "name another folder with --to")
+    if arguments.state:
+        known = EDITION.match(arguments.state.read_text(encoding="utf-8")) if arguments.state.is_file() else None
+        edition, since = known.groups() if known else (day, day)
+        text = state(entries, results, edition, since)
+        write_below(arguments.state.parent, arguments.state.name, text, "name another file with --state")
     if arguments.json:
         echo_json([{"bug": f.bug_id, "state": f.state, "steps": [vars(step) for step in f.steps]} for f in kept])
     else:
