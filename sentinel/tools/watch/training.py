@@ -343,8 +343,11 @@ class Training:
         two: Any = ids[compared].unique()[:2] if what else ()
         if len(two) < 2:
             return
+        first = bool(((changed.cumsum(-1) > 0) & compared).any())
+        if not first and self._looks:  # padding at the end reaches no token of a causal model
+            return
         others = torch.where(changed, torch.where(ids == two[0], two[1], two[0]), ids)
-        self._disturb, self._disturbing = False, True
+        self._disturb, self._disturbing = not first, True
         try:
             with torch.no_grad(), torch.random.fork_rng([ids.device] if ids.device.type == "cuda" else []):
                 buffers = {name: one.clone() for name, one in module.named_buffers()}
