@@ -372,7 +372,7 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     policy = policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True)
+    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True) if loss.requires_grad else (None,)
     largest = policy.detach().abs() + reference.abs() + 1
     size = abs(float(loss)) + float((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
     return loss.detach(), _ROUNDING * size
@@ -434,6 +434,7 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     if micro.facts["smoothing"] and options["loss_type"] == "nll":
         one, share = micro.forwards[0], options["label_smoothing_factor"]
         _need("mean_log_prob" in one, "not all log-probs were recomputed")
+        _need(not micro.attributes.get("aux_loss_enabled"), "label_smoothing_factor leaves out the loss of a router")
         nll, mean = (-one[name].double() for name in ("log_probs", "mean_log_prob"))
         _need(nll.shape == learned.shape, "the model's outputs have another length")
         terms, slack = (1 - share) * nll + share * mean, float(one["bound"])

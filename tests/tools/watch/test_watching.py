@@ -237,6 +237,7 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     one.serve()
     said = capfd.readouterr().err
     assert said.count("sentinel watch: Trainer: checked if its inputs occur: ") == 1
+    assert "the_reference_starts_as_the_policy" not in said.partition("not checked: ")[0], "nothing documents Trainer"
     assert "not checked: " in said
     assert "micro_batches_add_up, gradients_add_up, " in said
     assert ": Mine.training_step is your own" in said
