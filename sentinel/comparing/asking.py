@@ -276,9 +276,7 @@ class Asking:
                 yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
 
 
-def _ways_to(
-    unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int
-) -> list[Mapping[str, Any]]:
+def _ways_to(unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int) -> list[Setting]:
     """Return settings that may make a line of a function run, from the conditions around it and around its calls.
 
     :param functions: the functions that may call it.
@@ -290,7 +288,7 @@ def _ways_to(
     name = unit.name.rpartition(".")[2]
     if name in ran or not calls:
         return inner
-    found: list[Mapping[str, Any]] = []
+    found: list[Setting] = []
     for caller in functions:
         if caller is unit or name not in caller.names | caller.attributes:
             continue
