@@ -1,4 +1,4 @@
-"""Draw scenarios for a boundary until both revisions have run the changed lines."""
+"""Draw scenarios for a boundary until both revisions have run the changed lines, and vary options that none sets."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Budget:
 
 
 class Asking:
-    """Searches for differences of one boundary. The scenarios of known bugs come first, then drawn ones."""
+    """Searches differences of one boundary. The scenarios of known bugs come first, then drawn ones."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Asking:
     def search_differences(
         self, pair: Pair, subject: Subject, laws: Sequence[Law], few: bool = False, glimpse: bool = True
     ) -> BoundarySearch:
-        """Search for scenarios on which the two revisions return different numbers.
+        """Search for scenarios on which the numbers of both revisions differ.
 
         :param few: try a few scenarios, and do not shrink a difference.
         :param glimpse: also try one scenario for each choice of each input.
@@ -136,7 +136,7 @@ class Asking:
                 break
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
-        """Return the known bugs on whose scenarios the revisions differ, or on which one of them raises.
+        """Return the known bugs on whose scenarios the revisions differ, or do not both return.
 
         On the scenarios of the others both return the same numbers, so their verdicts are the same.
         """
@@ -161,7 +161,7 @@ class Asking:
         return search
 
     def find_run_past_changes(self, subject: Subject, few: bool) -> Runs | None:
-        """Return the functions that a boundary's scenarios run, if none of them has changed; else None.
+        """Return the functions that run in a boundary's scenarios if none of them has changed.
 
         Return None if one has, or if the text does not decide. At most one revision is called.
 
@@ -205,7 +205,7 @@ class Asking:
     def search_options(
         self, pair: Pair, subject: Subject, changed: Sequence[Change], many: bool = True
     ) -> Iterator[Finding]:
-        """Yield a difference that appears only if an option is set to a value that no other scenario uses."""
+        """Find a difference that shows only if an option that no scenario sets has another value."""
         functions = pair.logs[subject.name].functions.values()
         ran = frozenset(path.rpartition(".")[2] for paths in functions for path in paths)
         count = _TURNED if many else _TURNED_OF_CALLER
@@ -255,7 +255,7 @@ class Asking:
     def _turn_options(
         self, subject: Subject, changed: Sequence[Change], ran: Collection[str], count: int
     ) -> Iterator[list[Plan]]:
-        """Yield scenarios with another value for one of the options that changed functions test.
+        """Yield scenarios in which one option at a time has another value: the options that changed functions test.
 
         If none of these functions ran, use the options tested by functions that ran and that name them.
         """
@@ -276,9 +276,7 @@ class Asking:
                 yield [(law, {"": {**inputs[""], SETTINGS: settings}}) for law, inputs in plans]
 
 
-def _ways_to(
-    unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int
-) -> list[dict[str, Any]]:
+def _ways_to(unit: Unit, line: int, functions: Sequence[Unit], ran: Collection[str], calls: int) -> list[Setting]:
     """Return settings that may make a line of a function run, from the conditions around it and around its calls.
 
     :param functions: the functions that may call it.
@@ -290,7 +288,7 @@ def _ways_to(
     name = unit.name.rpartition(".")[2]
     if name in ran or not calls:
         return inner
-    found: list[dict[str, Any]] = []
+    found: list[Setting] = []
     for caller in functions:
         if caller is unit or name not in caller.names | caller.attributes:
             continue
@@ -337,7 +335,7 @@ def measure_again(pair: Pair, subject: Subject, finding: Finding) -> Difference:
 
 
 def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Difference:
-    """Find the inputs that do not affect a difference, and add them as :attr:`~Difference.idle`."""
+    """Return the difference with its :attr:`~Difference.idle` inputs."""
     calls: dict[str, Inputs] = {"": difference.inputs}
     for item in subject.contract.inputs:
         now = difference.inputs.get(item.name)
@@ -361,7 +359,7 @@ def find_idle_inputs(pair: Pair, subject: Subject, difference: Difference) -> Di
 
 
 def _observations(replies: Mapping[str, Replies], beside: Collection[str] = ()) -> dict[str, Mapping[str, Any] | str]:
-    """Return each revision's observation, or its exception as text.
+    """Return each side's observation, or its exception as text.
 
     With ``beside``, return these parts outside the contract.
     """
@@ -384,7 +382,7 @@ def _in_single(inputs: Inputs) -> Inputs:
 
 
 def _spans(located: Mapping[str, Mapping[Place, Unit]]) -> dict[str, dict[str, list[tuple[int, int]]]]:
-    """Return the lines of changed functions, by revision and file."""
+    """Return the lines of functions by side and file."""
     spans: dict[str, dict[str, list[tuple[int, int]]]] = {}
     for side, units in located.items():
         for (file, _), unit in units.items():
