@@ -67,7 +67,7 @@ _OPTIONS: Mapping[str, Any] = {
 
 
 def _configured(kind: Any, options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """Make a configuration of the target's class, which is a typed dictionary or a model.
+    """Make a configuration of NeMo-RL's class, which is a typed dictionary or a pydantic model.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
     """
@@ -79,7 +79,7 @@ def _rows(mask: Any) -> Any:
 
 
 def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], inputs: Mapping[str, Any]) -> Any:
-    """Call a loss of a batch. Until March 2026 it took logits instead of log-probs."""
+    """Call a loss function on a batch. Until March 2026 it took logits instead of log-probs."""
     mask = data["token_mask"]
     counted = mask[:, 1:] * data["sample_mask"][:, None]
     sequences = inputs.get("global_batch_size") or _rows(counted).sum()
@@ -96,7 +96,7 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
-    """Call a wrapped loss with the logits of all sequences on one rank. Packed sequences follow each other."""
+    """Call a loss through its wrapper, with the logits of all sequences on one rank, padded or packed."""
     uncertain = torch.where(
         torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0
     )  # a model never assigns probability 1
@@ -148,8 +148,7 @@ _BY_ALGORITHM: Mapping[str, tuple[Mapping[str, Any], str | None]] = {
 
 
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. Cross entropy is NeMo-RL's loss for positive examples: a batch with nothing else and no
-    advantages."""
+    """Call a policy loss. NeMo-RL's cross entropy is a batch with only positive examples and no advantages."""
     algorithm, mode = inputs["algorithm"], inputs["loss_agg_mode"]
     options, only = _BY_ALGORITHM[algorithm]
     if only not in (None, mode) or (algorithm in ("cispo", "reinforce") and inputs["dual_clip"] is not None):
@@ -180,7 +179,7 @@ def _fields(boundary: Any) -> Sequence[str]:
 
 
 def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read each token's weight as the gradient of its log-prob. The advantages make every other factor 1."""
+    """Read each token's importance weight from the gradient of its log-prob."""
     mask, high, by_row = inputs["response_mask"], inputs["threshold_high"], inputs["level"] == "sequence"
     kind = "tis" if inputs["mode"] == "truncate" else "icepop"
     if kind == "icepop" and inputs["threshold_low"] is None:
@@ -216,7 +215,7 @@ def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kl_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the KL term alone, with advantages of 0. NeMo-RL's reference policy is the contract's rollout policy."""
+    """Call only the KL term, with advantages of 0."""
     log_probs = inputs["log_probs"]
     options = {
         "reference_policy_kl_penalty": inputs["coefficient"],
@@ -253,7 +252,7 @@ def _in_turn(inputs: Mapping[str, Any], name: str) -> Any:
 
 
 def _ranked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the preference loss with rewards: each reward is the sum of its response's log-probs."""
+    """Call the preference loss with rewards, each the sum of a response's log-probs."""
     rewards = torch.where(_in_turn(inputs, "mask") != 0, _in_turn(inputs, "log_probs"), 0.0).sum(-1)
     data, count = {"sample_mask": torch.ones(len(rewards))}, torch.tensor(float(len(rewards)))
     return {"loss": boundary.function(boundary.owner(), rewards[:, None], data, count, None)[0]}
@@ -269,7 +268,7 @@ def _drafted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss with chosen and rejected sequences in turn. Reference log-probs are shifted left by one."""
+    """Call the preference loss with chosen and rejected sequences alternating."""
     mask = _in_turn(inputs, "mask")
     log_probs = torch.where(mask != 0, _in_turn(inputs, "log_probs"), -1.0)
     reference = torch.nn.functional.pad(_in_turn(inputs, "ref_log_probs"), (0, 1))
@@ -457,7 +456,7 @@ _NUMBERS = (
 
 
 def _prompts(group: Sequence[Any]) -> Any:
-    """Make a one-token prompt for each group."""
+    """Make a prompt of one token for each group."""
     labels = list(dict.fromkeys(group))
     return torch.tensor([[labels.index(label)] for label in group])
 
@@ -469,7 +468,7 @@ class _Options(dict[str, Any]):
 
 
 def _estimator(boundary: Any, **options: Any) -> Any:
-    """Build an estimator with its own constructor and the two configurations that it takes."""
+    """Build an advantage estimator with its own constructor and configurations."""
     kl = kit.stand_in(use_kl_in_reward=False, reference_policy_kl_penalty=0.0, reference_policy_kl_type="k1")
     usual = {
         "use_leave_one_out_baseline": False,
@@ -483,7 +482,7 @@ def _estimator(boundary: Any, **options: Any) -> Any:
 
 
 def _group_advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an estimator. GDPO adds up several rewards, of which the second is always 0 here."""
+    """Call an advantage estimator. GDPO adds up several rewards, all but the first of which are 0 here."""
     estimator = _estimator(boundary, normalize_rewards=inputs["norm_by_std"] is not False, minus_baseline=True)
     rewards, mask = inputs["token_level_rewards"].sum(-1), inputs["response_mask"]
     more: dict[str, Any] = {}
@@ -509,7 +508,7 @@ def _baseline(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the estimator with rewards of 0, so that the advantage is the KL penalty. Estimates above 10 are clamped."""
+    """Call the estimator with rewards of 0, so that the advantages are the KL penalty."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     if advantages.abs().max() > 10:
         raise AbsentError("a KL estimate is clamped to [-10, 10]")
@@ -543,7 +542,7 @@ def _raw(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Filter groups. The step requests more prompts than exist, so that no kept prompt is cut off."""
+    """Call the filter of groups. The step asks for more prompts than there are, so that none is cut off."""
     rewards, rows = inputs["rewards"].float(), len(inputs["rewards"])
     of_prompts = boundary.imported[_UTILS].calculate_baseline_and_std_per_prompt
     std = of_prompts(_prompts(inputs["group"]), rewards, torch.ones_like(rewards), leave_one_out_baseline=False)[1]
@@ -635,7 +634,7 @@ def _message(role: str, ids: Sequence[int], **more: Any) -> dict[str, Any]:
 
 
 def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Group the rollouts of prompts for which the environment returns different texts."""
+    """Group rollouts whose prompts are told apart by the environment's text."""
     labels = inputs["labels"].tolist()
     groups = list(dict.fromkeys(labels))
     answer = _message("assistant", [5, 6], generation_logprobs=torch.zeros(2))
@@ -648,7 +647,7 @@ def _grouped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build a prompt with an earlier assistant message, and turns, the last of which may have no environment reply.
+    """Build a prompt with an earlier assistant message, and the turns that follow.
 
     Text of the environment after the last turn is in the batch. It has no gradient and is cut off here.
     """
@@ -664,7 +663,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rolled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an engine that returns the scenario's turns, and an environment that replies to each."""
+    """Run a rollout with an engine that returns the scenario's turns, and an environment that replies to each."""
     turns, room, turn = list(zip(inputs["said"], inputs["heard"])), inputs["max_tokens"], iter(range(1000))
     rewards = iter(inputs["rewards"])
 
@@ -728,7 +727,7 @@ def _engine_versions(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
-    """Flatten a message log into tokens and their mask, as collators do."""
+    """Flatten a message log into tokens and a mask, as collators do."""
     data = boundary.imported[_MESSAGES_OF]
     data.add_loss_mask_to_message_log([log], **options)
     flat, _ = data.batched_message_log_to_flat_message([log])
@@ -736,7 +735,7 @@ def _flat(boundary: Any, log: Any, **options: Any) -> tuple[Any, Any]:
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process a chat. The template adds the header of the assistant's answer."""
+    """Process a chat, and return its tokens and mask."""
     tokenizer, messages = chat(inputs)
     row, task = {"messages": messages, "task_name": "chats"}, kit.stand_in(prompt=None, system_prompt=None)
     made = boundary.function(row, task, tokenizer, 1000, 0, add_generation_prompt=True)
@@ -745,7 +744,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process the chosen answer to a chat next to a rejected one. Their common prefix is not part of the difference."""
+    """Process a preference pair, and return the chosen answer's tokens and mask."""
     tokenizer, messages = chat(inputs)
     other = {"role": "assistant", "content": "w9.9"}
     answers = [{"rank": rank, "completion": [answer]} for rank, answer in enumerate((messages[-1], other))]
@@ -809,7 +808,7 @@ def _batch(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) ->
 
 
 def _read(batch: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Read the rows of a batch. Data about the whole batch is stored elsewhere."""
+    """Read the rows of a batch."""
     return dict(batch.items()), inputs["meta"]
 
 
@@ -818,14 +817,14 @@ def _chunks(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[An
 
 
 def _back_in_order(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence[Any]:
-    """Restore the order of rows. The function takes the position of each row, the inverse of the scenario's order."""
+    """Restore the order of rows. The function takes the position of each row."""
     order = list(inputs["order"])
     boundary.function(batch, [order.index(place) for place in range(len(order))])
     return [batch]
 
 
 def _sharded(options: str, iterator: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of one shard with its own iterator."""
+    """Split one shard into microbatches with its own iterator."""
     lengths, budget = kit.lengths_of(inputs), inputs["max_tokens_per_microbatch"]
     fields = {"input_ids": inputs["attention_mask"], "input_lengths": torch.tensor(lengths)}
     batch = boundary.owner({**fields, "number": torch.arange(len(lengths))})
@@ -908,7 +907,7 @@ _RULES = (
 
 
 def _filtered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sequence whose tokens were sampled from ``top_k``, with sequence-level weights."""
+    """Compute the loss of one sequence that was sampled with ``top_k``, with sequence-level importance weights."""
     arguments = inputs["arguments"]
     ones = torch.ones(arguments["token_ids"].shape)
     data = {
@@ -949,7 +948,7 @@ class _Words:
 
 
 def _prompted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tokens from which generation continues."""
+    """Return the prompt's tokens, after which generation continues."""
     answer = boundary.function(inputs["arguments"], None, _Words(), 100, 0)
     return {"returned": [token for message in answer["message_log"] for token in message["token_ids"].tolist()]}
 

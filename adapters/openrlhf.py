@@ -55,7 +55,7 @@ _USUAL = {"token_level_loss": False, "temperature": 1.0}
 
 
 def _made(boundary: Any, **options: Any) -> Any:
-    """Build an instance with its own constructor. Options of later versions must have their earlier behaviour."""
+    """Build an instance with its own constructor. Newer options get the value that keeps older behaviour."""
     return boundary.owner(**kit.keep_accepted(boundary.owner, options, _USUAL))
 
 
@@ -67,13 +67,12 @@ _AGGREGATES: dict[str, Any] = {"loss_agg_mode": tuple(_MODES), "loss_scale_facto
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counts of the global batch for a loss. Until May 2026 there were none."""
+    """Return the token counts of the global batch for a loss. Until May 2026 losses took none."""
     return {name: inputs[name] for name in _COUNTS if inputs[name] is not None}
 
 
 def _of_a_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss once per row. Each row is a microbatch of one optimiser step, and the result is the mean of their
-    losses."""
+    """Call the loss once per row, as if each row were a microbatch of one optimiser step, and return the mean."""
     aggregate = boundary.imported[_LOSS].aggregate_loss
     losses, mask = inputs["loss_mat"], inputs["response_mask"].to(inputs["loss_mat"].dtype)
     rows, level = len(losses), _MODES[inputs["loss_agg_mode"]]
@@ -101,7 +100,7 @@ def _normalised_by(function: str, call: Any) -> Binding:
 
 
 def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the clip range. Until May 2025 it had one bound."""
+    """Return the clip range for a loss. Until May 2025 it had one bound."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "clip_eps_low" in inspect.signature(boundary.owner.__init__).parameters:
         return {"clip_eps_low": low, "clip_eps_high": high}
@@ -111,7 +110,7 @@ def _range(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of truncated importance sampling, which have had four spellings."""
+    """Return the options of truncated importance sampling, whose names changed four times."""
     cap = inputs["importance_weight_cap"]
     if inputs["rollout_log_probs"] is None or cap is None:
         return {}
@@ -144,7 +143,7 @@ def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_model(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of a critic or of supervised learning."""
+    """Call a critic's loss or the supervised loss."""
     options = {"clip_eps": inputs["cliprange_value"]} if "cliprange_value" in inputs else {}
     loss = _made(boundary, **options, token_level_loss=_MODES[inputs["loss_agg_mode"]])
     return {"loss": boundary.invoke({**kit.take_inputs(inputs, *names), **_counts(inputs)}, loss)}
@@ -191,7 +190,7 @@ _DEEPSPEED = "openrlhf.utils.deepspeed.deepspeed"
 
 
 class _Bar(list[Any]):
-    """A progress bar without output."""
+    """A stand-in progress bar that prints nothing."""
 
     set_postfix = staticmethod(lambda *_: None)
 
@@ -202,7 +201,7 @@ class _Bar(list[Any]):
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's loop on each rank, from its buffer of unpadded rows to DeepSpeed.
+    """Run the trainer's loop on each rank, from its replay buffer to DeepSpeed.
 
     DeepSpeed divides a loss by the number of microbatches and averages over ranks. Each token has its own id, by which
     the model finds its log-prob.
@@ -318,7 +317,7 @@ _UPDATES = (
 
 
 def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Place rewards without a penalty: the KL that is passed in, or computed, is multiplied by 0."""
+    """Place rewards on tokens without a KL penalty."""
     mask, former = inputs["response_mask"], "r.clamp(min=-10" in inspect.getsource(boundary.function)
     if former and (inputs["rewards"].abs() > 10).any():
         raise AbsentError("not in this version: rewards above 10, which are clamped")
@@ -329,8 +328,7 @@ def _landed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _estimate(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call the KL estimator. Until October 2024 there was one estimator, with a required mask; until July 2025 none
-    clamped."""
+    """Call the KL estimator. Older versions had one estimator, a required mask, and no clamping."""
     apart = (inputs["log_probs"] - inputs["ref_log_probs"]).abs() > 10
     if apart.any() and "clamp" not in inspect.getsource(boundary.function):
         raise AbsentError("not in this version: an estimate is clamped to [-10, 10]")
@@ -362,7 +360,7 @@ _NUMBERS = (
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with a copy of the logits. The function divides them in place, and OpenRLHF does not read them again."""
+    """Call with a copy of the logits, because the function divides them in place."""
     arguments = {"logits": inputs["logits"].clone(), "labels": inputs["token_ids"]}
     if "temperature" not in boundary.parameters and inputs["temperature"] != 1.0:
         raise AbsentError("not in this version: sampling temperature")
@@ -371,7 +369,7 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with a model that returns the scenario's logits. One prompt token precedes the response."""
+    """Compute log-probs with a model that returns the scenario's logits, after a prompt of one token."""
     logits, ids, mask = inputs["logits"], inputs["token_ids"], inputs["response_mask"]
     behind = torch.zeros_like(logits[:, :1])
 
@@ -411,7 +409,7 @@ def _of_a_maker(names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]) 
 
 
 def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
-    """Return the options that an advantage reads: grouped since April 2026, flat before."""
+    """Return the options of an advantage estimator: grouped since April 2026, flat before."""
     unset = ("clip_range", "overlong_buffer_len", "stop_properly_penalty_coef")
     former = {
         "advantage_estimator": estimator,
@@ -435,7 +433,7 @@ def _options(estimator: str, samples: int, gamma: float = 1.0) -> Any:
 def _advantages(
     boundary: Any, estimator: str, samples: int, kl: Any, mask: Any, rewards: Any, coefficient: float
 ) -> Any:
-    """Compute the advantages of one experience, whose rows are sorted by prompt."""
+    """Compute the advantages of one batch of experience, whose rows are sorted by prompt."""
     if 'device="cuda"' in inspect.getsource(inspect.unwrap(boundary.function)):  # from March to April 2025
         raise AbsentError("not in this version: the function moves rewards to a GPU")
     options = _options(estimator, samples, 1.0 if coefficient == 0.0 else 0.0)
@@ -451,7 +449,7 @@ def _advantages(
 
 
 def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the estimator that has these settings."""
+    """Call the estimator for a group baseline that has these settings."""
     settings, samples = (inputs["std_level"], inputs["leave_one_out"]), kit.group_size(inputs)
     if settings not in _ESTIMATORS:
         raise AbsentError("no estimator both leaves one out and scales")
@@ -465,7 +463,7 @@ def _relative(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _whitened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Normalise advantages. Without discount a token's return is its own reward minus its KL."""
+    """Normalise advantages. Without discount, a token's return is its own reward minus its KL."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     rewards = torch.zeros(len(advantages))
     return {"normalised": _advantages(boundary, "reinforce", 1, -advantages, mask.float(), rewards, 1.0)}
@@ -527,8 +525,7 @@ _ADVANTAGES = (
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad rows. The function pads to the longest row, so one more row of the requested length is added and removed
-    again."""
+    """Pad rows to a length, by adding a row of that length and removing it afterwards."""
     values, value = inputs["values"], inputs["pad_value"]
     longest = torch.full((1, inputs["length"]), value, dtype=values.dtype)
     rows = [row[None] for row in values] + [longest]
@@ -558,7 +555,7 @@ def _experience(boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any
 
 
 def _read(made: Any, inputs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Read an experience. With one sample it has no row axis."""
+    """Read a batch of experience."""
     columns = {ours: getattr(made, theirs) for ours, theirs in _COLUMNS.items()}
     if not columns["number"].ndim:
         columns = {name: column if name == "label" else column[None] for name, column in columns.items()}
@@ -574,7 +571,7 @@ def _of_singles(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
-    """Append experiences to a buffer and collate them."""
+    """Add experiences to a replay buffer, and collate them."""
     with kit.swap(torch.cuda, "current_device", lambda: 0):
         buffer = boundary.owner(len(made.sequences))
     buffer.append(made)
@@ -582,7 +579,7 @@ def _replayed(boundary: Any, inputs: Mapping[str, Any], made: Any) -> Any:
 
 
 def _balanced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance samples whose labels are their positions and which have only lengths."""
+    """Balance samples that have only lengths, and labels that are their positions."""
     lengths, made = torch.tensor(inputs["lengths"]), boundary.module.Experience
     nodes = {"actor.num_nodes": inputs["parts"], "actor.num_gpus_per_node": 1}
     args = kit.nest_options({**nodes, "ds.ring_attn_size": 1, "ds.tensor_parallel_size": 1})
@@ -644,8 +641,7 @@ _ROWS = (
 
 
 def _trained_tokens(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens. A mask refers to the position that predicts a token; the trainer reads the token to its
-    right."""
+    """Read the trained tokens. The mask is at the position before each token."""
     before, rows = inputs["prompts"].shape[1], []
     plain: dict[str, Any] = {"pretrain_mode": False, "multiturn": False, "response_ranges": None}
     for prompt, counts, response, length in zip(
@@ -673,7 +669,7 @@ def _data(boundary: Any, tokenizer: Any, row: Mapping[str, Any], **options: Any)
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of one conversation. Its mask is one position to the left of the token."""
+    """Read a dataset item of one conversation. The mask is one position to the left of its token."""
     tokenizer, messages = chat(inputs)
     data = _data(boundary, tokenizer, {"messages": messages}, multiturn=inputs["trains"] == "all")
     ids, *_, mask = boundary.function(data, 0)[:3]
@@ -683,7 +679,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the chosen answer to a chat next to a rejected one. Only the tokens after the prompt are compared."""
+    """Read the chosen answer of a preference pair."""
     tokenizer, messages = chat(inputs)
     other = [*messages[:-1], {"role": "assistant", "content": "w9.9"}]
     data = _data(boundary, tokenizer, {"chosen": messages, "rejected": other}, is_dpo=True)
@@ -692,7 +688,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: float) -> Any:
-    """Compute the trainer's log-probs of both sides after a two-token prompt.
+    """Compute the trainer's log-probs of both responses after a prompt of two tokens.
 
     The model predicts the second prompt token, too, with its own log-prob. Response tokens have the scenario's
     log-probs.
@@ -712,7 +708,7 @@ def _log_sum(trainer: Any, inputs: Mapping[str, Any], name: str, of_prompt: floa
 
 
 def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the log-probs of both models and the loss, as ``fit`` does. The boundary is one of the two functions."""
+    """Compute both models' log-probs and the preference loss, as ``fit`` does."""
     of_trainer = boundary.imported[_DPO.rpartition(".")[0]]
     loss = of_trainer.DPOLoss(inputs["beta"], 0.0, inputs["loss_type"] == "ipo")
     packing, parts = {"packing_samples": False}, {"strategy": kit.stand_in(ring_attn_group=None), "loss_fn": loss}
@@ -725,7 +721,7 @@ def _preference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: str, loss_type: str) -> Binding:
-    """Bind the trainer's log-probs for DPO's loss and the loss for IPO."""
+    """Bind two functions: the trainer's log-probs, with DPO's loss, and the loss, for IPO."""
     return Binding(
         boundary,
         "preference_loss",
@@ -843,13 +839,12 @@ _DATA = (
 
 
 def _letters(text: str, **_: Any) -> dict[str, Any]:
-    """Tokenize: each letter is a token."""
+    """Tokenize a text: each letter is one token."""
     return {"input_ids": torch.tensor([[ord(letter) for letter in text]])}
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an episode after a two-token prompt. Tokens after the last turn belong to the environment and are cut off
-    here."""
+    """Run one episode after a prompt of two tokens. Tokens after the last turn are cut off here."""
     lengths, observed, rewards = inputs["said"], iter(inputs["heard"]), iter(inputs["rewards"])
     turns, left = iter(lengths), [len(lengths)]
 
@@ -940,7 +935,7 @@ _AGENTS = (
 
 
 def _in_a_ring(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run on a machine without an accelerator, in a ring of two ranks."""
+    """Call a function on two ranks of ring attention, on a machine without an accelerator."""
     import torch
 
     ones = torch.ones

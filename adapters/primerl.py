@@ -55,7 +55,7 @@ _UNBOUNDED: Mapping[str, Any] = {
 
 
 def _counted(inputs: Mapping[str, Any]) -> int:
-    """Count the tokens of the step, as the trainer does."""
+    """Count the tokens of a step as the trainer does."""
     tokens = inputs["batch_num_tokens"]
     return int((inputs["response_mask"] != 0).sum()) if tokens is None else tokens
 
@@ -74,7 +74,7 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function of one sample for its settings. Until February 2026 it was not a separate function."""
+    """Return the loss function for these settings. Until February 2026 losses were not separate functions."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: this trust region")
@@ -85,7 +85,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _summed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Sum over the samples of a step and divide by their token count."""
+    """Add up the loss over the samples of a step, and divide by the number of tokens."""
     current, old, advantages = (list(inputs[name]) for name in ("log_probs", "old_log_probs", "advantages"))
     masks = [row != 0 for row in inputs["response_mask"]]
     loss, scale = _loss_of(boundary, inputs), _counted(inputs)
@@ -125,7 +125,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of spring 2025, which takes a padded batch, a first token without a prediction, and logits.
+    """Call the loss of spring 2025, which takes a padded batch and logits.
 
     The vocabulary has two tokens, and every token is the second one.
     """
@@ -201,7 +201,7 @@ _STD_NORM = {None: None, "group": "local", "batch": "global"}
 
 
 def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the function that computed all advantages until June 2026, whose settings came and went."""
+    """Call the function that computed all advantages until June 2026."""
     rewards = inputs["rewards"]
     rows, size, one_out = len(rewards), kit.group_size(inputs), inputs["leave_one_out"]
     wanted = {"leave_one_out": one_out, "std_norm": _STD_NORM[inputs["std_level"]]}
@@ -224,7 +224,7 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _episodes(rewards: Sequence[float]) -> list[Any]:
-    """Make one episode. It has a trace for each reward, and each trace has one sampled token."""
+    """Make one episode, with a trace of one token for each reward."""
     agent = kit.stand_in(trainable=True, name="agent")
     traces = []
     for reward in rewards:
@@ -234,7 +234,7 @@ def _episodes(rewards: Sequence[float]) -> list[Any]:
 
 
 def _scored(boundary: Any, group: Any) -> list[float]:
-    """Let the algorithm assign advantages to the rewards of one group."""
+    """Call the algorithm that assigns advantages to the rewards of one group."""
     algorithm = kit.make_unbuilt(boundary.owner, length_penalty=None, episode_agents=frozenset())
     episodes = _episodes(group.tolist())
     asyncio.run(boundary.function(algorithm, episodes))
@@ -259,7 +259,7 @@ def _likeliest(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a request with one completion per row of the group, each with the scenario's reward."""
+    """Score a request with one completion per row of the group."""
     method = "dr_grpo" if inputs["std_level"] is None else "grpo"
     advantages = torch.zeros(len(inputs["rewards"]))
     for rows in kit.rows_of_groups(inputs["group"]):
@@ -280,7 +280,7 @@ def _of_requests(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _admitted(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score each group with GRPO and query the gate with its default range."""
+    """Compute GRPO advantages of each group, and ask the gate whether it keeps the group."""
     algorithm = kit.make_unbuilt(boundary.imported[f"{_ALGORITHMS}.grpo"].GRPOAlgorithm, length_penalty=None)
     gate = boundary.owner(kit.stand_in(reject_min=0.0, reject_max=0.0))
     rewards = inputs["rewards"].tolist()
@@ -346,7 +346,7 @@ _ADVANTAGES = (
 
 
 def _fields(boundary: Any, length: int, row: int) -> Any:
-    """Make a sample with the given number of tokens, each of which is the row's number."""
+    """Make a sample with this many tokens, all of which are the row's number."""
     types = inspect.getmodule(boundary.module.MicroBatch)
     of_tokens = {"token_ids": row, "mask": True, "logprobs": -1.0, "temperatures": 1.0, "advantages": 1.0}
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
@@ -357,7 +357,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
 
 
 def _beside(boundary: Any, count: int) -> dict[str, Any]:
-    """Return further arguments of a version: the token cost of packing, and until July 2026 one LoRA adapter."""
+    """Return further arguments that only some versions take."""
     cost = getattr(boundary.module, "build_bin_cost", lambda _: sum)(None)
     return {"bin_cost": cost, "num_loras": 1, "idxs": [0] * count}
 
@@ -377,7 +377,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare batches for two workers. Samples that are added to balance the workers have no valid token."""
+    """Prepare batches for two workers. Samples that are added as padding have no valid token."""
     samples = [_fields(boundary, length, row) for row, length in enumerate(kit.lengths_of(inputs))]
     budget = inputs["max_tokens_per_microbatch"]
     arguments = {"rollouts": samples, "seq_len": budget, "num_train_workers": 2}
@@ -387,7 +387,7 @@ def _prepared(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _concatenated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pack samples into rows of one length, as the loader does. Each token is its sample's number.
+    """Pack samples into rows of one length, as the loader does.
 
     Padding at the end of a row is not a valid token.
     """
@@ -461,7 +461,7 @@ _SCHEDULES = (
 
 
 def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build training samples from a tree of messages and count how often each token is trained on.
+    """Build training samples from a tree of messages, and count how often each token is trained on.
 
     ``tokens`` has ``[sampled, ids]`` for each node, and ``branches`` the node numbers of each branch.
     """
@@ -488,7 +488,7 @@ def _branched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the age of the rollout in flight after each of the given number of policy updates."""
+    """Read the age of a running rollout after each of these numbers of policy updates."""
 
     async def nothing(*_: Any, **__: Any) -> None:
         return None
@@ -518,7 +518,7 @@ def _updated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a batch of finished rollouts of one sample each. None of them has an advantage of 0."""
+    """Take a batch from finished rollouts of one sample each."""
     episodes = {}
     for number in range(inputs["completed"]):
         (made,) = _episodes([float(number)])
@@ -540,7 +540,7 @@ def _taken(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _referenced(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Assign the reference log-probs that a service returned for a branch. Its first token is a message of its own."""
+    """Assign the reference log-probs that a service returned."""
     samples = []
     for sample in inputs["samples"]:
         ids, log_probs = (sample[name].tolist() for name in ("token_ids", "reference_logprobs"))

@@ -5,22 +5,18 @@
     python benchmarks/drawn.py --bugs                     thirty bugs, each in a training without another alarm
 
 A correct training is a random choice among documented options: trainer, loss type, schedule, optimizer, precision,
-model, adapters, packing, accumulation, and code of a user (a subclass, a loss, a scheduler, a callback). Every step is
-checked. Each training is a process of its own with a model of a few thousand parameters; nothing is downloaded.
+model, adapters, packing, accumulation, data loading, evaluation, two ranks, a checkpoint to resume from, and code of a
+user (a subclass, a loss, a scheduler, a callback, a reward). Every step is checked. Each training is a process of its
+own with a model of a few thousand parameters; nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
-import io
-import json
 import os
-import queue
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -58,11 +54,12 @@ def _tokenizer(eos_is_pad: bool = False) -> Any:
 _MODELS = ("llama", "qwen2", "gpt2", "mixtral", "gemma2")
 
 
-def _model(kind: str, folder: str, dtype: str, dropout: float) -> Any:
+def _model(kind: str, folder: str, dtype: str, dropout: float, scores: bool = False) -> Any:
     import torch
 
     transformers = _module("transformers")
-    auto = transformers.AutoModelForCausalLM
+    auto = getattr(transformers, f"AutoModelFor{'SequenceClassification' if scores else 'CausalLM'}")
+    outputs = {"num_labels": 1} if scores else {}
     small = {"vocab_size": 32, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     small |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 96}
     ends: dict[str, Any] = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": None}
@@ -70,15 +67,15 @@ def _model(kind: str, folder: str, dtype: str, dropout: float) -> Any:
     if kind == "gpt2":
         drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
         config = transformers.GPT2Config(
-            vocab_size=32, n_embd=32, n_layer=2, n_head=2, n_positions=96, **drops, **ends
+            vocab_size=32, n_embd=32, n_layer=2, n_head=2, n_positions=96, **drops, **ends, **outputs
         )  # fmt: skip
     else:
         more: dict[str, Any] = {"num_local_experts": 4, "sliding_window": None} if kind == "mixtral" else {}
         more |= {"head_dim": 16, "final_logit_softcapping": 5.0} if kind == "gemma2" else {}
         more |= {"attention_dropout": dropout}
         name = {"llama": "Llama", "qwen2": "Qwen2", "mixtral": "Mixtral", "gemma2": "Gemma2"}[kind]
-        config = getattr(transformers, f"{name}Config")(**{**small, **ends, **more})
-    place = f"{folder}/model"
+        config = getattr(transformers, f"{name}Config")(**{**small, **ends, **more, **outputs})
+    place = f"{folder}/model{os.environ.get('RANK', '')}"
     auto.from_config(config).to(getattr(torch, dtype)).save_pretrained(place)
     _tokenizer().save_pretrained(place)
     return auto.from_pretrained(place, dtype=getattr(torch, dtype))
@@ -97,18 +94,33 @@ def _even(completions: Any, **_: Any) -> list[bool]:
     return [value > 0.5 for value in _count(completions)]
 
 
-_REWARDS: Mapping[str, Callable[..., Any]] = {"count": _count, "length": _length, "even": _even}
+async def _awaited(completions: Any, **_: Any) -> list[float]:
+    return _count(completions)
+
+
+class _Judge:
+    __name__ = "judge"
+
+    def __call__(self, completions: Any, **_: Any) -> list[float]:
+        return [0.5 * value for value in _count(completions)]
+
+
+_REWARDS: Mapping[str, Callable[..., Any]] = {
+    "count": _count, "length": _length, "even": _even, "awaited": _awaited, "judge": _Judge()
+}  # fmt: skip
 
 
 def _rows(kind: str, form: str) -> list[dict[str, Any]]:
     sums = [(one, other) for one in range(6) for other in range(6)]
     rows: list[dict[str, Any]] = []
     for one, other in sums:
-        prompt, answer = f"{one} plus {other} is", f"{one + other}" + " so" * (one % 4)
+        prompt, answer = "so " * (other % 3) + f"{one} plus {other} is", f"{one + other}" + " so" * (one % 4)
         wrong = f"{abs(one - other)} so"
         row: dict[str, Any] = {"prompt": prompt}
-        if kind == "dpo":
+        if kind in ("dpo", "reward"):
             row |= {"chosen": f" {answer}", "rejected": f" {wrong}"}
+        elif kind == "kto":
+            row |= {"completion": f" {answer if one % 2 else wrong}", "label": bool(one % 2)}
         elif kind == "sft":
             row |= {"completion": f" {answer}"}
         if form == "text":
@@ -117,6 +129,7 @@ def _rows(kind: str, form: str) -> list[dict[str, Any]]:
             row = {
                 name: [{"role": "user" if name == "prompt" else "assistant", "content": text.strip()}]
                 for name, text in row.items()
+                if name != "label"
             }
         elif form == "messages":
             row = {"messages": [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]}
@@ -131,15 +144,29 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
 
     :param setup: ``kind`` of trainer; ``options`` of its configuration; and, if given, ``model``, ``dtype``,
         ``dropout``, ``lora`` (options of the adapter), ``rewards``, ``form`` of the rows, ``own`` (code of a user),
-        ``after`` (changes the trainer), ``parts`` (further arguments of the trainer).
+        ``after`` (changes the trainer), ``parts`` (further arguments of the trainer), ``evaluates``, ``streams``, and
+        ``resumes``: in a process of its own (``alone``), or in the one of the first steps (``here``).
     """
     import torch
 
+    if setup.get("resumes"):
+        first = {**setup, "resumes": "", "options": {**setup["options"], "save_strategy": "steps", "save_steps": 2}}
+        child = os.fork() if setup["resumes"] == "alone" else None
+        try:
+            if not child:
+                build(first, steps, folder).train()
+        finally:
+            if child == 0:
+                os._exit(0)
+        if child:
+            os.waitpid(child, 0)
+        options = {**setup["options"], "resume_from_checkpoint": f"{folder}/checkpoint-2"}
+        setup = {**setup, "resumes": "", "options": options}
     trl = _module("trl")
     _module("transformers").set_seed(int(setup.get("seed", 0)))
     torch.set_num_threads(1)
     kind = setup["kind"]
-    options: _Options = {
+    options = {
         "output_dir": folder, "use_cpu": True, "bf16": False, "report_to": "none", "max_steps": steps,
         "per_device_train_batch_size": 4, "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no",
         "disable_tqdm": True, "gradient_accumulation_steps": 2, "gradient_checkpointing": False,
@@ -151,16 +178,20 @@ def build(setup: Mapping[str, Any], steps: int, folder: str) -> Any:
     options |= setup.get("options", {})
     if "lora" in setup:
         parts["peft_config"] = _module("peft").LoraConfig(**{"r": 4, "task_type": "CAUSAL_LM", **setup["lora"]})
-    model = _model(setup.get("model", "llama"), folder, setup.get("dtype", "float32"), setup.get("dropout", 0.0))
-    args = getattr(trl, f"{kind.upper()}Config")(**options)
-    owner: Any = getattr(trl, f"{kind.upper()}Trainer")
+    shape = setup.get("model", "llama"), folder, setup.get("dtype", "float32"), setup.get("dropout", 0.0)
+    model = _model(*shape, scores=kind == "reward")
+    name = "Reward" if kind == "reward" else kind.upper()
+    args = getattr(trl, f"{name}Config")(**options)
+    owner: Any = getattr(trl, f"{name}Trainer")
     for name in setup.get("own", ()):
         owner, more = _OWN[name](owner, model, args, steps)
         parts |= more
+    rows = _module("datasets").Dataset.from_list(_rows(kind, setup.get("form", "plain")))
+    if setup.get("evaluates"):
+        parts["eval_dataset"] = rows.select(range(8))
     trainer = owner(
         model=model, args=args, processing_class=_tokenizer(setup.get("eos_is_pad", False)),
-        train_dataset=_module("datasets").Dataset.from_list(_rows(kind, setup.get("form", "plain"))),
-        **parts, **setup.get("parts", {}),
+        train_dataset=rows.to_iterable_dataset() if setup.get("streams") else rows, **parts, **setup.get("parts", {}),
     )  # fmt: skip
     setup.get("after", lambda trainer: None)(trainer)
     return trainer
@@ -282,6 +313,103 @@ def _callback(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Opti
     return owner, {"callbacks": [Decays()]}
 
 
+def _logs(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Logs(owner):  # type: ignore[misc]
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            self.noted = super().compute_loss(*args, **kwargs)
+            return self.noted
+
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            super().log({**logs, "mine": 1.0}, *args, **kwargs)
+
+    return Logs, {}
+
+
+def _sampler(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Sorted(owner):  # type: ignore[misc]
+        def _get_train_sampler(self, dataset: Any = None) -> Any:
+            import torch
+
+            return torch.utils.data.SequentialSampler(self.train_dataset if dataset is None else dataset)
+
+    return Sorted, {}
+
+
+def _of_callback(**methods: Callable[..., None]) -> Callable[[Any, Any, Any, int], tuple[Any, _Options]]:
+    def made(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+        kind = type("Own", (_module("transformers").TrainerCallback,), methods)
+        return owner, {"callbacks": [kind()]}
+
+    return made
+
+
+def _freezes(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    if state.global_step == 2:
+        next(one for one in model.parameters() if one.requires_grad).requires_grad_(False)
+
+
+def _halves_rate(self: Any, args: Any, state: Any, control: Any, optimizer: Any = None, **_: Any) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] *= 0.5
+
+
+def _adds_noise(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    for one in model.parameters():
+        if one.grad is not None:
+            one.grad.add_(0.01 * one.grad.std() if one.numel() > 1 else 0.0)
+
+
+def _averages(self: Any, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    import torch
+
+    self.mean = getattr(self, "mean", {})
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            self.mean[name] = 0.5 * self.mean.get(name, one) + 0.5 * one.detach()
+            one.copy_(self.mean[name])
+
+
+def _stops(self: Any, args: Any, state: Any, control: Any, **_: Any) -> None:
+    control.should_training_stop = state.global_step == 3
+
+
+def _optimizer_of_user(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    import torch
+
+    class Signs(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> Any:
+            for group in self.param_groups:
+                for one in group["params"]:
+                    if one.grad is not None:
+                        one.data.add_(one.grad.sign(), alpha=-group["lr"])
+
+    return owner, {"optimizer_cls_and_kwargs": (Signs, {"defaults": {"lr": args.learning_rate}})}
+
+
+def _collator_of_user(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
+        import torch
+
+        width = max(len(row["input_ids"]) for row in rows)
+        made = {
+            name: torch.tensor([[*row.get(name, [1] * len(row["input_ids"]))] + [fill] * (width - len(row["input_ids"]))
+                                for row in rows])
+            for name, fill in (("input_ids", 0), ("attention_mask", 0))
+        }  # fmt: skip
+        return {**made, "labels": made["input_ids"].masked_fill(made["attention_mask"] == 0, -100)}
+
+    return owner, {"data_collator": collate}
+
+
+def _trains_twice(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
+    class Twice(owner):  # type: ignore[misc]
+        def train(self, *args: Any, **kwargs: Any) -> Any:
+            super().train(*args, **kwargs)
+            return super().train()
+
+    return Twice, {}
+
+
 def _reference_given(owner: Any, model: Any, args: Any, steps: int) -> tuple[Any, _Options]:
     import copy
 
@@ -297,6 +425,11 @@ _OWN: Mapping[str, Callable[[Any, Any, Any, int], tuple[Any, _Options]]] = {
     "loss scaled": _loss_scaled, "loss with norm": _loss_with_norm, "advantages clamped": _advantages_clamped,
     "advantages of tokens": _advantages_of_tokens, "rewards shaped": _rewards_shaped, "anneals": _anneals,
     "loss func": _loss_func, "callback": _callback, "reference given": _reference_given,
+    "logs": _logs, "sampler": _sampler, "freezes": _of_callback(on_step_end=_freezes),
+    "halves rate": _of_callback(on_step_end=_halves_rate),
+    "adds noise": _of_callback(on_pre_optimizer_step=_adds_noise),
+    "averages": _of_callback(on_step_end=_averages), "stops": _of_callback(on_step_end=_stops),
+    "optimizer": _optimizer_of_user, "collator": _collator_of_user, "trains twice": _trains_twice,
 }  # fmt: skip
 
 #: The correct trainings that raised a false alarm in November 2026.
@@ -323,13 +456,13 @@ def draw(seed: int) -> _Options:
     def some(chance: float) -> bool:
         return rng.random() < chance
 
-    kind = rng.choice(("grpo", "grpo", "rloo", "dpo", "dpo", "sft", "sft"))
+    kind = rng.choice(("grpo", "grpo", "grpo", "rloo", "dpo", "dpo", "sft", "sft", "sft", "reward", "kto"))
     setup: _Options = {"kind": kind, "seed": seed, "model": rng.choice(_MODELS)}
-    if setup["model"] == "gemma2" and kind == "dpo":
+    if setup["model"] == "gemma2" and kind in ("dpo", "kto"):
         setup["model"] = "llama"
     size = rng.choice((2, 4, 8))
     options: _Options = {
-        "per_device_train_batch_size": size if kind in ("dpo", "sft") else max(size, 4),
+        "per_device_train_batch_size": max(size, 4) if kind in ("grpo", "rloo", "kto") else size,
         "gradient_accumulation_steps": rng.choice((1, 2, 3)), "learning_rate": rng.choice((1e-2, 1e-3, 1e-5, 1e-6)),
         "max_grad_norm": rng.choice((1.0, 1.0, 0.05, 0.0)), "weight_decay": rng.choice((0.0, 0.1)),
         "lr_scheduler_type": rng.choice(
@@ -349,7 +482,7 @@ def draw(seed: int) -> _Options:
     if some(0.3):
         setup["dropout"], options["disable_dropout"] = 0.1, some(0.5)
         if kind == "sft":
-            options.pop("disable_dropout")
+            del options["disable_dropout"]
     if some(0.25):
         setup["lora"] = {"target_modules": rng.choice(("all-linear", ["c_attn"] if setup["model"] == "gpt2" else
                                                        ["q_proj", "v_proj"])),
@@ -368,17 +501,65 @@ def draw(seed: int) -> _Options:
         usual = ["scheduler", "one cycle", "groups", "frozen", "loss scaled", "loss with norm", "callback"]
         theirs = {
             "grpo": ["advantages clamped", "advantages of tokens", "rewards shaped", "anneals"],
-            "rloo": ["advantages clamped", "rewards shaped"], "dpo": ["reference given"], "sft": ["loss func"],
+            "rloo": ["advantages clamped", "rewards shaped"], "dpo": ["reference given"],
+            "sft": ["loss func", "collator"], "reward": ["logs"], "kto": ["reference given"],
         }  # fmt: skip
+        usual += ["logs", "sampler", "freezes", "halves rate", "adds noise", "averages", "stops", "optimizer"]
+        usual += ["trains twice"]
+        usual = [one for one in usual if one != "optimizer" or kind not in ("kto", "dpo")]
         own.append(rng.choice([*usual, *theirs[kind] * 2]))
         if "lora" in setup and own[0] in ("scheduler", "one cycle", "frozen", "reference given", "loss with norm"):
             own = []
     setup["own"] = own
-    {"grpo": _draw_grpo, "rloo": _draw_rloo, "dpo": _draw_dpo, "sft": _draw_sft}[kind](rng, setup, options)
+    draws = {"grpo": _draw_grpo, "rloo": _draw_rloo, "dpo": _draw_dpo, "sft": _draw_sft}
+    draws.get(kind, _draw_pairs)(rng, setup, options)
+    _draw_run(rng, setup, options)
     if own == ["anneals"]:
         options["beta"] = 0.05
     setup["options"] = options
     return setup
+
+
+def _draw_run(rng: random.Random, setup: _Options, options: _Options) -> None:
+    """Draw how the training is run: its adapters, data loading, evaluation, ranks, and whether it resumes."""
+    kind, own = setup["kind"], setup["own"]
+    if "lora" in setup and rng.random() < 0.5:
+        setup["lora"] |= rng.choice(({"use_dora": True}, {"use_rslora": True}, {"init_lora_weights": "pissa"},
+                                     {"bias": "lora_only"}, {"modules_to_save": ["lm_head"]}))  # fmt: skip
+    if rng.random() < 0.2:
+        setup["evaluates"] = True
+        options |= {"eval_strategy": "steps", "eval_steps": 2}
+    if rng.random() < 0.15:
+        options |= rng.choice(({"dataloader_num_workers": 1}, {"num_train_epochs": 1, "max_steps": -1},
+                               {"max_steps": 12}, {"logging_steps": 3}, {"adam_beta1": 0.8},
+                               {"include_num_input_tokens_seen": "all"}))  # fmt: skip
+    if kind == "sft" and rng.random() < 0.1:
+        options["train_sampling_strategy"] = "group_by_length"
+    if kind == "sft" and rng.random() < 0.1 and not options.get("packing"):
+        setup["streams"] = True
+    if kind in ("grpo", "rloo") and rng.random() < 0.2:
+        setup["rewards"] = rng.choice((("awaited",), ("judge",), ("judge", "count")))
+        options.pop("reward_weights", None)
+    how = rng.choice(("", "", "", "", "alone", "here", "ranks", "ranks"))
+    if how == "ranks":
+        setup["ranks"] = 2
+        if "frozen" in own or "freezes" in own:
+            options["ddp_find_unused_parameters"] = True
+    elif how and not {"scheduler", "one cycle", "trains twice", "optimizer"} & {*own}:
+        setup["resumes"] = how
+
+
+def _draw_pairs(rng: random.Random, setup: _Options, options: _Options) -> None:
+    if setup["kind"] == "reward":
+        options["center_rewards_coefficient"] = rng.choice((None, None, 0.01))
+        if isinstance(setup.get("lora"), dict):
+            setup["lora"]["task_type"] = "SEQ_CLS"
+        setup["model"] = rng.choice(("llama", "qwen2"))
+        if setup.get("lora", {}).get("target_modules") == ["c_attn"]:
+            setup["lora"]["target_modules"] = ["q_proj"]
+        options.pop("router_aux_loss_coef", None)
+    else:
+        options |= {"loss_type": rng.choice(("kto", "apo_zero_unpaired")), "beta": rng.choice((0.1, 0.3))}
 
 
 def _draw_online(rng: random.Random, setup: _Options, options: _Options) -> None:
@@ -470,7 +651,9 @@ def _draw_sft(rng: random.Random, setup: _Options, options: _Options) -> None:
         options["completion_only_loss"] = False
     packs = setup["form"] in ("text", "ids") and setup["model"] in ("llama", "qwen2")
     if packs and rng.random() < 0.4:
-        options |= {"packing": True, "packing_strategy": rng.choice(("wrapped", "wrapped", "bfd")), "max_length": 16}
+        options |= {"packing": True, "packing_strategy": rng.choice(("wrapped", "bfd", "bfd_split")), "max_length": 16}
+    elif setup["model"] in ("llama", "qwen2") and rng.random() < 0.15:
+        options |= {"padding_free": True, "max_length": None}
 
 
 # -- bugs --------------------------------------------------------------------------------------------------------------
@@ -694,62 +877,12 @@ BUGS: Mapping[str, tuple[_Options, Callable[[], None]]] = {
 }  # fmt: skip
 
 
-def alone(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
-    """Train in a process of its own, and check only the invariants of its steps, after the training."""
-    read, write = os.pipe()
-    if os.fork() == 0:
-        with open(write, "w", encoding="utf-8") as answer, tempfile.TemporaryDirectory() as folder:
-            try:
-                with contextlib.redirect_stdout(io.StringIO()):
-                    json.dump(_invariants_of(setup, before, folder), answer)
-            except BaseException as error:
-                print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
-        os._exit(0)
-    os.close(write)
-    with open(read, encoding="utf-8") as answer:
-        said = answer.read()
-    os.wait()
-    return dict(json.loads(said)) if said else {"named": [], "logs": [], "skipped": {}, "looks": {}}
-
-
-def _invariants_of(setup: Mapping[str, Any], before: Callable[[], None], folder: str) -> dict[str, Any]:
-    from sentinel.recipes.catalog import bundled_catalog
-    from sentinel.tools.watch.invariants import Memory
-    from sentinel.tools.watch.training import Training
-    from sentinel.tools.watch.values import packed, unpacked
-    from sentinel.tools.watch.wrapping import Budget, Watcher
-
-    steps = bundled_catalog().targets["trl"].steps
-    watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory(known=steps)
-    watcher.events = queue.Queue()
-    training = Training(watcher, ("trl",), steps)
-    before()
-    places = (f"{one.trainer.rpartition('.')[0]}" for one in steps)
-    for place in places:
-        importlib.import_module(place)
-    online = [(*one.trainer.rpartition(".")[::2], one.methods["advantages"][0]) for one in steps if one.advantages]
-    training.attach(tuple((module, f"{kind}.{method}") for module, kind, method in online))
-    trainer = build(setup, _STEPS, folder)
-    trainer.train()
-    training.stop()
-    named: list[dict[str, Any]] = []
-    while not watcher.events.empty():
-        seen = watcher.events.get_nowait()
-        values = unpacked(packed(seen.values))
-        for one, how in memory.look(seen.kind, {**values, "step": seen.step, "moment": seen.moment, "process": 0}):
-            if not one.note and one.name not in [item["law"] for item in named]:
-                named.append({"law": one.name, "step": seen.step, "detail": how})
-    return {
-        "named": named, "logs": trainer.state.log_history, "skipped": memory.skipped, "looks": dict(memory.looks),
-        "errors": watcher.failed,
-    }  # fmt: skip
-
-
 def _show(name: str, done: Mapping[str, Any]) -> None:
     state = "did not run" if not done["logs"] else "" if done["named"] else "nothing"
     print(f"{name}: {state}" + "; ".join(f"{one['law']}, step {one['step']}: {one['detail']}" for one in done["named"]))
-    for why, count in done.get("errors", {}).items():
-        print(f"  error: {why} ({count} times)")
+    for what in ("not_checked", "not_copied"):
+        for why, count in done.get("counts", {}).get(what, {}).items():
+            print(f"  {what}: {why} ({count} times)")
     sys.stdout.flush()
 
 
@@ -758,7 +891,6 @@ def main() -> None:
     parser.add_argument("--seeds", metavar="FIRST-LAST")
     parser.add_argument("--correct", action="store_true")
     parser.add_argument("--bugs", action="store_true")
-    parser.add_argument("--alone", action="store_true", help="check only the invariants of steps, without a checker")
     parser.add_argument("--skipped", action="store_true", help="print what was skipped, and why")
     parser.add_argument("--only", metavar="TEXT", default="", help="names with this text")
     arguments = parser.parse_args()
@@ -769,21 +901,19 @@ def main() -> None:
     if arguments.correct:
         chosen |= {name: (setup, lambda: None) for name, setup in CORRECT.items()}
     named: dict[str, tuple[bool, bool]] = {}
-    if arguments.alone:
-        _module("trl.trainer.grpo_trainer")  # once, before the forks
-        trained = alone
-    else:
-        prepared = Prepared()
+    prepared = Prepared()
 
-        def trained(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
-            return prepared.trained(name, _STEPS, made=(before, partial(build, setup, _STEPS)))
+    def trained(name: str, before: Callable[[], None], setup: Mapping[str, Any]) -> dict[str, Any]:
+        made = before, partial(build, setup, _STEPS)
+        return prepared.trained(name, _STEPS, made=made, ranks=setup.get("ranks", 1))
 
     for name, (setup, before) in chosen.items():
         if arguments.only in name:
             done = trained(name, before, setup)
             if arguments.skipped:
-                print("\n".join(f"  {law}: {why}" for law, why in done.get("skipped", {}).items()))
-                print(f"  {done.get('looks')}")
+                counts = done.get("counts", {})
+                print("\n".join(f"  {law}: {why}" for law, why in counts.get("skipped", {}).items()))
+                print(f"  {counts.get('invariants')}")
             _show(name, done)
             named[name] = bool(done["named"]), bool(done["logs"])
     if named:

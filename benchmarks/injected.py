@@ -21,6 +21,7 @@ import inspect
 import io
 import json
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -326,6 +327,7 @@ class Prepared:
         attach: Callable[[Any, Any], None] = lambda trainer, watching: None,
         size: Mapping[str, Any] = {},
         made: tuple[Callable[[], None], Callable[[str], Any]] | None = None,
+        ranks: int = 1,
         **budget: float,
     ) -> dict[str, Any]:
         """Train with a bug (or, given a trainer's name, without) and return the findings and the logs.
@@ -334,6 +336,7 @@ class Prepared:
         :param size: sizes for :func:`trainer_of`.
         :param made: another injection and another trainer: a function to call before the trainer is made, and one that
             makes it in a folder.
+        :param ranks: processes that train together.
         :param budget: of the watcher; ``every=0`` switches it off.
         """
         read, write = os.pipe()
@@ -342,7 +345,8 @@ class Prepared:
             status = 1
             try:
                 with open(write, "w", encoding="utf-8") as answer:
-                    json.dump(_trained(name, steps, self.checker, attach, size, made, {**_EACH, **budget}), answer)
+                    done = _trained(name, steps, self.checker, attach, size, made, {**_EACH, **budget}, ranks)
+                    json.dump(done, answer)
                 status = 0
             except BaseException as error:
                 print(f"{name}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -360,27 +364,47 @@ class Prepared:
 _EACH: Mapping[str, Any] = {"every": 1, "share": 1.0}
 
 
-def forked(checker: Any, changes: Callable[[], None]) -> Any:
+def forked(checker: Any, changes: Callable[[], None], events: str = "", ranks: int = 1) -> Any:
     """Return a function that watches with a checker forked from this process, which has read the functions.
 
     :param changes: edits of the run alone; the checker has the code on disk.
+    :param events: the file of a run of several ranks, which this function forks.
     """
     from sentinel.tools.watch.link import Watching
 
+    def serving(events: str, count: int) -> list[Any]:
+        """Fork a checker of this many processes, and return their ends of its connections."""
+        pairs = [Pipe() for _ in range(count)]
+        if os.fork() == 0:
+            try:
+                checker.events = Path(events)
+                for ours, theirs in pairs:
+                    ours.close()
+                    checker.attach(theirs)
+                checker.serve()
+            finally:
+                os._exit(0)  # in any case, the child must not continue the caller's code
+        for _, theirs in pairs:
+            theirs.close()
+        return [ours for ours, _ in pairs]
+
+    mine: list[Any] = []
+    if ranks > 1:
+        ends = serving(events, ranks)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        rank = next((one for one in range(1, ranks) if os.fork() == 0), 0)
+        os.environ |= {**place, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "RANK": str(rank)}
+        os.environ["LOCAL_RANK"] = str(rank)
+        mine = [ends.pop(rank)]
+        for other in ends:
+            other.close()
+
     class Forked(Watching):
         def _met(self, words: Any) -> Any:
-            ours, theirs = Pipe()
-            if os.fork() == 0:
-                try:
-                    ours.close()
-                    checker.events = Path(words[1])
-                    checker.attach(theirs)
-                    checker.serve()
-                finally:
-                    os._exit(0)  # in any case, the child must not continue the caller's code
-            theirs.close()
+            ours = mine or serving(words[1], 1)
             changes()
-            return ours
+            return ours[0]
 
     return Forked
 
@@ -393,14 +417,15 @@ def _trained(
     size: Mapping[str, Any],
     made: tuple[Callable[[], None], Callable[[str], Any]] | None,
     budget: Mapping[str, Any],
+    ranks: int,
 ) -> dict[str, Any]:
     from sentinel.tools.watch.wrapping import Budget
 
     usual: Any = partial(trainer_of, name.partition("-")[0], steps, referred="-reference-" in name, **size)
     before, make = made or (BEFORE.get(name, lambda: None), usual)
-    kind = forked(checker, before)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         events = Path(folder) / "events.jsonl"
+        kind, first = forked(checker, before, str(events), ranks), os.environ.get("RANK", "0") == "0"
         watching = kind("trl", ("trl",), events, Budget(**budget)) if budget["every"] else None
         if watching:
             watching.ready(60.0)
@@ -409,9 +434,12 @@ def _trained(
         if name in AFTER:
             AFTER[name](trainer)
         attach(trainer, watching)
-        trainer.train()
+        trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
         if watching:
             watching.stop()
+        if not first:
+            os._exit(0)
+        if watching:
             until = perf_counter() + 120.0
             while not (events.exists() and '"event": "end"' in events.read_text()) and perf_counter() < until:
                 sleep(0.1)  # the checker may need longer on a busy machine

@@ -138,7 +138,7 @@ def test_a_function_of_that_name_with_another_body_is_told_and_not_followed(pyte
         [
             "not decided: *",
             "*unavailable: not in this version: demo_rl.losses.agg_loss has moved to demo_rl.aggregation.agg_loss, "
-            "where it has other code: the adapter is older than this revision",
+            "with different code; update the adapter for this revision",
         ]
     )
 

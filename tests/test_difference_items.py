@@ -172,10 +172,23 @@ def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, 
     (clone / "README.md").write_text("train less\n")
     git(clone, "add", ".")
     git(clone, "commit", "-q", "-m", "train")
+    (clone / "sitecustomize.py").write_text("import torch\n")  # which git does not track
     result = gate(pytester, f"--sentinel-repo={clone}", "-rs")
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    result.stdout.fnmatch_lines(["*not examined: changes that no boundary reads: train.py"])
-    result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: train.py"])
+    result.stdout.fnmatch_lines(["*not examined: changes that no boundary reads: sitecustomize.py, train.py"])
+    result.stdout.fnmatch_lines(["not examined: 2 changes that no boundary reads: sitecustomize.py, train.py"])
+
+
+def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(pytester, clone):
+    losses, unbound = clone / "demo_rl" / "losses.py", "\n\ndef compute_advantages(rewards):\n    return {}rewards\n"
+    code = losses.read_text()
+    losses.write_text(code + unbound.format(""))
+    git(clone, "commit", "-q", "-am", "advantages")
+    losses.write_text(code + unbound.format("-"))
+    base = git(clone, "rev-parse", "HEAD")
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}", "-rs")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["*demo_rl/losses.py:* compute_advantages*"])
 
 
 def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fixed_tree, tmp_path):

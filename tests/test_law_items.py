@@ -255,4 +255,4 @@ def test_evidence_of_laws_is_the_same_twice_can_be_verified_and_is_a_baseline(py
     lines.write_text("".join(text[:-1]))
     new = run(pytester, *base, "--sentinel-baseline=baseline")
     assert new.parseoutcomes()["failed"] == 1
-    new.stdout.fnmatch_lines(["*nothing is recorded in baseline; accept it with `sentinel report accept`*"])
+    new.stdout.fnmatch_lines(["*baseline has no verdict for it; record one with `sentinel report accept`*"])

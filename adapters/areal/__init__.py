@@ -42,7 +42,7 @@ _BATCH = ("input_ids", "attention_mask", "loss_mask", "rewards", "logprobs")
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Build an actor with its own constructor and configuration classes, and run the advantage step."""
+    """Build AReaL's actor with its own configuration, and run the advantage step."""
     made = boundary.imported[ARGUMENTS].NormConfig
     norms = {name: None if inputs[name] is None else made(**inputs[name]) for name in ("reward_norm", "adv_norm")}
     actor = actor_of(
@@ -53,7 +53,7 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE with one more column.
+    """Call GAE with one additional column.
 
     Position t predicts token t + 1, so the last position is never a step. Every response ends with EOS.
     """
@@ -71,7 +71,7 @@ def _gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Engine:
-    """An engine whose forward pass returns the scenario's logits. The hook gets the batch as one packed microbatch."""
+    """A stand-in engine whose forward pass returns the scenario's logits."""
 
     def __init__(self, logits: Any) -> None:
         self.logits = logits
@@ -86,7 +86,7 @@ class _Engine:
 
 
 def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Recompute log-probs. Label t is the token that the logits at t predict."""
+    """Recompute log-probs. The logits at position t predict label t."""
     boundary.imported[_FUNCTIONAL].mpu = types.SimpleNamespace(is_initialized=lambda: False)
     tokens = inputs["token_ids"]
     engine = _Engine(inputs["logits"].reshape(-1, inputs["logits"].shape[-1]))
@@ -97,7 +97,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw the samples of the first epochs through a DataLoader with torch's DistributedSampler."""
+    """Return the samples of the first epochs, drawn by a DataLoader with torch's DistributedSampler."""
     import itertools
 
     from torch.utils.data import DataLoader, DistributedSampler
@@ -113,8 +113,7 @@ def _epochs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _normalisation(boundary: Any, inputs: Mapping[str, Any], values: Any, *mask: Any) -> Any:
-    """Normalise over consecutive groups. Group sizes are arguments if the version accepts them; otherwise all groups
-    have one size."""
+    """Normalise over consecutive groups. Versions without a group-size argument need groups of one size."""
 
     sizes = [len(rows) for rows in kit.rows_of_groups(inputs["group"])]
     by_size = "group_sizes" in boundary.parameters
@@ -179,7 +178,7 @@ def _level(boundary: Any, inputs: Mapping[str, Any]) -> str:
 
 
 def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Check that this version accepts the clip range.
+    """Raise AbsentError if this version does not accept the clip range.
 
     :raises AbsentError: until September 2025 there was one bound for both sides.
     """
@@ -188,7 +187,7 @@ def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a policy loss. The old policy is the proximal policy; a decoupled loss has another behaviour policy."""
+    """Call a policy loss. Its old policy is the proximal policy; a decoupled loss also has a behaviour policy."""
     has = boundary.parameters
     names = [name for name, (upstream, *_) in _PPO.items() if upstream in has]
     rollout, cap = inputs["rollout_log_probs"], inputs["importance_weight_cap"]
@@ -317,7 +316,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gathered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with flattened tokens in chunks of two, so that small scenarios cross a chunk border."""
+    """Call with flattened tokens in chunks of two, so that even small scenarios have several chunks."""
     shape = inputs["token_ids"].shape
     logits, labels = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
     with kit.swap(boundary.module, "mpu", kit.stand_in(is_initialized=lambda: False)):

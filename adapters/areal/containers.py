@@ -1,4 +1,4 @@
-"""AReaL: batches that are padded, packed, cut into microbatches, dealt to ranks and reassembled."""
+"""AReaL: batch containers: padding, packing, microbatches, distribution to ranks, and reassembly."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _padded_pack(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _microbatches(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut microbatches of eight tokens. ``backward_indices`` restores the order of the rows."""
+    """Split a batch into microbatches of eight tokens. ``backward_indices`` restores the order of the rows."""
     samples = inputs["samples"]
     spec = boundary.imported[_ARGUMENTS].MicroBatchSpec(max_tokens_per_mb=8)
     made = boundary.function(_padded(samples), spec)
@@ -123,8 +123,7 @@ def _allocated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Deal trajectories that know their positions to ranks. Neighbours with one prompt stay together. The declared
-    positions must be true."""
+    """Distribute trajectories over ranks, keeping neighbours with one prompt together. Check the declared positions."""
     lengths = inputs["lengths"]
     items = [{"attention_mask": torch.ones(1, length), "place": place} for place, length in enumerate(lengths)]
     size = len(lengths) // len(set(inputs["prompts"])) if inputs["prompts"] else 1
@@ -134,7 +133,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the batch order of what each rank returns for its trajectories. One row stands for one trajectory."""
+    """Restore the batch order of the ranks' results. Each trajectory has one row."""
     fields, order = inputs["fields"], iter(inputs["order"])
     dealt = [list(islice(order, size)) for size in inputs["sizes"]]
     rows = [{name: column[place] for name, column in fields.items()} for place in range(len(inputs["order"]))]

@@ -54,7 +54,7 @@ def _critic_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop tokens by IcePop if the version has it, otherwise by rejection sampling, which once was only a cap."""
+    """Call a decoupled loss that drops tokens: by IcePop if the version has it, otherwise by rejection sampling."""
     low, high = inputs["weight_low"], inputs["weight_high"]
     if inputs["correction"] == "icepop":
         if "enable_icepop" not in boundary.parameters:
@@ -74,7 +74,7 @@ def _decoupled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pairs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss with packed pairs, the chosen sequence before the rejected one.
+    """Call a preference loss with packed pairs: the chosen sequence, then the rejected one.
 
     Position t predicts token t + 1, and the last position predicts nothing. The tracker of the process, which receives
     the metrics, is emptied first.
@@ -150,8 +150,7 @@ def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configured(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Configure the schedule with the optimiser's own options. The warm-up was once a share of the training, rounded
-    down."""
+    """Configure the schedule with the optimiser's own options. The warm-up was once a fraction of the training."""
     made, steps = boundary.imported[ARGUMENTS].OptimizerConfig, inputs["training_steps"]
     warmup = {"warmup_steps": inputs["warmup_steps"]}
     if "warmup_steps" not in made.__dataclass_fields__:

@@ -23,14 +23,14 @@ def _request(boundary: Any, engine: TableEngine, inputs: Mapping[str, Any]) -> A
 
 
 class _Session(nullcontext[None]):
-    """The HTTP session that clients opened for each request until 2026. Nothing is sent through it."""
+    """A stand-in for the HTTP session that clients opened for each request until 2026. It sends nothing."""
 
     async def close(self) -> None:
         pass
 
 
 def _generated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generate through SGLang's request and response format, which has no field for the last token's destination."""
+    """Generate one answer in SGLang's request and response format."""
     engine, module = TableEngine(inputs), boundary.module
 
     async def post(*_: Any, payload: Mapping[str, Any], **__: Any) -> Any:

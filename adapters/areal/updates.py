@@ -1,4 +1,4 @@
-"""AReaL: an update of the actor through its own minibatches, packing and engine, on a table of log-probs."""
+"""AReaL: an update of the actor through its own minibatches and engine, with a table of log-probs as the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ARGUMENTS = "areal.api.cli_args"
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an update.
+    """Run one update of the actor, and read the gradient.
 
     Each token has its own id, by which the model finds its log-prob after any reordering. Values at a position refer to
     the next token. The loss is averaged over ranks, as FSDP does.
@@ -51,7 +51,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Engine(engine_of):  # type: ignore[misc, valid-type]
-        """The real engine without sharding and optimiser steps."""
+        """AReaL's engine without sharding and optimiser steps."""
 
         dp_group = data_parallel_group = None
         optimizer_zero_grad = _ensure_ready = train = staticmethod(lambda *_: None)

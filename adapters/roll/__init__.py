@@ -48,7 +48,7 @@ _ONLY_FULL = {"response_mask": ("full",)}
 
 
 def _batch(boundary: Any, tensors: Mapping[str, Any], labels: Mapping[str, Any] | None = None) -> Any:
-    """Make a DataProto. ``labels`` are its object arrays."""
+    """Make a DataProto. ``labels`` are its columns of Python objects."""
     import numpy as np
 
     arrays = {name: np.array(values, dtype=object) for name, values in (labels or {}).items()}
@@ -65,7 +65,7 @@ _BEFORE: Mapping[str, Any] = {
 
 
 def _settings(owner: Any, options: Mapping[str, Any]) -> None:
-    """Set options of a configuration.
+    """Set options of a configuration object.
 
     :raises AbsentError: if the scenario needs an option that this version does not have.
     :raises DriftError: for any other option that the configuration lacks, because setting it would silently succeed.
@@ -81,7 +81,7 @@ def _settings(owner: Any, options: Mapping[str, Any]) -> None:
 
 
 def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_options: Mapping[str, Any]) -> Any:
-    """Make the pipeline's configuration and its actor's, both from ROLL's classes.
+    """Make the pipeline's and the actor's configuration from ROLL's classes.
 
     A pipeline's constructor looks for checkpoints and creates log folders. Without it the fields have their defaults.
     The losses read the options of their variants from the actor's configuration, which declares few of them.
@@ -122,8 +122,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Aggregate losses. With row weights the function divided by the rows with a token, until callers passed the number
-    of responses."""
+    """Aggregate losses. With row weights, the divisor depends on the version."""
 
     if "weights" in boundary.parameters and "global_valid_samples" not in boundary.parameters:
         empty = not (inputs["response_mask"] != 0).any(-1).all()
@@ -188,8 +187,7 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute agentic returns. Each step of a trajectory is a row of the batch, and each row of the scenario is a
-    trajectory.
+    """Compute agentic returns, with one step per trajectory.
 
     GiGPO's returns are those of step_reinforce, under the older name.
     """
@@ -204,7 +202,7 @@ def _agentic_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _advantage(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's whole advantage step without whitening, reference or clipping."""
+    """Run the driver's whole advantage step, without whitening, reference model or clipping."""
     critic = "values" in inputs
     tensors = {name: inputs[name] for name in ("token_level_rewards", "values") if name in inputs}
     batch = _batch(boundary, {**tensors, "response_mask": kit.prepend_prompt(inputs["response_mask"])})
@@ -226,7 +224,7 @@ _OUTCOMES = {"reward_layout": "outcome", "kl": None, "kl_coef": 0.0}
 
 
 def _drivers(function: str, agents: bool) -> tuple[Binding, Binding]:
-    """Bind a driver's advantage step, with and without a critic. Masks of agents have gaps where tools wrote tokens.
+    """Bind a driver's advantage step, with and without a critic.
 
     The other functions for returns use the mask. GAE does not, and nothing trains the values in the gaps.
     """
@@ -276,7 +274,7 @@ def _worker(boundary: Any, kind: str, options: Mapping[str, Any], worker_options
 
 
 def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of the clip range. Dual clip cuts at ``1 + 2 pg_clip``.
+    """Return the options for the clip range. Dual clip uses ``1 + 2 pg_clip``.
 
     If dual clip equals both bounds, pg_clip alone sets them, as it did before the range existed. Otherwise two numbers
     set the range and pg_clip sets dual clip.
@@ -288,8 +286,7 @@ def _clip_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that variants read from the actor's configuration: TIS has ratio bounds, CISPO distances from
-    1."""
+    """Return the options of the loss variants, from the actor's configuration."""
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     return {
         "tis_lower_bound": 1 - low,
@@ -304,7 +301,7 @@ def _variant_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return global counts by mask name. Without counts in the scenario there is one microbatch on one rank."""
+    """Return the global token counts for each mask."""
     mask, tokens, rows = inputs["response_mask"], inputs["batch_num_tokens"], inputs["global_batch_size"]
     tokens = (mask != 0).sum().clamp(min=1) if tokens is None else tokens
     rows = (mask != 0).any(-1).sum().clamp(min=1) if rows is None else rows
@@ -315,7 +312,7 @@ def _counts(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(kind: str, metric: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a token-level loss. Its caller passes the token ratios and aggregates.
+    """Call a loss per token. The adapter computes the ratios and aggregates, as its caller in ROLL does.
 
     https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/roll/pipeline/rlvr/actor_pg_worker.py#L72
     """
@@ -344,7 +341,7 @@ _SUM = aggregated("token-sum")
 
 
 def _positive_where_advantages_are(inputs: Mapping[str, Any]) -> Any:
-    """Draw TOPR's scores with the sign of the response's first advantage, as in most training runs."""
+    """Draw scores for TOPR that have the sign of the response's first advantage, as in most training runs."""
     from sentinel import tensor
 
     advantages = inputs["advantages"]
@@ -363,7 +360,7 @@ def _token_ratio(path: str, lines: Mapping[str, int], variant: str) -> tuple[Dia
 
 
 def _losses(owner: str, kind: str, path: str, lines: Mapping[str, int]) -> tuple[Binding, ...]:
-    """Bind the losses of one worker class. ``lines`` are the source lines of the dialects."""
+    """Bind the policy losses of one worker class."""
     tokens = Dialect(
         "masked_values_have_no_influence",
         reason="it returns token-level losses; agg_loss handles a NaN or infinity on a masked token",
@@ -446,8 +443,7 @@ _ACTOR_WORKER = "roll.pipeline.rlvr.actor_worker"
 
 
 def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], stages: list[Any]) -> dict[str, Any]:
-    """Build the batch that the pipeline makes of scored responses: with advantages, and the same number of tokens per
-    rank."""
+    """Build the pipeline's batch from scored responses, with advantages and an equal number of tokens per rank."""
     functions, named, norms = boundary.imported[_FUNCTIONALS], kit.named_tokens(inputs), ("group", None)
     above = functions.reward_norm(inputs["rewards"], kit.group_size(inputs), {}, *norms)
     fields = {**whole, **named, "token_level_rewards": kit.named_tokens({**inputs, "rewards": above})["rewards"]}
@@ -461,7 +457,7 @@ def _led(boundary: Any, inputs: Mapping[str, Any], whole: Mapping[str, Any], sta
 
 
 def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the strategy's step on each rank with the real worker's loss.
+    """Run the strategy's training step on each rank, with the worker's real loss.
 
     Each token has its own id, by which the model finds its log-prob. FSDP averages gradients over ranks.
     """
@@ -496,7 +492,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     losses: list[Any] = []
 
     class Strategy(boundary.owner):  # type: ignore[misc, name-defined]
-        """The strategy's step without sharding, gradient clipping and optimiser steps. The model is a table."""
+        """ROLL's training strategy, without sharding, gradient clipping and optimiser steps."""
 
         reduce_scatter_during_grad_accumulation, scaler, param_dtype = True, None, torch.bfloat16
         model = kit.stand_in(train=lambda: None)
@@ -530,7 +526,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         data.meta_info["loss_mask_keys"] = ["response_mask"]
 
         def loss(batch: Any, output: Any) -> Any:
-            """Compute a microbatch's loss. The backward pass runs on the sum, after all ranks have returned."""
+            """Compute the loss of a microbatch."""
             answer, metrics = owner.loss_func(strategy.worker, batch, output)
             scaled = answer.detach().requires_grad_()
             scaled.register_hook(lambda slope: losses.append((answer, slope)))
@@ -606,7 +602,7 @@ def _critic_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the correction: weights are its is_weight, clamped from above; a decision comes from one filter."""
+    """Read the off-policy correction: the importance weights, or the decision of one filter."""
     config = boundary.imported[_BASE_CONFIG]
     names = ("old_log_probs", "rollout_log_probs", "response_mask")
     settings, level = config.TrainInferCorrectionConfig(), inputs["level"]
@@ -627,15 +623,14 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _token_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs, and the entropy of the same logits with the neighbouring function."""
+    """Compute log-probs, and the entropy with the function next to it."""
     names = {name: inputs[name] for name in ("logits", "token_ids")}
     entropy = boundary.module.entropy_from_logits(inputs["logits"]) if inputs["with_entropy"] else None
     return {"log_probs": boundary.invoke(names), "entropy": entropy}
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the critic's values. The value head returns one for each position of prompt and response, so a batch has a
-    column for the prompt's token."""
+    """Read the critic's values, with one more column for the prompt's token."""
     output = torch.cat([inputs["outputs"], inputs["output_after"][:, None]], dim=1).unsqueeze(-1)
     values, _ = boundary.invoke({}, kit.stand_in(), data=None, output_tensor=output)
     return {"values": values}

@@ -1,4 +1,4 @@
-"""ROLL: DataProto, the container of a batch, and the distribution of its sequences."""
+"""ROLL: batch containers (DataProto), and the distribution of sequences over ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FUNCTIONALS = "roll.utils.functionals"
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder a batch so that each rank gets the same number of rows. A row with another row's label is in no part."""
+    """Reorder a batch so that each rank gets the same number of rows."""
 
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})

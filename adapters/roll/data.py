@@ -1,4 +1,4 @@
-"""ROLL: functions that prepare and collect samples, and functions that read samples from batches."""
+"""ROLL: functions that prepare, collate and read samples."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _response_mask(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Features(dict[str, Any]):
-    """The attributes of a processor's result that a collator reads."""
+    """A stand-in for a processor's result, with the attributes that a collator reads."""
 
     def __init__(self, data: Mapping[str, Any] | None = None, **more: Any) -> None:
         super().__init__(data or {}, **more)
@@ -105,7 +105,7 @@ def _multimodal_collator(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _read(batch: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """Read one sample of the batch."""
+    """Read one sample of a batch."""
     letters = (int(n) for n, there in zip(batch["input_ids"][row], batch["attention_mask"][row]) if there)
     sample = {"prompt": "".join(map(chr, letters))}
     return {**sample, "ground_truth": batch["ground_truth"][row]} if "ground_truth" in batch else sample
@@ -115,7 +115,7 @@ _SAMPLE = {"prompt": {"kind": "text"}, "ground_truth": {"kind": "text"}}
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Mask the tokens of a chat as an environment does. The chat is cut at the start of a message."""
+    """Return the mask of a chat's trained tokens, as an environment makes it."""
     tokenizer, messages = chat(inputs)
     ids = tokenizer.encode(tokenizer.written(messages))
     parts = boundary.module.split_by_token(ids, ids[0], messages=messages, tokenizer=tokenizer)

@@ -1,4 +1,4 @@
-"""SkyRL: the batch of a training step, with tensors, lists of tensors of different shapes, and batch-level values."""
+"""SkyRL: the batch container of a training step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _BATCH = Container(_batch, _read)
 
 
 def _surgery(name: str, kind: str, do: kit.Surgery) -> tuple[Binding, Binding]:
-    """Bind today's method, and its older form from before batches had lists of tensors."""
+    """Bind an operation on a batch: the current method, and an older one with fewer kinds of columns."""
     now, then = f"{_TENSORS}.{name}", f"{_FORMERLY}.{name}"
     return (
         _BATCH.surgery(now, kind, do, fixed={"layouts": _IMAGES}, requires=(f"{BATCH}.TensorList",)),
@@ -57,7 +57,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any], batch: Any) -> Sequence
 
 
 def _padded(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Pad by two rows. The iterator that makes padding microbatches defines which fields a batch may have."""
+    """Pad a batch by two rows."""
     real = training_batch(boundary, {**inputs["fields"], **inputs["optional_fields"]})
     padded = boundary.function(real, 2)
     made = {name: field[len(real) :] for name, field in padded.items() if field is not None}

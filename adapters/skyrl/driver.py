@@ -1,4 +1,4 @@
-"""SkyRL: the driver and what it passes to its workers: configuration, training input, padding, the KL coefficient."""
+"""SkyRL: the driver and the data that it passes to its workers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ _NEED_LOG_PROBS: tuple[dict[str, Any], ...] = (
 
 
 def _validate(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return whether the check accepts the configuration, and the watched options after the check."""
+    """Check a configuration. Return whether it was accepted, and the options after the check."""
     configuration = configuration_of(boundary, inputs["arguments"]["configuration"])
     with no_ray(boundary):
         _, refusal = refused(lambda: boundary.invoke({}, configuration))

@@ -63,7 +63,7 @@ def _nothing(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _all_tokens_of_clip_cov(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Set Clip-Cov's bounds so that they include every token, and no random choice is left.
+    """Set Clip-Cov's bounds so that all tokens are inside, which leaves no random choice.
 
     With the defaults no token of a small batch has a covariance in range, and the loss is PPO's.
     """
@@ -105,7 +105,7 @@ def _divergence(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with bounds that clamp only the smallest ratios: metrics are computed before clamping."""
+    """Call with bounds that clamp only very small ratios, so that metrics before and after clamping differ."""
     config = algorithm_of(boundary, {"cispo.cispo_eps_clip_low": 0.0, "cispo.cispo_eps_clip_high": 5.0})
     names = kit.take_inputs(inputs, "log_probs", "old_log_probs", "response_mask")
     _, metrics = boundary.invoke(names, advantages=torch.ones_like(inputs["log_probs"]), config=config)
@@ -113,7 +113,7 @@ def _cispo_ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _samples_of_a_prompt(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples of one prompt. The extras have a list to which the environment may write."""
+    """Make samples of one prompt, whose ``extras`` the environment may change."""
     arguments = inputs["arguments"]
     rows: list[dict[str, Any]] = [
         {"prompt": [], "env_class": None, "env_extras": {"state": [row]}, "uid": str(row)}

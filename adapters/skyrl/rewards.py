@@ -1,4 +1,4 @@
-"""SkyRL: the rules with which its gym scores a response, and the filters for training."""
+"""SkyRL: rules that score a response, and filters of training data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TAGS = ("<answer>{answer}</answer>", "I see. <answer> {answer} </answer>")
 
 
 def _laid(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trainer's token rewards for a generator's rewards. Each response has as many tokens as its row."""
+    """Read the trainer's token rewards for the rewards of a generator."""
     mask = inputs["response_mask"] != 0
     lengths, rows = mask.sum(-1).tolist(), len(mask)
     generator = kit.stand_in(n_samples_per_prompt=1, step_wise_trajectories=False, merge_stepwise_output=False)
@@ -81,7 +81,7 @@ _GENERATORS = "train.generators.utils"
 
 
 def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect kept responses from one batch into a batch that never fills up. A response is its row's number."""
+    """Collect kept responses into a batch that never fills up."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     rows: list[Any] = [[row] for row in range(len(labels))]
     batch = {
@@ -102,14 +102,14 @@ def _sampled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_variance(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Filter groups without variance. Every trajectory is alive."""
+    """Call the filter of groups without variance, with active trajectories only."""
     rewards, labels = inputs["rewards"].tolist(), list(inputs["group"])
     numbers = boundary.invoke({}, rewards, labels, loss_masks=[[1]] * len(labels))
     return {"numbers": numbers, "rewards": [rewards[row] for row in numbers]}
 
 
 def _not_cut_off(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Set stop reasons. Responses stop at their end or at the last column. Older code read the last token instead."""
+    """Make stop reasons for responses that end with EOS or at the last column."""
     mask = inputs["response_mask"] != 0
     rows = [[1] * int(row.sum()) for row in mask]
     full = [len(row) == mask.shape[1] for row in rows]

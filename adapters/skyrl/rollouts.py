@@ -33,13 +33,13 @@ _EOS, _SAID, _HEARD = 2, 20, 30
 
 
 class _Gym:
-    """The attributes of a stand-in environment other than its turns."""
+    """A stand-in for the attributes of an environment, except its turns."""
 
     def init(self, prompt: Any) -> tuple[Any, dict[str, Any]]:
         return prompt, {}
 
     def heard(self) -> tuple[list[Any], bool]:
-        """Return the environment's next message, and whether it is done."""
+        """Return the environment's next message, and whether the episode has ended."""
         raise NotImplementedError
 
     def step(self, output: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class _Gym:
 
 
 class _Environment(_Gym):
-    """A stand-in environment. Its messages have the scenario's lengths, and it is done after the last turn."""
+    """A stand-in environment whose messages have the scenario's lengths."""
 
     def __init__(self, heard: list[int], rewards: Sequence[float] = ()) -> None:
         self._heard, self._rewards = list(heard), list(rewards)
@@ -75,7 +75,7 @@ class _Environment(_Gym):
 
 @dataclass
 class _Sampling(dict[str, Any]):
-    """Empty sampling parameters, which older code reads as a mapping and newer code as a record."""
+    """Empty sampling parameters, which are a mapping in older code and a record in newer code."""
 
     logprobs: int | None = None
 
@@ -120,7 +120,7 @@ _SFT, _AFTER_STOP = "skyrl.train.sft_trainer", "append_eos_token_after_stop_str_
 
 
 def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens of a chat, collated as a batch of one. The mask covers all tokens that may be trained."""
+    """Read the trained tokens of a chat, collated as a batch of one."""
     tokenizer, messages = chat(inputs)
     kinds = boundary.module.TrainOnWhat
     which = {"all": kinds.ALL_ASSISTANT_MESSAGES, "last": kinds.LAST_ASSISTANT_MESSAGE}[inputs["trains"]]
@@ -135,7 +135,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _settings(kind: Any, turns: int, conversation: bool, sampling: Any, **more: Any) -> Any:
-    """Return the options of a generator."""
+    """Return the options for a generator."""
     off = ("apply_overlong_filtering", "step_wise_trajectories", "zero_reward_on_non_stop", "batched", _AFTER_STOP)
     return kind(
         max_turns=turns,
@@ -177,7 +177,7 @@ _PROMPT = [{"role": "user", "content": "xx"}]
 
 
 def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an episode. Several turns, or a message with the last turn, form a chat; otherwise text is continued."""
+    """Run one episode: a chat if there are several turns, otherwise plain text."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
         raise AbsentError("not in this version: the engine applies the length limit, not the loop")
@@ -193,7 +193,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the lengths of the returned responses, and the reported lengths."""
+    """Read the returned lengths of responses, and the reported ones."""
     generated = inputs["arguments"]["generated"]
     rows = len(generated)
     generator = _generator(boundary, _Engine([generated]), 1, conversation=False, batched=True)
@@ -215,8 +215,7 @@ def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _OfTable(_Gym):
-    """A stand-in for the engine and its environment. Both follow the scenario. A system message comes from the
-    environment."""
+    """A stand-in for both the engine and its environment, which follow the scenario."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self.table, self.truths, self._again = TableEngine(inputs), list[Any](), inputs["heard_as"] == "again"
@@ -252,7 +251,7 @@ class _Options(_Sampling):
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the real generator with its constructor.
+    """Run SkyRL's generator, built with its own constructor.
 
     Stop strings of the request end an answer that has no end token.
     """

@@ -1,4 +1,4 @@
-"""Shared by SkyRL's bindings: module paths, configuration, batches, and the reasons of stand-ins."""
+"""Share code between SkyRL's bindings: configuration, batches, and reasons of stand-ins."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def with_options(made: Any, options: Mapping[str, Any]) -> Any:
 
 
 def refused(call: Callable[[], Any]) -> tuple[Any, dict[str, str] | None]:
-    """Call, and return the result and the error if the function rejected its arguments."""
+    """Call a function; return its result, and its error if it rejected the arguments."""
     try:
         return call(), None
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -133,7 +133,7 @@ def training_batch(boundary: Any, fields: Mapping[str, Any]) -> Any:
 
 
 def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
-    """Make the required fields of a training batch: one prompt token and the response, with ids and advantages of 0."""
+    """Make the required fields of a training batch: a prompt token, and the response with its ids."""
     rows, tokens = log_probs.shape
     ones = torch.ones(rows, tokens, dtype=torch.long)
     lengthened = torch.ones(rows, tokens + 1, dtype=torch.long)
@@ -147,7 +147,7 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
 
 
 class OneProcess:
-    """A stand-in strategy without sharding, so a backward pass is the loss's own."""
+    """A stand-in strategy without sharding, so that the backward pass is the loss's own."""
 
     loss: Any
 
@@ -172,14 +172,14 @@ RANKS = StandIn(
 
 
 def algorithm_of(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the algorithm section of SkyRL's own configuration: a class, or formerly a file of defaults."""
+    """Make the ``algorithm`` section of SkyRL's configuration, from its class or its YAML file."""
     config = boundary.imported[CONFIG]
     own = hasattr(config, "AlgorithmConfig")
     return with_options(config.AlgorithmConfig() if own else _of_hydra(config).trainer.algorithm, options)
 
 
 def _of_hydra(config: Any) -> Any:
-    """Load the file of defaults next to the package or module of the configuration."""
+    """Load the YAML file of default options."""
     from pathlib import Path
 
     from omegaconf import OmegaConf
@@ -192,7 +192,7 @@ def _of_hydra(config: Any) -> Any:
 
 
 def is_averaged_inside(module: Any) -> bool:
-    """Return whether losses average over their microbatch themselves, as they did until March 2026."""
+    """Return True if losses average over their microbatch themselves, as until March 2026."""
     import inspect
 
     return "loss_reduction" in inspect.signature(module.reduce_loss).parameters

@@ -1,4 +1,4 @@
-"""SkyRL: functions of tensors: estimators, statistics, reductions, off-policy correction, log-probs."""
+"""SkyRL: functions of tensors: advantage estimators, statistics, reductions, off-policy correction, log-probs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _COUNTED = (
 
 
 def _outcome(function: str, estimator: str, knobs: tuple[str, ...], *dialects: Dialect) -> Binding:
-    """Bind an estimator of one score per response: "operating only on Outcome reward", as its docstring states."""
+    """Bind an advantage estimator that uses one score per response."""
     return group_advantage(
         f"{PPO}.{function}",
         partial(kit.call_with, takes=("token_level_rewards", "response_mask", "group", "epsilon", "norm_by_std")),
@@ -105,7 +105,7 @@ def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _scaled_advantages(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Scale losses as if they were advantages, and sum them with SkyRL's ``reduce_loss``."""
+    """Scale losses with the function for advantages, and add them up with ``reduce_loss``."""
     reduction = REDUCTIONS[inputs["loss_agg_mode"]]
     return _scaled(boundary, inputs, loss_reduction=reduction, max_seq_len=inputs["loss_scale_factor"])
 
@@ -117,7 +117,7 @@ def _scaled(boundary: Any, inputs: Mapping[str, Any], **options: Any) -> dict[st
 
 
 def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """As :func:`_scaled_advantages`, with the rows of a prompt next to each other."""
+    """Call :func:`_scaled_advantages` with the rows of a prompt next to each other."""
     prompts = [(rows[0], rows[-1] + 1) for rows in kit.rows_of_groups(inputs["group"])]
     return _scaled(boundary, inputs, loss_reduction="prompt_mean", max_seq_len=1, prompt_boundaries=prompts)
 
@@ -126,8 +126,7 @@ def _of_prompts(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _normalised_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Scale advantages. The following loss reduction divides by the tokens of loss_mask, at least 1, so without tokens
-    it changes nothing."""
+    """Scale advantages. The loss reduction that follows divides by the number of valid tokens, at least 1."""
     advantages, mask = kit.take_inputs(inputs, "advantages", "response_mask").values()
     fields = {"advantages": advantages.clone(), "response_mask": mask, "loss_mask": torch.zeros(mask.shape)}
     options = {"advantage_batch_normalize": True, "loss_reduction": "token_mean"}
@@ -167,7 +166,7 @@ def _corrected(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, A
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the truncated weights. The sequence metric is a share of sequences, which the contract does not have."""
+    """Read the truncated importance weights, and the reported fraction."""
     level = inputs["level"]
     options = {f"{level}_tis_ratio_clip_high": inputs["threshold_high"]}
     weights, metrics = _corrected(boundary, inputs, options, tis_ratio_type=level)
@@ -198,7 +197,7 @@ def _masked_sequences(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _composed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a mask and unclamped weights together. Sequences have no weight by geometric mean."""
+    """Apply the rejection mask and the unclamped importance weights together."""
     level = inputs["level"]
     metric, prefix = {
         **_SEQUENCE_METRICS,
@@ -331,7 +330,7 @@ _ENTROPY = {"temperature": 1.0, "with_entropy": True, "entropy_of": "sampled"}
 
 
 def _entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the entropy, and the log-probs of the neighbouring function so that a gradient exists."""
+    """Call the entropy function, and the log-probs function next to it so that a gradient exists."""
     log_probs = boundary.module.logprobs_from_logits_v2(inputs["logits"], inputs["token_ids"])
     masked = "attention_mask" in boundary.parameters
     masks = {"attention_mask": inputs["response_mask"]} if masked else {}

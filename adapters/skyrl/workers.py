@@ -1,4 +1,4 @@
-"""SkyRL: the FSDP worker and its policy update, and the Megatron worker on a stand-in megatron.core."""
+"""SkyRL: policy updates of the FSDP worker and, with a stand-in for megatron.core, of the Megatron worker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def rollout_kl_options(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fixed_model(log_probs: Any) -> Any:
-    """Make a model for the FSDP worker that returns the given log-probs and an entropy of 0."""
+    """Make a model for the FSDP worker that returns these log-probs and an entropy of 0."""
     model: Any = torch.nn.Module()
     entropy = {"entropy": torch.zeros(log_probs.shape[0], log_probs.shape[1] + 1, device=log_probs.device)}
     model.forward = lambda *_, **__: (log_probs, entropy)
@@ -116,7 +116,7 @@ def _fsdp_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _fsdp_device(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Record every torch call of the step's own code while its log-probs are on another device.
+    """Record on which device the training step creates tensors, when its log-probs are on another device.
 
     That device is meta, so that a machine needs only one real device. The loss runs up to its backward pass; later code
     only reads values, which a meta tensor does not have.
@@ -180,8 +180,7 @@ _WORKERS = (
 
 
 class _Table:
-    """A stand-in model: looks up a table of log-probs by the first token of each sequence, and a table of entropies,
-    each at one position before its token."""
+    """A stand-in model that looks up log-probs and entropies by the first token of each sequence."""
 
     def __init__(self, log_probs: Any, entropies: Any) -> None:
         self._log_probs, self._entropies = log_probs, entropies
@@ -215,7 +214,7 @@ def _options(inputs: Mapping[str, Any], rows: int) -> dict[str, Any]:
 
 
 def _shares(boundary: Any, inputs: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
-    """Divide advantages by the loss denominator, as the driver itself did while #1296 was developed."""
+    """Divide advantages by the loss denominator, as the driver did for a time (#1296)."""
     module, length = boundary.imported[PPO], inputs["loss_scale_factor"]
     mask, reduction = fields["loss_mask"], REDUCTIONS[inputs["loss_agg_mode"]]
     if hasattr(module, "apply_loss_reduction_to_advantages_minibatch"):
@@ -355,7 +354,7 @@ _UPDATES = (
 
 
 class _Router:
-    """A stand-in RouterReplay: records the action of a router, the routes it holds, and for how many tokens."""
+    """A stand-in for RouterReplay that records a router's action, routes and number of tokens."""
 
     global_router_replay_instances: list[_Router] = []  # noqa: RUF012 - Megatron's own attribute
     schedule: _Schedule
@@ -387,7 +386,7 @@ class _Router:
 
 
 class _Schedule:
-    """A stand-in schedule: Megatron's without a pipeline, one microbatch after the other."""
+    """A stand-in for Megatron's schedule without a pipeline: one microbatch after the other."""
 
     def __init__(self) -> None:
         self.microbatch = -1
@@ -406,7 +405,7 @@ class _Schedule:
 
 
 def _megatron_core() -> dict[str, Any]:
-    """Make the modules of megatron.core that SkyRL imports inside functions, with the names that it uses."""
+    """Make stand-in modules for megatron.core, with the names that SkyRL imports."""
     state, inside = kit.make_single_rank_mpu(get_pipeline_model_parallel_last_rank=0), "megatron.core.transformer"
     action = kit.stand_in(REPLAY_FORWARD="replay_forward", REPLAY_BACKWARD="replay_backward")
     return {
@@ -419,7 +418,7 @@ def _megatron_core() -> dict[str, Any]:
 
 
 def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
-    """Make a model for the Megatron worker; ``logits(input_ids)`` computes its output."""
+    """Make a model for the Megatron worker. ``logits(input_ids)`` computes its output."""
     model: Any = torch.nn.Module()
     model.forward = lambda sequences, *_, **__: logits(sequences)
     model.zero_grad_buffer = lambda: None
@@ -433,7 +432,7 @@ def _megatron_model(logits: Callable[[Any], Any], layers: int) -> Any:
 def _megatron_worker(
     boundary: Any, options: Mapping[str, Any], schedule: _Schedule, logits: Callable[[Any], Any], layers: int = 0
 ) -> Iterator[Any]:
-    """Make SkyRL's worker with its own model wrapper, on a stand-in megatron.core.
+    """Make SkyRL's Megatron worker and model wrapper, on stand-ins for megatron.core.
 
     :param layers: the number of mixture-of-experts layers whose routes are replayed.
     """
@@ -474,8 +473,7 @@ def _megatron_worker(
 
 
 def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the rollout KL on logits over two tokens whose log-softmax at token 0, the id of every token, is the
-    scenario's log-prob."""
+    """Compute the rollout KL from two-token logits that give token 0 the scenario's log-prob."""
     log_probs, schedule = inputs["log_probs"], _Schedule()
     if not (log_probs < 0).all():
         raise AbsentError("logits over two tokens cannot give a log-prob of 0 or more")
@@ -497,7 +495,7 @@ def _megatron_rollout_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, 
 
 
 def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step over microbatches of SkyRL's own iterator, which defines the fields of padding microbatches."""
+    """Run a step over the microbatches of SkyRL's iterator, and read the router's replays."""
     routes = inputs["expert_indices"]
     rows, length, layers, _ = routes.shape
     schedule, calls = _Schedule(), []

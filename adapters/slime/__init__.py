@@ -45,7 +45,7 @@ def _kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert rows to slime's lists of one-dimensional samples, and its one concatenated mask back.
+    """Call OPSM with slime's lists of samples, and convert its concatenated mask back to rows.
 
     #1917 renames ``advantages`` to ``full_advantages`` and adds ``local_advantages``, which has the shape of the
     returned mask under context parallelism. Without context parallelism both are the same.
@@ -60,7 +60,7 @@ def _opsm(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call token losses. Their caller passes ``old - new`` as the KL and reduces.
+    """Call a policy loss per token. It takes ``old - new`` as the KL; the adapter reduces.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1033
     """
@@ -71,7 +71,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gspo(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the KL of sequences as the policy loss takes it.
+    """Compute the sequence-level KL for GSPO's loss.
 
     The loss has no mask, so a non-finite advantage on a masked token is handled by the caller's reducer, which has a
     binding of its own. This binding checks the KL.
@@ -109,7 +109,7 @@ def _policy_loss_function(boundary: Any, inputs: Mapping[str, Any]) -> dict[str,
 
 
 def _value_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the value loss. The value of a token is at the position of the token before it."""
+    """Call the value loss. A token's value is at the position before it."""
     vpreds = inputs["vpreds"]
     rows, tokens = vpreds.shape
     args = kit.stand_in(
@@ -132,7 +132,7 @@ _MEANS = "seq-mean-token-mean"
 
 
 def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Build slime's own reducer: the sum over samples of their means, or over all tokens."""
+    """Build slime's own function that reduces a loss over samples or tokens."""
     make = boundary.imported[CP].get_sum_of_sample_mean if CP in boundary.imported else boundary.function
     lengths, masks = full_lengths(inputs), list(inputs["response_mask"])
     per_token = inputs["loss_agg_mode"] == "token-sum"
@@ -140,7 +140,7 @@ def _reducer(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _of_sequences(loss: Any, inputs: Mapping[str, Any]) -> Any:
-    """Divide a sum of means over sequences by their global number, as the caller does.
+    """Divide a sum of sequence means by the global number of sequences, as the caller does.
 
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L1357
     """
@@ -176,7 +176,7 @@ _TOKENS = Dialect(
 
 
 def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Binding:
-    """Reduce to the sum over tokens, because these functions do not aggregate."""
+    """Return the sum over tokens, because these functions do not aggregate."""
     knobs = ("eps_clip_low", "eps_clip_high", "dual_clip")
     return policy_loss(f"{PPO}.{function}", call, algorithm, knobs, *dialects, mode="token-sum")
 
@@ -185,8 +185,7 @@ def _tokens(function: str, algorithm: str, call: Any, *dialects: Dialect) -> Bin
 
 
 def _importance_weight(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the weights as the result of a policy loss of 1 per token. The lower bound is 0 unless given, as in slime's
-    options.
+    """Read the importance weights, as the results of a policy loss of 1 per token.
 
     The log-probs have no gradient: they come from the rollout batch, or are detached.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/backends/megatron_utils/loss.py#L989
@@ -217,7 +216,7 @@ def _weights(path: str, mode: str, **more: Any) -> Binding:
 
 
 def _batched_gae(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call GAE with samples, which the function pads itself."""
+    """Call GAE with unpadded samples, which the function pads itself."""
     samples, counts = valid_samples(inputs, "values", "token_level_rewards"), valid_counts(inputs)
     discounts = {"gamma": inputs["gamma"], "lam": inputs["lam"]}
     with one_rank():
@@ -238,7 +237,7 @@ def _gae_of_a_sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _outcome_returns(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with one reward per sample: the reward on a valid token."""
+    """Call with one reward per sample."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     kl = torch.zeros_like(rewards) if inputs["kl"] is None else inputs["kl"]
     columns = {"kl": list(kl), "kl_coef": inputs["kl_coef"], "gamma": inputs["gamma"]}
@@ -260,7 +259,7 @@ def _returns(function: str, **more: Any) -> Binding:
 
 
 def _post_process_rewards(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make samples in the order of their groups. A group has as many samples as requested, or fewer.
+    """Make samples in the order of their groups, and read their rewards.
 
     A group of one is not scaled: slime's arguments turn that off.
     https://github.com/THUDM/slime/blob/624b824a898ab0ec1fcb4d373004c7f3852bf515/slime/utils/arguments.py#L1981

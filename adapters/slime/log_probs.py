@@ -1,4 +1,4 @@
-"""slime: log-probs and values of response tokens, from the outputs of a packed batch.
+"""slime: log-probs and values of response tokens, from the model's outputs for a packed batch.
 
 slime packs whole samples, prompt and response, into one row ``[1, T, V]``. A scenario has the outputs that predict
 response tokens. Samples made from it have a one-token prompt, and one more output after the last token, which predicts
@@ -42,19 +42,18 @@ _RANKED = {"context_parallel_size": (1, 2)}
 
 
 def _packed(outputs: Any, lengths: list[int], after: Any) -> Any:
-    """Pack the outputs of all positions ``[1, T, ...]``: for each sample the outputs of its response and one more."""
+    """Pack the model's outputs ``[1, T, ...]``: for each sample, those of its response and one more."""
     parts = [torch.cat([row[:n], last[None]]) for row, last, n in zip(outputs, after, lengths)]
     return torch.cat(parts).unsqueeze(0)
 
 
 def _tokens(inputs: Mapping[str, Any], lengths: list[int]) -> list[Any]:
-    """Join prompt and response of each sample. The prompt is the token 0."""
+    """Concatenate the prompt (one token 0) and the response of each sample."""
     return [torch.nn.functional.pad(row[:n].long(), (1, 0)) for row, n in zip(inputs["token_ids"], lengths)]
 
 
 def _after(logits: Any) -> Any:
-    """Make logits for the position after the last token. They differ from all others, so that using them changes the
-    result."""
+    """Make logits for the position after the last token. They differ from all others, so that a use is visible."""
     return -logits[:, 0].detach()
 
 
@@ -65,7 +64,7 @@ def _of_logits(inputs: Mapping[str, Any], ask: Any) -> dict[str, Any]:
 
 
 def _of_ranks(inputs: Mapping[str, Any], outputs: Any, after: Any, tokens: list[Any], ask: Any) -> dict[str, Any]:
-    """Join what ``ask(packed, batch)`` returns for each sample on its context-parallel ranks."""
+    """Join the results of a sample's context-parallel ranks."""
     ranks, lengths = inputs.get("context_parallel_size", 1), kit.lengths_of(inputs, "response_mask")
     packed, batch = _packed(outputs, lengths, after), {"unconcat_tokens": tokens, **valid_counts(inputs)}
     answers = []
@@ -105,7 +104,7 @@ def _responses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _own_kernel(module: Any) -> None:
-    """Check that this version computes log-probs itself.
+    """Raise AbsentError if this version does not compute log-probs itself.
 
     :raises AbsentError: until June 2026 Megatron-LM's fused kernel computed them. get_responses, which passes logits
         and tokens to the kernel, has a binding.
@@ -127,7 +126,7 @@ def _log_probs_and_entropy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str
 
 
 def _flat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call with flattened tokens, without samples, and with logits after the temperature."""
+    """Call with flattened tokens instead of samples."""
     _own_kernel(boundary.module)
     shape = inputs["token_ids"].shape
     logits, tokens = inputs["logits"].flatten(0, 1), inputs["token_ids"].flatten()
@@ -147,7 +146,7 @@ def _values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result of rank 0. Each rank has one chunk of the padded packed sequence."""
+    """Return the result of rank 0, when each rank has one chunk of the packed sequence."""
     lengths, ranks = kit.lengths_of(inputs, "response_mask"), inputs["context_parallel_size"]
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))[0]
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -173,7 +172,7 @@ def _context_parallel(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _model(logits: Any) -> Any:
-    """Make a model that returns these logits ``[1, T, V]`` on the only device."""
+    """Make a model that returns these logits ``[1, T, V]``."""
     model: Any = torch.nn.Module()
     model.forward = lambda **_: kit.stand_in(logits=logits)
     model.cuda = lambda: model
@@ -181,7 +180,7 @@ def _model(logits: Any) -> Any:
 
 
 def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the reference's log-probs. The policy returns reversed logits, so that using it changes the result."""
+    """Compute the reference model's log-probs. The policy model returns other logits, so that using it is visible."""
     lengths = kit.lengths_of(inputs, "response_mask")
     logits = _packed(inputs["logits"], lengths, _after(inputs["logits"]))
     tokens = torch.cat(_tokens(inputs, lengths))
@@ -206,7 +205,7 @@ def _reference(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _responses_of(packed: Any, lengths: list[int], inputs: Mapping[str, Any]) -> Any:
-    """Read responses from results for all tokens but the first. The token after a response is the next prompt."""
+    """Cut the responses from results for all tokens but the first."""
     parts = torch.nn.functional.pad(packed, (0, 1))[: sum(lengths) + len(lengths)].split([n + 1 for n in lengths])
     return as_rows([part[:n] for part, n in zip(parts, lengths)], inputs["token_ids"].shape[1])
 

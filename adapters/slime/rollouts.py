@@ -41,7 +41,7 @@ _WORKER = StandIn("worker", "the real class without its constructor, which start
 
 
 class _Session:
-    """An HTTP session and response that sends nothing and returns the request's payload."""
+    """A stand-in HTTP session that sends nothing and returns the request's payload."""
 
     def __init__(self, **_: Any) -> None:
         self._payload: Any = None
@@ -64,7 +64,7 @@ class _Session:
 
 
 def _request(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the sampling parameters of the request to the teacher, which samples nothing."""
+    """Read the sampling parameters of the request to the teacher."""
     args = kit.stand_in(rm_url="teacher", rollout_temperature=inputs["temperature"])
     sample = boundary.imported[TYPES].Sample(tokens=[5, 6, 7], response_length=1)
     with kit.swap(boundary.module, "aiohttp", kit.stand_in(ClientSession=_Session)):
@@ -87,7 +87,7 @@ _OPTIONS |= {"max_new_tokens": "rollout_max_response_len"}
 
 
 class _OneToken:
-    """A tokenizer to which every text is the same token. Older code calls it directly, newer code calls ``encode``."""
+    """A stand-in tokenizer that makes every text the same token."""
 
     def encode(self, *_: Any, **__: Any) -> list[int]:
         return [5]
@@ -102,7 +102,7 @@ def _refuse_groups(module: Any) -> None:
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
-    """Replace what the rollout module builds its state from: a tokenizer, which has been loaded in two ways."""
+    """Replace the objects that the rollout module loads at the start, such as the tokenizer."""
     answers = {"load_tokenizer": tokenizer, "load_processor": None, "get_rollout_num_engines": 1}
     tokenizers = kit.stand_in(from_pretrained=partial(kit.return_first, tokenizer))  # until December 2025
     return {
@@ -112,7 +112,7 @@ def _alone(tokenizer: Any) -> dict[str, Any]:
 
 
 def _asked(boundary: Any, args: Any) -> Any:
-    """Read the request from the state that all requests share and the function that makes one."""
+    """Build a request, and read it."""
     _refuse_groups(boundary.module)
     module, rollouts = boundary.module, boundary.imported[_ROLLOUTS]
     left_out = "custom_params"  # returning the top-p distribution changes no sample
@@ -138,7 +138,7 @@ def _without_engines_options(arguments: Any) -> Iterator[None]:
 
 
 def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a group of one sample, again after each interruption, with shared sampling parameters.
+    """Run a rollout of one sample, again after each interruption.
 
     SGLang's response has no field for the last token's destination.
     """
@@ -192,7 +192,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the log-probs that the function stores in the samples. The engine returns none for the first token."""
+    """Read the teacher's log-probs that the function stores in the samples."""
     arguments, made = inputs["arguments"], boundary.imported[TYPES].Sample
     samples = [
         made(
@@ -205,7 +205,7 @@ def _teacher_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the kept samples, which should fill whole batches, and read the batch size that was chosen."""
+    """Count the kept samples, and read the chosen batch size."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
         raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
@@ -236,7 +236,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fully_async(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect a rollout from finished groups, by the index of their only sample."""
+    """Collect a rollout from finished groups, each of one sample."""
     sample = boundary.imported[TYPES].Sample
     worker = object.__new__(boundary.module.AsyncRolloutWorker)
     worker.output_queue = queue.Queue()

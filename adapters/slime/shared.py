@@ -1,4 +1,4 @@
-"""Shared by slime's bindings: one process for Megatron's ranks, samples from a batch, and the reasons of stand-ins."""
+"""Share code between slime's bindings: Megatron's ranks, samples, and reasons of stand-ins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOG_PROBS = StandIn(
 
 
 def parallel_state(boundary: Any) -> tuple[Any, ...]:
-    """Return the extra argument of one week of January 2026: the parallel state as in :func:`one_rank`."""
+    """Return the parallel state that functions took as an argument for one week of January 2026."""
     sizes = dict.fromkeys(("cp_size", "dp_size", "dp_cp_size"), 1)
     groups = dict.fromkeys(("cp_group", "dp_group", "tp_group"))
     return (kit.stand_in(cp_rank=0, **sizes, **groups),) if "parallel_state" in boundary.parameters else ()
@@ -33,7 +33,7 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
-    """Replace Megatron's ``mpu`` in modules that hold it and in the places from which functions import it.
+    """Replace Megatron's ``mpu`` by one of a single process, in all modules that use it.
 
     :param context_parallel_rank: None for torch's rank. The data-parallel group is then that rank alone.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
@@ -65,14 +65,14 @@ def _data_parallel_group(with_context_parallel: bool = False, *_: Any, **__: Any
 
 
 class Answer(dict[str, Any]):
-    """The result of ``get_log_probs_and_entropy``: older revisions index it, newer ones unpack (None, result)."""
+    """A result of ``get_log_probs_and_entropy`` that works for older and newer callers."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((None, dict(self)))
 
 
 def kl_name(compute_approx_kl: Any, estimator: str) -> str:
-    """Return a revision's name of an estimator. k1 was once called "kl", and k3 existed only with its clamp.
+    """Return the name that a revision uses for a KL estimator.
 
     :raises AbsentError: if the revision has no such estimator.
     """
@@ -93,12 +93,12 @@ def as_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
 
 
 def valid_samples(inputs: Mapping[str, Any], *names: str) -> dict[str, list[Any]]:
-    """Cut samples to the lengths of the mask."""
+    """Cut samples to the length of their mask."""
     return {name: [row[:n] for row, n in zip(inputs[name], kit.lengths_of(inputs, "response_mask"))] for name in names}
 
 
 def valid_counts(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the lengths of these samples plus one prompt token."""
+    """Return the lengths of samples, including one prompt token."""
     lengths = kit.lengths_of(inputs, "response_mask")
     return {"response_lengths": lengths, "total_lengths": [n + 1 for n in lengths]}
 
@@ -140,7 +140,7 @@ def policy_microbatch(
 
 
 def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
-    """Deal the tokens of each response to context-parallel ranks.
+    """Distribute the tokens of each response over context-parallel ranks.
 
     There are twice as many chunks as ranks: the first rank has the first and the last chunk, the second rank their
     neighbours, and so on. A token belongs to the position that predicts it, and a prompt is one token.
@@ -151,7 +151,7 @@ def shards(lengths: list[int], ranks: int) -> list[list[list[int]]]:
 
 
 def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
-    """Join samples from each rank's part."""
+    """Join each sample from its parts on the ranks."""
     samples = []
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
@@ -171,11 +171,11 @@ def as_rows(samples: list[Any], width: int) -> Any:
 
 
 def full_lengths(inputs: Mapping[str, Any]) -> dict[str, list[int]]:
-    """Return the lengths of whole samples, with one prompt token."""
+    """Return the lengths of whole samples, including one prompt token."""
     rows, tokens = inputs["response_mask"].shape
     return {"response_lengths": [tokens] * rows, "total_lengths": [tokens + 1] * rows}
 
 
 def mask_sums(masks: Sequence[Any]) -> dict[str, list[Any]]:
-    """Sum the masks of rollouts of one sample each. In 0.3.0 rollouts were called groups."""
+    """Return the sums of the masks, one sample per rollout."""
     return {name: [mask.sum() for mask in masks] for name in ("rollout_mask_sums", "group_mask_sums")}

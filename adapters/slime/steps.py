@@ -1,4 +1,4 @@
-"""slime: whole steps of the trainer: the advantages of a rollout, and the loss of a step as Megatron computes it."""
+"""slime: training steps: the advantages of a rollout, and the loss of a step as Megatron computes it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .shared import (
 
 
 def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_loss", **options: Any) -> Any:
-    """Return supervised options: the loss of a token is its negative log-prob, without further terms."""
+    """Return options for a supervised loss, so that a token's loss is its negative log-prob."""
     return kit.stand_in(
         loss_type=loss_type,
         calculate_per_token_loss=per_token,
@@ -53,7 +53,7 @@ def _loss_args(per_token: bool, global_batch_size: int, loss_type: str = "sft_lo
 def _microbatch(
     boundary: Any, losses: list[Any], args: Any, batch: Mapping[str, Any], num_microbatches: int
 ) -> tuple[Any, Any]:
-    """Run a microbatch with these token losses and return (loss, Megatron's denominator)."""
+    """Run a microbatch with these token losses, and return the loss and Megatron's denominator."""
     answer = Answer(log_probs=[-row for row in losses])
     with kit.swap(boundary.module, "get_log_probs_and_entropy", lambda *_, **__: answer):
         loss, count, _ = boundary.invoke(
@@ -83,7 +83,7 @@ def _step_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss of one sample that context-parallel ranks share, averaged over the ranks as in Megatron."""
+    """Compute the loss of one sample on context-parallel ranks, averaged as Megatron does."""
     losses, ranks = inputs["losses"], inputs["context_parallel_size"]
     mask, tokens = torch.ones_like(losses), len(losses)
     whole = tokens + inputs["prompt_length"]
@@ -101,7 +101,7 @@ def _shared_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantage_args(estimator: str, **options: Any) -> Any:
-    """Return options with k1 as the KL. With a reference of 0, log-probs then are the KLs."""
+    """Return options with k1 as the KL estimator."""
     return kit.stand_in(
         advantage_estimator=estimator,
         custom_advantage_function_path=None,
@@ -111,7 +111,7 @@ def _advantage_args(estimator: str, **options: Any) -> Any:
 
 
 def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int = 1) -> None:
-    """Run the advantage step with k1 as the KL on context-parallel ranks, each of which has its part of a response.
+    """Run the advantage step on context-parallel ranks, each with its part of a response.
 
     :raises AbsentError: if the version does not have the estimator.
     """
@@ -140,7 +140,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
 
 
 def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
-    """Run the step of July 2025 and before, which read its data from a storage.
+    """Run the advantage step of July 2025 and earlier, which read its data from a store.
 
     Whitening, which needs all ranks and was not an option at first, is left out.
     """
@@ -156,7 +156,7 @@ def _stored_step(boundary: Any, args: Any, data: dict[str, Any]) -> None:
 
 
 def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages and read the KL from the rollout data. Samples have the lengths of the mask."""
+    """Compute PPO's advantages, and read the KL from the rollout data."""
     width = inputs["response_mask"].shape[1]
     data: dict[str, Any] = {
         **valid_samples(inputs, "log_probs", "ref_log_probs", "values"),
@@ -176,13 +176,13 @@ _PPO_OPTIONS = {"kl_coef": "kl_coef", "gamma": "gamma", "lambd": "lam"}
 
 
 def _outcomes(inputs: Mapping[str, Any]) -> list[float]:
-    """Return one reward per sample: the reward on a valid token."""
+    """Return one reward per sample."""
     rewards = torch.where(inputs["response_mask"] != 0, inputs["token_level_rewards"], 0.0)
     return [float(reward) for reward in rewards.sum(-1)]
 
 
 def _ppo_advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute PPO's advantages with samples of the mask's lengths and no KL penalty."""
+    """Compute PPO's advantages without a KL penalty."""
     (values,) = valid_samples(inputs, "values").values()
     data = {
         **valid_counts(inputs),
@@ -227,7 +227,7 @@ def _policy_args(boundary: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _policy_step(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one step on one microbatch: the gradient of the policy loss with its KL and entropy terms."""
+    """Run one step on one microbatch, and read the gradient of the policy loss with its KL and entropy terms."""
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     reference, current = inputs["ref_log_probs"], list(log_probs)
     args = _policy_args(boundary, inputs)
@@ -251,7 +251,7 @@ def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _policy_steps(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step through slime's schedule of ranks and microbatches, iterator, loss and metric reduction.
+    """Run a step through slime's own schedule, iterator, loss and metrics.
 
     Megatron divides the sum over microbatches by their number and averages over ranks, or adds everything up and
     divides by the declared tokens.
@@ -334,7 +334,7 @@ _REPORTS = "slime.observability.train_metric_utils"
 
 
 def _prompt_mean(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a step with several responses per prompt, including the following division by the number of responses."""
+    """Run a step with several responses per prompt, and divide by their number as the caller does."""
     losses, mask, labels = inputs["loss_mat"], inputs["response_mask"], list(inputs["group"])
     sums = {label: sum(row.sum() for row, own in zip(mask, labels) if own == label) for label in labels}
     args = kit.stand_in(

@@ -72,7 +72,7 @@ _OFF: dict[str, Any] = {
 
 
 def _of_configuration(self: Any, name: str) -> Any:
-    """Return the attributes that the constructor would set."""
+    """Return the attributes that a trainer's constructor would set."""
     if name.startswith("__"):
         raise AttributeError(name)
     if name in _OFF or name.startswith(("_on_policy_", "_off_policy_", "_matched_", "_unmatched_")):  # sums
@@ -83,7 +83,7 @@ def _of_configuration(self: Any, name: str) -> Any:
 
 
 def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] | None = None, kind: Any = None) -> Any:
-    """Make a configuration of TRL's own class with these options, without its validation."""
+    """Make a configuration of TRL's own class with these options, skipping its validation."""
     kind = kind or kit.config_class_of(boundary)
     made = kind(output_dir="unused", use_cpu=boundary.device == "cpu", bf16=False, report_to="none")
     for option, value in kit.keep_accepted(kind, given, former).items():
@@ -92,7 +92,7 @@ def _options(boundary: Any, given: Mapping[str, Any], former: Mapping[str, Any] 
 
 
 def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
-    """Make a trainer whose constructor did not run: see _of_configuration."""
+    """Make a trainer without running its constructor; see :func:`_of_configuration`."""
     made = object.__new__(type(boundary.owner.__name__, (boundary.owner,), {"__getattr__": _of_configuration}))
     metrics = {"train": defaultdict(list), "eval": defaultdict(list)}
     defaults = {
@@ -130,7 +130,7 @@ _LOSS_TYPES = {
 
 
 def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
-    """Return methods that return these log-probs: alone, with entropies, and later with a router's loss."""
+    """Return stand-in methods that return these log-probs, and entropies if asked."""
     method = getattr(boundary.owner, "_get_per_token_logps_and_entropies", boundary.function)
     arity = 3 if "compute_aux_loss" in inspect.signature(method).parameters else 2
     both, one = (
@@ -140,7 +140,7 @@ def _saying(boundary: Any, log_probs: Any) -> dict[str, Any]:
 
 
 def _completions(inputs: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """Make a batch of one prompt token and the scored response, as a trainer passes it to its loss."""
+    """Make a batch of a prompt token and a scored response, as a trainer passes it to its loss."""
     mask, old = inputs["response_mask"].long(), inputs["old_log_probs"]
     total, weights = (inputs.get(name) for name in ("batch_num_tokens", "importance_weights"))
     prompt = torch.ones(len(mask), 1, dtype=torch.long, device=mask.device)
@@ -215,7 +215,7 @@ def _loss_type(loss: Any, name: str) -> str:
 
 
 def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the loss through the fused path. TRL's own loss replaces the fused kernel of another package."""
+    """Compute the fused loss, with TRL's own loss in place of another package's kernel."""
     plain, args = boundary.owner._compute_loss, _options(boundary, {"loss_type": "grpo", **_bounds(inputs)})
     trainer = _clipping(boundary, args, inputs, _get_last_hidden_state=lambda *_, **__: None)
 
@@ -234,7 +234,7 @@ def _fused_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bounds(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the clip range. num_iterations is 2 because with 1 the versions of 2025 ignored the old log-probs."""
+    """Return the options for the clip range."""
     return {
         "epsilon": inputs["eps_clip_low"],
         "epsilon_high": inputs["eps_clip_high"],
@@ -249,7 +249,7 @@ def _one_action_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss with completions after one first token each, packed into one row by TRL's own collator."""
+    """Call the asynchronous trainer's loss with completions packed into one row by TRL's collator."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if not hasattr(boundary.module, "patch_chunked_lm_head"):
         raise AbsentError("not in this version: batches are trees of rollouts, or the model returns logits")
@@ -271,7 +271,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _off_policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read which completions are kept, each with one advantage. Their token losses are PPO's."""
+    """Read which completions the off-policy mask keeps."""
     advantages, mask, ratio = inputs["advantages"][:, :1], inputs["response_mask"], torch.exp(-inputs["ppo_kl"])
     if not torch.equal(advantages.expand(mask.shape), inputs["advantages"]):
         raise AbsentError("a completion has one advantage")
@@ -320,7 +320,7 @@ def _of_responses(line: str) -> tuple[Dialect, ...]:
 
 
 def _loss(path: str, call: Any, algorithm: Any, line: str, *dialects: Dialect, **more: Any) -> Binding:
-    """Bind a policy loss of completions, aggregated at this source line."""
+    """Bind a policy loss of completions."""
     knobs, stand_ins = ("eps_clip_low", "eps_clip_high", *more.pop("knobs", ())), more.pop("stand_ins", ())
     return policy_loss(
         path,
@@ -413,8 +413,7 @@ def _distilled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute the chunked loss with a head that multiplies by 1, three vocabulary entries at a time. The first token
-    has no prediction."""
+    """Compute the chunked loss with a head that multiplies by 1."""
     logits, pad = inputs["logits"], torch.nn.functional.pad
     states, head = kit.stand_in(last_hidden_state=pad(logits, (0, 0, 0, 1))), torch.eye(logits.shape[-1]).to(logits)
     model = kit.stand_in(config=kit.stand_in(), lm_head=kit.stand_in(weight=head), model=lambda **_: states)
@@ -425,7 +424,7 @@ def _chunked(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the logged entropy of tokens whose entropies are the scenario's values."""
+    """Read the logged entropy, for tokens with the scenario's entropies."""
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
@@ -448,7 +447,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_pairs(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return log-probs, reference log-probs and masks: chosen responses first, then rejected ones."""
+    """Return log-probs, reference log-probs and masks: those of chosen responses, then those of rejected ones."""
     return tuple(kit.join_both_sides(inputs, name) for name in ("log_probs", "ref_log_probs", "mask"))
 
 
@@ -482,7 +481,7 @@ def _dpo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute ORPO's second term from the averages that it takes of logits. Its first term is a cross entropy."""
+    """Compute ORPO's odds ratio term from average log-probs."""
     table, _, mask = _of_pairs(inputs)
     labels = torch.nn.functional.pad(torch.where(mask != 0, 1, -100), (1, 0), value=-100)
     logits = torch.nn.functional.pad(kit.two_token_logits(torch.where(table < 0, table, -1.0)), (0, 0, 0, 1))
@@ -492,7 +491,7 @@ def _odds(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Make pairs as they were collated until February 2026, and until October 2024."""
+    """Make preference pairs as they were collated in older versions."""
     whole = "chosen_labels" in boundary.owner.concatenated_forward.__code__.co_consts
     rows, start = len(batch["labels"]) // 2, 0 if whole else kit.PROMPT
     prompts = (("input_ids", "prompts"), ("attention_mask", "prompt_attention_mask"))
@@ -504,7 +503,7 @@ def _former_pairs(boundary: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate preference pairs of numbers and read them back: each prompt token and its type."""
+    """Collate preference pairs, and read back each prompt token and its type."""
     samples = inputs["samples"]
     pairs = [zip(*(sample[name].tolist() for name in _TYPED)) for sample in samples]
     prompts = [" ".join(f"{token}:{kind}" for token, kind in one) for one in pairs]
@@ -521,7 +520,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a logged metric. For a batch that does not count, TRL logged NaN or nothing."""
+    """Read a logged metric."""
     import transformers
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
@@ -611,7 +610,7 @@ MODELS = (
 
 
 def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trained tokens of a chat: everything that the assistant wrote, or its last answer."""
+    """Read the trained tokens of a chat: all of the assistant's, or those of its last answer."""
     tokenizer, messages = chat(inputs)
     last = inputs["trains"] == "last"
     row = {"prompt": messages[:-1], "completion": messages[-1:]} if last else {"messages": messages}
@@ -629,7 +628,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the chosen answer to a chat next to a rejected one."""
+    """Read the chosen answer of a preference pair."""
     tokenizer, messages = chat(inputs)
     row = {"chosen": messages, "rejected": [*messages[:-1], {"role": "assistant", "content": "w9.9"}]}
     trainers = boundary.module.DPOTrainer
@@ -651,7 +650,7 @@ def _of_a_pair(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_chatml(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the last answer of a chat as GKD's collator trains it."""
+    """Read the tokens of a chat that GKD's collator trains on."""
     tokenizer, messages = chat(inputs)
     tokenizer.backend_tokenizer = kit.stand_in(pre_tokenizer=None, decoder=None)
     known = {"tokenizer": tokenizer, "max_length": inputs["max_tokens"] or 1000, "max_prompt_length": 1000}
@@ -678,7 +677,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlong(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the overlong penalty, which the trainer adds to the reward."""
+    """Read the penalty for overlong responses, which the trainer adds to the reward."""
     ids = [[1] * int(length) for length in (inputs["response_mask"] != 0).sum(-1)]
     added = boundary.function(boundary.owner(inputs["max_length"], inputs["buffer"]), completion_ids=ids)
     return {"rewards": inputs["rewards"] + inputs["rewards"].new_tensor(added)}
@@ -707,7 +706,7 @@ ROWS = (
 
 
 def _reported(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read KTO's metrics for a batch in which policy and reference have these log-probs."""
+    """Read KTO's metrics for a batch with these log-probs."""
     chosen, rejected = (torch.tensor(inputs["arguments"][side]) for side in _SIDES)
     said = (chosen, rejected, chosen, rejected, torch.cat([chosen, rejected]))
     trainer = _trainer(
@@ -752,7 +751,7 @@ def _kl_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the log-probs of the chosen responses of pairs that are too long. Each token has log-prob -1."""
+    """Read the log-probs of the chosen responses of pairs that are too long."""
     given = inputs["arguments"]
     prompts, responses = given["prompts"], given["responses"]
     ids = torch.tensor(kit.token_ids(torch.ones(len(prompts), max(responses) - 1)))
@@ -776,7 +775,7 @@ def _shortened(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the labels of token ids. A template is one token."""
+    """Read the labels of token ids."""
     given = inputs["arguments"]
     tokenizer = kit.table_tokenizer(kit.token_table(torch.zeros(1, max(given["token_ids"]))))
     collator = boundary.owner([given["response"]], [given["instruction"]], tokenizer=tokenizer)
@@ -784,7 +783,7 @@ def _labelled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Render a conversation with a known template and with its training template, and read what that trains."""
+    """Render a conversation with a known template, and read which tokens its training template trains."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     given = inputs["arguments"]
@@ -828,8 +827,7 @@ SINGLE = tuple(
 
 
 def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train on rows of token ids with a completion mask. The mask of the first token is ignored, because nothing
-    predicts it."""
+    """Run supervised training on rows of token ids with a completion mask."""
     mask, first = inputs["response_mask"], int(inputs["first_counts"])
     ids = kit.token_ids(mask * 0 + 1)
     rows = [{"input_ids": row, "completion_mask": [first, *kept]} for row, kept in zip(ids, mask.long().tolist())]
@@ -842,7 +840,7 @@ def _learned(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train on completions that are generated, scored, buffered and cut."""
+    """Run policy training on completions that are generated, scored, buffered and truncated."""
     mask = inputs["response_mask"]
     ids = torch.tensor(kit.token_ids(mask * 0 + 1), device=mask.device)
     if len(ids) < 2:
@@ -875,7 +873,7 @@ def _optimised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _preferred(
     rows: str, names: tuple[str, ...], options: Mapping[str, Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Train on pairs of responses to a prompt. ``names`` are the scenario's options.
+    """Run preference training on pairs of responses to a prompt.
 
     Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (generated and
     judged). A row's first token is the prompt. It begins the response and identifies the row when there is only one end
@@ -910,8 +908,7 @@ def _preferred(
 
 
 def _taught(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Train a student. Either its own completions come from the scenario and the data set's have one token, or the
-    reverse."""
+    """Run distillation training of a student."""
     mask, generated = inputs["response_mask"], inputs["generated"]
     ids = kit.token_ids(mask, ended=True)
     if min(map(len, ids)) < 2:
@@ -1024,7 +1021,7 @@ def _taught_by_server(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the advantages of one-token completions. A group of one is evaluated, because trainers need several."""
+    """Read the advantages of completions with one token."""
     rewards, size, level = inputs["rewards"], kit.group_size(inputs), inputs["std_level"]
     options: dict[str, Any] = {"num_generations": max(size, 2), "beta": 0.0}
     if "GRPO" in boundary.path:

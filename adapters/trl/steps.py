@@ -1,4 +1,4 @@
-"""The documented steps of TRL's trainers, for `sentinel watch`: losses, advantages, references and batches.
+"""Define the documented steps of TRL's trainers for `sentinel watch`: losses, advantages, references and batches.
 
 Formulas follow the papers that the documentation of each configuration class names. They use what the model and the
 reward functions returned in the run, and the trainer's options. Anything else raises DoesNotApply with the reason.
@@ -24,7 +24,7 @@ def _need(holds: Any, reason: str) -> None:
 
 
 def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
-    """Return the values that the model reports for each token, in one of its forward passes of the loss."""
+    """Return the log-probs that the model reports in one of the loss's forward passes."""
     passes = [one for one in micro.forwards if one["model"] == "trained" and one["reported"]["log_probs"] is not None]
     _need(len(passes) > place, "the model does not report log-probs")
     values = passes[place]["reported"].get(name)
@@ -34,7 +34,7 @@ def _trained(micro: Any, name: str = "log_probs", place: int = 0) -> Any:
 
 
 def _router(micro: Any) -> Any:
-    """Return the weighted loss of a router; 0 without one."""
+    """Return the weighted auxiliary loss of a mixture-of-experts router; 0 without one."""
     if not micro.attributes.get("aux_loss_enabled"):
         return 0.0
     return micro.attributes["router_aux_loss_coef"] * micro.forwards[0]["reported"]["aux_loss"].double()
@@ -48,13 +48,13 @@ def _accumulated(micro: Any) -> int:
 
 
 def _clipped(ratio: Any, advantages: Any, low: float, high: float, most: float | None = None) -> Any:
-    """``-min(r A, clip(r, 1 - low, 1 + high) A)`` (arXiv:1707.06347), with ``r`` at most ``most``."""
+    """Compute PPO's clipped loss per token (arXiv:1707.06347), with ratios of at most ``most``."""
     capped = ratio if most is None else ratio.clamp(max=most)
     return -torch.minimum(capped * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
 
 
 def _vespo(micro: Any, advantages: Any, log_ratio: Any, mask: Any) -> Any:
-    """``e^l w^k e^(-l w)`` for the ratio ``w`` of a sequence (TRL's documentation of VESPO)."""
+    """Compute VESPO's weight of a sequence, as TRL's documentation defines it."""
     options, weights = micro.options, micro.batch.get("importance_sampling_ratio")
     log_w = (log_ratio.clamp(-20, 20) * mask).sum(-1, keepdim=True)
     if weights is not None:
@@ -86,7 +86,7 @@ def _uncertain(micro: Any, entropies: Any, mask: Any) -> Any:
 
 
 def _grpo_loss(micro: Any) -> tuple[Any, Any]:
-    """arXiv:2402.03300 (grpo), 2503.14476 (dapo), 2503.20783 (dr_grpo), 2506.13585 (cispo), 2511.20347 (sapo)."""
+    """Compute GRPO's loss, by loss type (arXiv:2402.03300, 2503.14476, 2503.20783, 2506.13585, 2511.20347)."""
     options, had, batch = micro.options, micro.attributes, micro.batch
     _need(not options.get("use_liger_kernel"), "use_liger_kernel computes the loss in another package")
     _need(not had.get("use_adaptive_entropy"), "use_adaptive_entropy")
@@ -146,7 +146,7 @@ def _grpo_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _rloo_loss(micro: Any) -> tuple[Any, Any]:
-    """A completion is one action (arXiv:2402.14740)."""
+    """Compute RLOO's loss, in which a completion is one action (arXiv:2402.14740)."""
     had, batch = micro.attributes, micro.batch
     mask, advantages = batch["completion_mask"].double(), batch["advantages"].double()
     log_probs = _trained(micro)[:, -mask.shape[1] :]
@@ -158,7 +158,7 @@ def _rloo_loss(micro: Any) -> tuple[Any, Any]:
 
 
 def _rewards(micro: Any) -> Any:
-    """Return the returned rewards, with a column for each function; NaN stands for None."""
+    """Return the rewards with one column per reward function. NaN stands for None."""
     _need(not micro.attributes.get("environments"), "environments give rewards")
     weights = micro.attributes.get("reward_weights")
     _need(weights, "the weights of the rewards were not read")
@@ -184,7 +184,7 @@ def _total(table: Any, weights: Any) -> Any:
 
 
 def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
-    """arXiv:2402.03300; scaling by the batch is arXiv:2508.08221, by each reward GDPO (arXiv:2601.05242)."""
+    """Compute GRPO's advantages, scaled by group (arXiv:2402.03300), batch (2508.08221) or reward (2601.05242)."""
     table, weights = _rewards(micro)
     peers, scale = micro.attributes["num_generations"], micro.attributes["scale_rewards"]
     _need(len(table) % peers == 0, "a group is incomplete")
@@ -209,7 +209,7 @@ def _grpo_advantages(micro: Any) -> tuple[Any, Any]:
 
 
 def _rloo_advantages(micro: Any) -> tuple[Any, Any]:
-    """Each reward minus the mean of its peers' (arXiv:2402.14740)."""
+    """Compute RLOO's advantages: each reward minus the mean of the other responses' (arXiv:2402.14740)."""
     table, weights = _rewards(micro)
     had = micro.attributes
     _need(not had["beta"], "the KL penalty is part of the reward")
@@ -235,7 +235,7 @@ def _grpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _completion_ends(micro: Any) -> str:
-    """Completions are trained up to their first end token, which is trained too, unless they are cut off."""
+    """Return the mask of completions up to and including their first end token."""
     had, batch = micro.attributes, micro.batch
     for name in ("tools", "environments", "rollout_func", "environment_factories"):
         _need(not had.get(name), f"{name} makes completions of several turns")
@@ -270,7 +270,7 @@ def _sampled(micro: Any) -> None:
 
 
 def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
-    """Return the log-probs of the responses under policy and reference, and those of the policy's tokens."""
+    """Return the log-probs of responses under policy and reference, and those of the policy's tokens."""
     had, batch = micro.attributes, micro.batch
     mask = batch["completion_mask"][:, 1:].double()
     tokens = _trained(micro)[:, -mask.shape[1] :] * mask
@@ -293,7 +293,7 @@ def _pair_log_probs(micro: Any) -> tuple[Any, Any, Any]:
 
 
 def _score(ratio: Any, kind: str, alpha: float) -> Any:
-    """Return ``f'`` of a ratio (arXiv:2309.16240)."""
+    """Return the derivative ``f'`` of an f-divergence at a ratio (arXiv:2309.16240)."""
     if kind == "reverse_kl" or (kind == "alpha_divergence" and abs(alpha - 1) < 1e-6):
         return ratio
     if kind == "forward_kl":
@@ -372,7 +372,7 @@ def _dpo_loss(micro: Any) -> tuple[Any, Any]:
     policy = policy.requires_grad_()
     for kind, share in zip(had["loss_types"], had["loss_weights"]):
         loss = loss + (_pair_loss(kind, micro, policy, reference, tokens) * weights).mean() * share
-    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True)
+    (slope,) = torch.autograd.grad(loss, policy, allow_unused=True) if loss.requires_grad else (None,)
     largest = policy.detach().abs() + reference.abs() + 1
     size = abs(float(loss)) + float((slope.abs() * largest).sum() if slope is not None else 0.0) + had["beta"]
     return loss.detach(), _ROUNDING * size
@@ -384,13 +384,13 @@ def _dpo_references(micro: Any) -> tuple[Any, Any]:
 
 
 def _plain_text(micro: Any, *columns: str) -> bool:
-    """Return True if the data set has these columns of text, to which the trainer appends the end token."""
+    """Return True if the dataset has these columns of plain text, to which the trainer appends the end token."""
     kinds = micro.facts.get("given", {}).get("columns", {})
     return "input_ids" not in kinds and all(kinds.get(name) == "str" for name in columns)
 
 
 def _right_padding(micro: Any) -> str:
-    """Padding at the end of a row is not attended."""
+    """Return the attention mask, which is 0 for padding at the end of a row."""
     pads, ends, attention = micro.facts["pads"], micro.facts["ends"], micro.batch.get("attention_mask")
     _need(not micro.facts["collator"], f"{micro.facts['collator']} makes the batches")
     _need(attention is not None and pads is not None and pads != ends, "padding is not known")
@@ -401,7 +401,7 @@ def _right_padding(micro: Any) -> str:
 
 
 def _ends_learned(micro: Any, learned: Any) -> str:
-    """The end token that the trainer appends to a text is trained, unless the row is cut off."""
+    """Return whether the appended end token of a text is trained on."""
     ids, attention, end = micro.batch["input_ids"], micro.batch.get("attention_mask"), micro.facts["ends"]
     most = micro.options.get("max_length")
     if attention is None or end is None:
@@ -434,6 +434,7 @@ def _sft_loss(micro: Any) -> tuple[Any, Any]:
     if micro.facts["smoothing"] and options["loss_type"] == "nll":
         one, share = micro.forwards[0], options["label_smoothing_factor"]
         _need("mean_log_prob" in one, "not all log-probs were recomputed")
+        _need(not micro.attributes.get("aux_loss_enabled"), "label_smoothing_factor leaves out the loss of a router")
         nll, mean = (-one[name].double() for name in ("log_probs", "mean_log_prob"))
         _need(nll.shape == learned.shape, "the model's outputs have another length")
         terms, slack = (1 - share) * nll + share * mean, float(one["bound"])
@@ -509,7 +510,7 @@ def _upper(options: Mapping[str, Any]) -> Any:
 
 
 def _generated(name: str, options: Mapping[str, Any]) -> Any:
-    """Return the option that generation gets; unknown if ``generation_kwargs`` may replace it."""
+    """Return an option of generation; unknown if ``generation_kwargs`` may override it."""
     return None if options.get("generation_kwargs") else options[name]
 
 

@@ -47,7 +47,7 @@ _ADVANTAGES = ("advantages", "returns")
 
 
 def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
-    """Make the algorithm's configuration: a class since #2147, an omegaconf mapping before."""
+    """Make the configuration of the advantage algorithm: a class since #2147, an omegaconf mapping before."""
     import omegaconf
 
     values = {name: value for name, value in options.items() if value is not None}
@@ -56,7 +56,7 @@ def _algorithm(boundary: Any, options: Mapping[str, Any]) -> Any:
 
 
 def _group(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Group rows with a numpy array of objects (the ``uid`` of the prompt), as verl does."""
+    """Return the groups of rows as verl has them: a numpy array of prompt ids."""
     import numpy
 
     return {**inputs, "group": numpy.array(inputs["group"], dtype=object)}
@@ -76,7 +76,7 @@ def _estimator(names: tuple[str, ...], boundary: Any, inputs: Mapping[str, Any])
 
 
 def _pass_at_k(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Call GRPO-PassK. Its switch is in the algorithm's configuration; at first it was a parameter."""
+    """Call GRPO-PassK."""
     rest = _group(inputs)
     if "config" not in boundary.parameters:
         return boundary.invoke(rest)
@@ -166,7 +166,7 @@ _PUT_THERE = frozenset({"rollout_correction"})
 
 
 def _actor(boundary: Any, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-    """Make the actor's configuration. The trainer stores the global counts for the loss in it.
+    """Make the actor's configuration, with the global token counts for the loss.
 
     :param options: by name; ``policy_loss.NAME`` for options of the loss.
     """
@@ -205,7 +205,7 @@ def _loss(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Call a policy loss; the parameters are those of :func:`_policy`."""
+    """Call a policy loss. The parameters are those of :func:`_policy`."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", "importance_weights", "loss_agg_mode")
     chosen = {option: inputs[name] for name, option in knobs.items()}
     config = _actor(boundary, inputs, {**options, **chosen})
@@ -247,7 +247,7 @@ def _surrogate(line: int) -> Dialect:
 
 
 def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the argument that chooses an aggregation, if any. Before April 2025 it was always the token mean.
+    """Return the argument that selects an aggregation mode. Before April 2025 there was only the token mean.
 
     :raises AbsentError: if the scenario needs another aggregation then.
     """
@@ -259,7 +259,7 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
 
 
 def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the deprecated loss, which at first had one clip range and no dual clip."""
+    """Call the deprecated policy loss."""
     names = ("log_probs", "old_log_probs", "advantages", "response_mask", *_token_means_alone(boundary, inputs))
     if "cliprange_low" in boundary.parameters:
         returned = boundary.invoke(kit.take_inputs(inputs, *names, "eps_clip_low", "eps_clip_high", "dual_clip"))
@@ -358,7 +358,7 @@ _AGGREGATES = {"token": "token", "sequence": "seq_sum", "geometric": "seq_mean",
 
 
 def _log_ratio(inputs: Mapping[str, Any]) -> Any:
-    """Compute the log-ratio that the caller in the same module passes.
+    """Compute the log-ratio that the function's caller passes.
 
     https://github.com/verl-project/verl/blob/1dda039b9c6311889a9c9a26040677e1254814f9/verl/trainer/ppo/rollout_corr_helper.py#L849
     """
@@ -366,7 +366,7 @@ def _log_ratio(inputs: Mapping[str, Any]) -> Any:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the whole correction with weights only. For sequences it reports a share of sequences."""
+    """Run the off-policy correction with importance weights only."""
     level = inputs["level"]
     batch, _, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
@@ -379,7 +379,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call IcePop, whose two thresholds are in one string."""
+    """Call IcePop, whose two thresholds are passed as one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
         raise AbsentError("not in this version: it truncates weights, and cannot set them to 0")
     weights, metrics = boundary.invoke(
@@ -393,7 +393,7 @@ def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call rejection sampling. K1 options have two thresholds of the ratio, the others one of the divergence."""
+    """Call rejection sampling, with thresholds for the ratio or the divergence."""
     low, high = inputs["threshold_low"], inputs["threshold_high"]
     if "rollout_rs_threshold_lower" in boundary.parameters:
         return _rejected_by_ratio(boundary, inputs)
@@ -409,7 +409,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call rejection of before February 2026, whose options named only a level and had two ratio thresholds."""
+    """Call rejection sampling as it was before February 2026."""
     if inputs["statistic"] != "ratio":
         raise AbsentError("not in this version: rejection depends on the ratio")
     kept, metrics = boundary.invoke(
@@ -434,8 +434,7 @@ def _correction(function: str, call: Any, fixed: Mapping[str, Any], **accepts: t
 
 
 def _mismatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the correction of before rejection sampling, which had its own mask. Rejected tokens have weight 0 in the
-    loss."""
+    """Call the off-policy correction from before rejection sampling."""
     batch, *masks, metrics = boundary.invoke(
         kit.take_inputs(inputs, "old_log_probs", "rollout_log_probs", "response_mask"),
         rollout_is_level=inputs["level"],
@@ -500,7 +499,7 @@ def _kl(function: str, *estimators: str, **more: Any) -> Binding:
 
 
 def _as_verl_has_them(*bindings: Binding) -> tuple[Binding, ...]:
-    """Convert double precision inputs, which verl never has, so that they match masks in single precision."""
+    """Convert float64 inputs to float32, because verl's masks are float32."""
     return tuple(replace(binding, dtypes=("float32", "bfloat16", "float16")) for binding in bindings)
 
 

@@ -27,7 +27,7 @@ def _call(name: str, place: int = 0) -> Any:
 
 
 def _state(boundary: Any) -> Any:
-    """Make the real record of a trajectory, empty. Its fields differ between releases."""
+    """Make an empty record of a trajectory."""
     record = boundary.module.AgentData
     empty = {"messages": [], "metrics": {}, "request_id": "request", "tools_kwargs": {}}
     return record(**{name: empty.get(name) for name in inspect.signature(record).parameters})
@@ -43,14 +43,14 @@ def _loop(boundary: Any, **attributes: Any) -> Any:
 
 
 class _SameThread:
-    """An event loop for older agents that runs a function immediately in this thread."""
+    """A stand-in event loop that runs functions immediately in this thread."""
 
     async def run_in_executor(self, executor: Any, function: Any) -> Any:
         return function()
 
 
 def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the response after a tool returned this many tokens, and the next state of the loop."""
+    """Read the response after a tool returned this many tokens, and the loop's next state."""
     arguments = inputs["arguments"]
     answer, state = [7] * arguments["observation_tokens"], _state(boundary)
     state.tool_calls = [_call("tool")]
@@ -88,7 +88,7 @@ def _answered(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the rest of a truncated tool text, which is in capitals, without the note about the truncation."""
+    """Read what is left of a truncated tool text."""
     text = "".join(map(chr, inputs["token_ids"]))
 
     async def create(**_: Any) -> Any:
@@ -138,7 +138,7 @@ _PARSER = StandIn("tool_parser", "finds the calls that the scenario has results 
 
 
 class _Text(str):
-    """What a tool returns: formerly a text, then a record of one."""
+    """The result of a tool: a text in older versions, a record in newer ones."""
 
     image = video = None
 
@@ -148,7 +148,7 @@ class _Text(str):
 
 
 class _Tool:
-    """A tool that returns the scenario's messages by number and stores the ground truth of each row."""
+    """A stand-in tool that returns the scenario's messages."""
 
     tool_schema = None
 
@@ -172,7 +172,7 @@ class _Tool:
 
 
 def _token_output(module: Any, answer: Any, routed: bool) -> Any:
-    """Make a token output. Experts were formerly tensors instead of arrays."""
+    """Make the engine's output of one turn."""
     import numpy
 
     experts = (numpy.array if hasattr(module, "np") else torch.tensor)(answer.experts).reshape(-1, 1, 1)
@@ -189,7 +189,7 @@ def _token_output(module: Any, answer: Any, routed: bool) -> Any:
 
 
 def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one row through a loop and its tools."""
+    """Run one row through an agent loop and its tools."""
     engine, base = TableEngine(inputs), boundary.imported[_WORKERS]
     tool = _Tool(engine)
 
@@ -258,7 +258,7 @@ def _run(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resumed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one answer that is interrupted by new weights."""
+    """Run one answer that new weights interrupt."""
     engine = TableEngine(inputs)
 
     async def generate(_: Any, *__: Any, prompt_ids: Any, sampling_params: Any, **___: Any) -> Any:
@@ -330,7 +330,7 @@ _OPTIONS = kit.fields(
 
 
 def _asked(boundary: Any, config: Any) -> Any:
-    """Build a request through the agents' worker and SGLang's server for one prompt."""
+    """Build a sampling request through the agent's worker and SGLang's server."""
     sampling: dict[str, Any] = {}
 
     async def run(sampling_params: Mapping[str, Any], *_: Any, **__: Any) -> None:
@@ -345,7 +345,7 @@ def _asked(boundary: Any, config: Any) -> Any:
 
 
 def _served(module: Any, config: Any, parameters: Mapping[str, Any]) -> Any:
-    """Return what SGLang's server requests from its engine."""
+    """Return the request that SGLang's server passes to its engine."""
 
     def request(**fields: Any) -> Any:
         raise kit.EngineRequest(fields["sampling_params"])

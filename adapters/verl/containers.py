@@ -1,4 +1,4 @@
-"""verl: DataProto and its successor, the containers of a batch, and the distribution of their sequences."""
+"""verl: batch containers (DataProto and TensorDict), and the distribution of sequences over ranks."""
 
 from __future__ import annotations
 
@@ -93,8 +93,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts its workers; here only 
 
 
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reorder a batch as the trainer does, so that each rank gets the same number of rows. A row with another row's
-    label is in no part."""
+    """Reorder a batch as the trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
         raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
     lengths, parts = inputs["lengths"], inputs["parts"]
@@ -111,7 +110,7 @@ def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut the microbatches of a container. Their rows must be the declared rows, with all their columns."""
+    """Split a batch into microbatches. Check that they contain the declared rows."""
     mask = inputs["attention_mask"]
     places = torch.arange(len(mask))
     data = CONTAINER(boundary, {"attention_mask": mask, "input_ids": mask, "row": places, "label": places.tolist()}, {})
@@ -123,7 +122,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Restore the order of the microbatches' results: columns in another order, and their indices in parts."""
+    """Restore the order of the microbatches' results."""
     order, ends = inputs["order"], [sum(inputs["sizes"][:end]) for end in range(1, len(inputs["sizes"]) + 1)]
     order_in_parts = [list(order[start:end]) for start, end in zip([0, *ends], ends)]
     fields = inputs["fields"]

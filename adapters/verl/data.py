@@ -1,4 +1,4 @@
-"""verl: functions that hold, cut, truncate and summarise data, and small tensor functions of the trainer."""
+"""verl: functions that select, pack, truncate and summarise data."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _numpy(labels: list[Any]) -> Any:
 
 
 def _selected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select rows of a container with one tensor column and one label column."""
+    """Select rows of a batch container."""
     arguments = inputs["arguments"]
     data = _proto(boundary, {"numbers": arguments["numbers"]}, non_tensors={"labels": _numpy(arguments["labels"])})
     chosen = boundary.function(data, arguments["chosen"])
@@ -58,7 +58,7 @@ def _aggregated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Cut microbatches on one rank. Their rows must be the declared rows."""
+    """Split a batch into microbatches on one rank. Check that they contain the declared rows."""
     import tensordict
 
     mask = inputs["attention_mask"]
@@ -70,7 +70,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Collate fields packed along the token axis, the last one. Offsets mark where samples begin."""
+    """Collate packed fields. Offsets mark where samples begin."""
     module = boundary.module
     collator = boundary.owner(pad_mode=module.DatasetPadMode.NO_PADDING)
     batch = boundary.function(collator, inputs["samples"])
@@ -84,7 +84,7 @@ def _collated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the item of a dataset whose only message is already tokenized."""
+    """Read the dataset item of a message that is already tokenized."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
         raise AbsentError("not in this version: the same function tokenizes the messages")
@@ -137,7 +137,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
 
 
 def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Draw from numpy's global generator with and without the call."""
+    """Draw from numpy's global generator, with and without a call of the function in between."""
     import numpy
 
     arguments = inputs["arguments"]
@@ -149,7 +149,7 @@ def _bootstrapped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the trainer's metrics of a batch. Prompts have one token, and advantages are the columns without metrics."""
+    """Read the trainer's metrics of a batch."""
     advantages, mask = inputs["advantages"], inputs["response_mask"]
     tensors = {
         name: advantages if inputs[name] is None else inputs[name] for name in ("advantages", "returns", "values")
@@ -166,7 +166,7 @@ def _summarised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the trainer's advantage step, which passes an estimator its part of the batch.
+    """Run the trainer's advantage step.
 
     Before it took the response mask, the step read it from the mask of all tokens. Batches here have no prompt tokens.
     """
@@ -275,7 +275,7 @@ _TORCH = "verl.utils.torch_functional"
 
 
 def _entropies(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the entropy, and the log-probs of the neighbouring function so that a gradient exists."""
+    """Call the entropy function, and the log-probs function next to it so that a gradient exists."""
     logits = inputs["logits"]
     rows, tokens, size = logits.shape
     log_probs = boundary.module.logprobs_from_logits_naive(logits, inputs["token_ids"])
@@ -290,7 +290,7 @@ def _logits(function: str, call: Any, with_entropy: bool) -> Binding:
 
 
 def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the attention mask at the columns of responses, which a rollout makes from their lengths."""
+    """Read the attention mask at the response's columns."""
     places = torch.arange(inputs["response_length"])
     there = (places[None, :] < inputs["lengths"][:, None]).long()
     tensors = {"responses": inputs["responses"], "attention_mask": torch.cat((inputs["prompt_mask"], there), dim=-1)}
@@ -299,7 +299,7 @@ def _of_attention(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _post_processed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Process one unpadded sequence and read its left-padded result."""
+    """Process one unpadded sequence, and read the left-padded result."""
     ids = torch.tensor([inputs["token_ids"]])
     padded, there = boundary.function(
         ids, torch.ones_like(ids), inputs["max_length"], 0, left_pad=True, truncation=inputs["side"]

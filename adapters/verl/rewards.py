@@ -1,4 +1,4 @@
-"""verl: rules that score a response, and managers that place the score on a token."""
+"""verl: rules that score a response, and reward managers that put the score on a token."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ _QUESTIONS = ("searchR1_nq", "searchR1_hotpotqa")
 
 
 def _said_or_boxed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a response in the stated format or in a box. Until August 2026 boxes were an option that excluded other
-    formats."""
+    """Score a response whose answer is in the stated format or in a box."""
     boxes_alone = inputs["wording"] == "boxed" and not boundary.module.verify("\\boxed{7}", "7")[0]
     options = {"strict_box_verify": True} if boxes_alone else {}
     return {"score": kit.score_of(boundary.function(inputs["response"], inputs["ground_truth"], **options))}
@@ -50,7 +49,7 @@ def _dispatched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _batched(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score a response between two responses without an answer."""
+    """Score a response in a batch, between two responses without an answer."""
     responses, truths = ["", inputs["response"], "", ""], ["1", inputs["ground_truth"], "2", "3"]
     return {"score": boundary.function([None] * 4, responses, truths, [None] * 4)[1]}
 
@@ -118,7 +117,7 @@ _RULED = (
 
 
 class _Tokenizer:
-    """A tokenizer whose texts are token numbers. Padding is 0, and special."""
+    """A stand-in tokenizer whose texts are token numbers. Padding is 0."""
 
     eos_token = "$"
 
@@ -130,7 +129,7 @@ class _Tokenizer:
 
 
 def _batch(boundary: Any, mask: Any) -> Any:
-    """Make a batch of one-token prompts and responses. All tokens of row n are n + 1, and so is its ground truth."""
+    """Make a batch of prompts with one token, and responses whose tokens identify their row."""
     import numpy
 
     rows = torch.arange(1, len(mask) + 1)[:, None]
@@ -150,7 +149,7 @@ def _batch(boundary: Any, mask: Any) -> Any:
 
 
 def _scoring(rewards: Any, mask: Any, as_record: bool = False, prompt: int = 0) -> Callable[..., Any]:
-    """Make a rule that scores the whole texts of the responses, and any other text with 0.
+    """Make a reward rule that gives the scenario's scores to the responses' texts.
 
     :param prompt: prompt tokens before the response.
     """
@@ -171,7 +170,7 @@ def _scored(inputs: Mapping[str, Any], prompt: int = 0) -> Callable[..., Any]:
 
 
 def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the scores that a manager places.
+    """Read the scores that a reward manager puts on tokens.
 
     :param make: makes the manager from its class and the rule.
     """
@@ -186,12 +185,12 @@ def _laid(make: Callable[[Any, Any], Any], boundary: Any, inputs: Mapping[str, A
 
 
 def _looked_up(score: Any, source: Any) -> Any:
-    """Replace the rule of a data set in versions whose manager looks it up itself."""
+    """Replace the reward rule of a dataset, in versions whose manager looks it up itself."""
     return partial(score, source)
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads instead of processes; nothing has to be terminated."""
+    """A stand-in for a process pool that uses threads."""
 
     def __init__(self, max_workers: int | None = None) -> None:
         super().__init__(max_workers=2)
@@ -216,7 +215,7 @@ def _manager_of_batches(owner: Any, score: Any) -> Any:
 
 
 def _lenient(owner: Any, score: Any) -> Any:
-    """Make DAPO's manager without a length penalty. Before #6709 it required the option anyway."""
+    """Make DAPO's reward manager without a length penalty."""
     return _manager(owner, score, max_resp_len=1024, overlong_buffer_cfg=kit.stand_in(enable=False, len=1))
 
 
@@ -250,7 +249,7 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
 
 def _run_single(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score, and place the scores on tokens with the manager, as the reward loop does."""
+    """Score a response and put the score on a token, as the reward loop does."""
     mask = inputs["response_mask"]
     scores = _one_by_one(boundary, _scored(inputs), mask)
     return {"token_level_rewards": boundary.owner.assemble_rm_scores(_batch(boundary, mask), scores)}
@@ -270,7 +269,7 @@ def _lays(path: str, call: Any, *stand_ins: StandIn, **more: Any) -> Binding:
 
 
 def _overlong(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of DAPO's manager."""
+    """Return the options of DAPO's reward manager."""
     buffer = {"enable": True, "len": inputs["buffer"], "penalty_factor": inputs["factor"], "log": False}
     return {"max_resp_len": inputs["max_length"], "overlong_buffer_cfg": buffer}
 

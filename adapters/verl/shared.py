@@ -1,4 +1,4 @@
-"""Shared by verl's bindings: a table as a model, an optimiser that records, and the reasons of stand-ins."""
+"""Share code between verl's bindings: a table as a model, a recording optimiser, and reasons of stand-ins."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MEMORY = StandIn("_get_current_mem_info", "a decorator logs the accelerator's me
 
 
 def make_model(table: Any) -> Any:
-    """Make a module whose only parameter is the table."""
+    """Make a module whose only parameter is a table."""
     model = torch.nn.Module()
     model.table = torch.nn.Parameter(table.detach().clone())
     return model
 
 
 class Recorder:
-    """An optimiser that adds up the gradients of its steps."""
+    """An optimiser that adds up the gradients of all steps instead of applying them."""
 
     def __init__(self, model: Any) -> None:
         self._table = model.table
@@ -36,7 +36,7 @@ class Recorder:
         self._table.grad = None
 
     def step(self, ranks: int = 1) -> None:
-        """Add the gradient.
+        """Add the current gradient to the sum.
 
         :param ranks: the number of ranks whose gradients were added up instead of averaged.
         """

@@ -26,19 +26,19 @@ _PROTOCOL = "verl.protocol"
 
 
 class Answer(dict[str, Any]):
-    """The result of the actor's forward pass: newer revisions index it, older ones unpack (entropy, log-probs)."""
+    """The result of the actor's forward pass, which works for older and newer callers."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self["entropys"], self["log_probs"]))
 
 
 def _with_prompt(mask: Any) -> Any:
-    """Prepend one prompt token to the mask."""
+    """Prepend one prompt token to a mask."""
     return torch.cat((torch.ones_like(mask[:, :1]), mask), dim=-1)
 
 
 def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of one prompt token, which is the row's index in the table, and a response."""
+    """Make rows with one prompt token (the row's index in the table) and a response."""
     mask = inputs["response_mask"]
     rows, tokens = mask.shape
     ids = torch.arange(rows)[:, None].repeat(1, tokens + 1)
@@ -57,7 +57,7 @@ def _batch(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def options(inputs: Mapping[str, Any]) -> Any:
-    """Make the actor's configuration under the names of all revisions."""
+    """Make the actor's configuration, with each option under the names of all revisions."""
     import omegaconf
 
     rows, with_kl = len(inputs["response_mask"]), inputs["ref_log_probs"] is not None and bool(inputs["kl_coef"])
@@ -93,20 +93,20 @@ def options(inputs: Mapping[str, Any]) -> Any:
 
 
 def mean_of(reported: Any) -> Any:
-    """Reduce an update's metrics as the trainer does: ``numpy.mean`` of each."""
+    """Reduce the metrics of an update as the trainer does: the mean of each."""
     import numpy
 
     return None if reported is None else float(numpy.mean(reported))
 
 
 def _unmeasured(boundary: Any) -> contextlib.AbstractContextManager[Any]:
-    """Replace the decorator's report of the accelerator's memory in versions that have the decorator."""
+    """Replace the decorator that reports the accelerator's memory, in versions that have it."""
     logger = getattr(boundary.module, "GPUMemoryLogger", None)
     return kit.swap(logger and sys.modules[logger.__module__], "_get_current_mem_info", lambda *_: ("0",) * 4)
 
 
 def _check(boundary: Any, inputs: Mapping[str, Any]) -> None:
-    """Check that this version's code names an option.
+    """Raise AbsentError if this version's code does not use an option.
 
     :raises AbsentError: if the scenario uses the option and the code does not name it.
     """
@@ -203,14 +203,14 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def arrived(entropies: Any, ranks: int = 1) -> Any:
-    """Read the gradient of the entropies over all steps; zeros without any."""
+    """Read the gradient of the entropies, added up over all steps."""
     if entropies is None:
         return None
     return torch.zeros_like(entropies) if entropies.grad is None else entropies.grad / ranks
 
 
 def _critic_values(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the legacy FSDP critic. Its forward pass has removed the prompt and the position after the last token."""
+    """Run the legacy FSDP critic, and read its values."""
     import tensordict
 
     mask = inputs["response_mask"]
@@ -286,7 +286,7 @@ def _jagged(rows: list[Any]) -> Any:
 
 
 def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Callable[[Any], Any]) -> Any:
-    """Run the engine's loop over the microbatches of one rank.
+    """Run the engine's loop over one rank's microbatches.
 
     :param data: the rank's TensorDict.
     :param tokens: the number of valid tokens on all ranks.
@@ -299,7 +299,7 @@ def forward_backward(boundary: Any, data: Any, tokens: int, ranks: int, step: Ca
 
 
 def _engine(module: Any, ranks: int, step: Callable[[Any], Any], **more: Any) -> Any:
-    """Make the engine without its model; ``step(microbatch)`` is its forward pass and loss."""
+    """Make the engine without its model. ``step(microbatch)`` is its forward pass and loss."""
 
     def forward_step(micro_batch: Any, loss_function: Any = None, forward_only: bool = False) -> Any:
         loss, metrics = step(micro_batch)
@@ -361,7 +361,7 @@ def _tensordict(boundary: Any, tensors: Mapping[str, Any], **plain: Any) -> Any:
 
 
 def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run mini-batches in order, rank after rank, each through the engine's real loop with the real loss."""
+    """Run mini-batches in order on each rank, with the engine's real loop and the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
         raise AbsentError("not in this version: flash attention's pad_input pads log-probs")
@@ -390,7 +390,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rank(
     boundary: Any, inputs: Mapping[str, Any], config: Any, model: Any, part: slice, batch: slice
 ) -> Mapping[str, Any]:
-    """Run one rank and read the metrics of its rows. The gradient goes to the table."""
+    """Run one rank, and read the metrics of its rows."""
     mask = inputs["response_mask"]
     ids = torch.arange(len(mask))[:, None]
     width = mask.shape[1]
@@ -448,7 +448,7 @@ def _reduced(boundary: Any, reported: list[Mapping[str, Any]]) -> Mapping[str, A
 
 
 def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a supervised update, which minimises the sum over the microbatches of a rank, averaged over ranks."""
+    """Run a supervised update."""
     mask, ranks = inputs["response_mask"], inputs["dp_size"]
     rows = len(mask)
     first = torch.full_like(mask[:, :1], int(inputs["first_counts"]))
@@ -489,7 +489,7 @@ def _sft_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
-    """Mark the tokens of a dataset row that receive a gradient, through collator, engine batches and loss.
+    """Return the tokens of a dataset row that receive a gradient.
 
     The batch has the row twice. The last position predicts no token of the row, and counts as its first token.
     """
@@ -508,7 +508,7 @@ def learned(boundary: Any, row: Mapping[str, Any]) -> Any:
 
 
 def _engine_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute log-probs with a model that returns the scenario's logits. One prompt token precedes the response.
+    """Compute log-probs with a model that returns the scenario's logits, after a prompt of one token.
 
     The first half of the rows is packed, as without padding; the others are padded.
     """
@@ -628,7 +628,7 @@ _UNPAD = StandIn("unpad_input", "flash-attn, which is not installed; attended to
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:
-    """Run the ranks on the batch that they receive."""
+    """Run the ranks on the batches that they receive."""
     [parts], _ = boundary.imported[_DISPATCH]._split_args_kwargs_data_proto(len(models), data)
     parts = [part.unlock_() for part in parts]  # as received data is
     cuts: list[Any] = []
@@ -669,7 +669,7 @@ def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, sta
 
 
 def _driven(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the driver's own sequence of calls. Each token has its own id."""
+    """Run the driver's own sequence of calls."""
     import omegaconf
 
     mask, ranks, named = inputs["response_mask"], inputs["dp_size"], kit.named_tokens(inputs)

@@ -1,1 +1,1 @@
-"""For adapter authors: the kit that builds calls, families of bindings, and the errors of drift."""
+"""Help adapter authors: helpers that build calls, ready-made bindings, and errors for outdated adapters."""

@@ -1,4 +1,4 @@
-"""Errors for differences between an adapter and a revision. They are never verdicts about a bug."""
+"""Define errors that mean an adapter does not fit a revision. They say nothing about bugs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 
 class DriftError(Exception):
-    """Raised if the boundary is missing, has another signature, or returns another type.
+    """Raised if a function is missing, or has another signature or return type than the adapter expects.
 
     The message names the difference.
     """
 
 
 class UnknownInputError(DriftError):
-    """Raised if the boundary has no parameter for ``input``, which the scenario sets."""
+    """Raised if a function has no parameter for ``input``, which the scenario sets."""
 
     def __init__(self, message: str, input: str) -> None:
         super().__init__(message)
@@ -24,14 +24,14 @@ class UnknownInputError(DriftError):
 
 
 class StandInMissingError(AttributeError):
-    """Raised if the target reads an attribute that a stand-in lacks.
+    """Raised if the framework reads an attribute that a stand-in lacks.
 
     It is an AttributeError, so ``getattr`` defaults work.
     """
 
 
 class Neutral:
-    """Replaces an attribute of counters or loggers that an adapter does not define.
+    """Replaces an attribute that an adapter does not define, of an object such as a counter or logger.
 
     It is false, empty, and callable without effect.
 
@@ -82,7 +82,7 @@ Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 
 class StandInNamespace(SimpleNamespace):
-    """A stand-in whose error messages name the missing attribute.
+    """A stand-in object whose error messages name the missing attribute.
 
     As a configuration it takes missing options from the target's defaults (:func:`use_declared_defaults`). As ``self``
     it has the methods and class attributes of its class (:func:`give_class_attributes`).
@@ -107,12 +107,12 @@ _NOTHING = object()
 
 
 def give_class_attributes(stand_in: StandInNamespace, owner: type) -> None:
-    """Change a stand-in's class so that it has the class attributes and methods of ``owner``."""
+    """Give a stand-in object the class attributes and methods of ``owner``."""
     stand_in.__class__ = type(owner.__name__, (StandInNamespace,), {"_owner": owner})
 
 
 class Bookkeeping(StandInNamespace):
-    """A stand-in for counters, loggers and configurations. Attributes without a value are :class:`Neutral`."""
+    """A stand-in object for counters, loggers and configurations. Undefined attributes are :class:`Neutral`."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -124,7 +124,7 @@ class Bookkeeping(StandInNamespace):
 
 
 def use_declared_defaults(declared: Declared) -> None:
-    """Let all stand-ins read missing attributes from the target's declared defaults."""
+    """Let stand-in objects read missing attributes from the framework's default configuration."""
     _declared[:] = [declared]
 
 
@@ -132,8 +132,8 @@ _declared: list[Declared] = [lambda *_: ()]
 
 
 class AbsentError(Exception):
-    """Raised if the checkout lacks what a binding requires. It is another version, which is not drift."""
+    """Raised if this version does not have a name that a binding requires. The adapter may still be correct."""
 
 
 class RanksDisagreeError(Exception):
-    """Raised if simulated ranks do not call the same collectives. A real training would hang."""
+    """Raised if simulated ranks call different collectives. In a training run, they would hang."""

@@ -1,4 +1,4 @@
-"""Build bindings for kinds of boundaries that most frameworks have.
+"""Build bindings for kinds of functions that most frameworks have, such as policy losses.
 
 Each function returns a :class:`~sentinel.targets.Binding`. ``more`` sets further fields of it.
 """
@@ -83,21 +83,21 @@ def policy_loss(
 def group_advantage(
     path: str, call: BoundaryCall | None, estimator: str, knobs: Sequence[str], *dialects: Dialect, **more: Any
 ) -> Binding:
-    """Bind an estimator that compares responses to one prompt. Optional inputs that are not in ``knobs`` are fixed."""
+    """Bind a group-based advantage estimator such as GRPO. Optional inputs outside ``knobs`` keep their defaults."""
     fixed = {"estimator": estimator, **GROUP_ADVANTAGE.lacking(*knobs), **more.pop("fixed", {})}
     outputs = more.pop("outputs", ("advantages", "returns"))
     return Binding(path, "group_advantage", outputs=outputs, call=call, fixed=fixed, dialects=dialects, **more)
 
 
 def normalised_rewards(path: str, call: BoundaryCall, *knobs: str, **more: Any) -> Binding:
-    """Bind a function that normalises rewards by group. Optional inputs that are not in ``knobs`` are fixed."""
+    """Bind a function that normalises rewards by group. Optional inputs outside ``knobs`` keep their defaults."""
     fixed = {"mean_level": "group", **more.pop("fixed", {})}
     constants = {**REWARD_NORMALISATION.lacking(*knobs), **fixed}
     return Binding(path, "reward_normalisation", call=call, fixed=constants, **more)
 
 
 def masked_statistic(path: str, statistic: str, *knobs: str, **more: Any) -> Binding:
-    """Bind a statistic of the valid tokens whose axis is numbered as in torch.
+    """Bind a statistic over valid tokens, such as a masked mean, whose ``axis`` is numbered as in torch.
 
     Optional inputs that are not in ``knobs`` are fixed.
     """
@@ -152,7 +152,7 @@ def rule_reward(
     accepts: Mapping[str, tuple[Any, ...]] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a rule that scores a response. ``wordings`` are the answer formats that it accepts, all by default.
+    """Bind a rule that scores a response. ``notations`` are the answer formats that the rule accepts.
 
     :param notations: what it accepts: a key of :data:`NORMALISERS`, or names of the contract's ``NOTATIONS``.
     """
@@ -172,7 +172,7 @@ def sampling_request(
     parsed: bool = False,
     **more: Any,
 ) -> Binding:
-    """Bind the path from a framework's own configuration to the request that an engine receives.
+    """Bind the code that turns a framework's configuration into a sampling request for an inference engine.
 
     :param made_by: the dotted path of the configuration's class.
     :param ask: ``ask(boundary, configuration) -> request``, in the engine's names.
@@ -206,7 +206,7 @@ def rollout(
     fixed: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Binding:
-    """Bind a loop between an engine and an environment.
+    """Bind a rollout loop, in which an inference engine and an environment take turns.
 
     :param takes: the inputs that a search draws. The others have the contract's defaults, and there is one turn.
     :param role: the role of the messages between two answers.
@@ -219,7 +219,7 @@ def rollout(
 
 
 def balanced_partition(path: str, *leading: str, **more: Any) -> Binding:
-    """Bind a function that distributes sequences without minibatches; the ``leading`` inputs are passed by position."""
+    """Bind a function that distributes sequences over workers. The ``leading`` inputs are passed by position."""
     free = () if "equal_size" in more.get("fixed", {}) else ("equal_size",)
     call = more.pop("call", None) or partial(call_with, leading=leading or ("lengths", "parts"), takes=free)
     fixed = {"grouped": False, "keep_minibatches": False, **more.pop("fixed", {})}
@@ -239,7 +239,7 @@ def microbatch_packing(path: str, call: BoundaryCall | None = None, **more: Any)
 
 @dataclass(frozen=True)
 class Container:
-    """A class that holds the rows of a batch.
+    """The class with which a framework holds the rows of a batch, such as verl's DataProto.
 
     :ivar make: see :data:`sentinel.binding.kit.Make`.
     :ivar read: see :data:`sentinel.binding.kit.Read`.
@@ -251,23 +251,23 @@ class Container:
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def surgery(self, path: str, kind: str, do: Surgery, **more: Any) -> Binding:
-        """Bind an operation that cuts, joins, reorders, repeats, fills or shortens the container."""
+        """Bind an operation on a batch container, such as split, concatenate, reorder, repeat or pad."""
         fixed = {"surgery": kind, **self.common.get("fixed", {}), **more.pop("fixed", {})}
         call = partial(operate, self.make, self.read, do)
         return Binding(path, "row_surgery", call=call, **{**self.common, **more, "fixed": fixed})
 
     def joining(self, path: str, **more: Any) -> Binding:
-        """Bind a function that joins several containers."""
+        """Bind a function that joins several batch containers."""
         return self.surgery(path, "join", partial(join_parts, self.make), **more)
 
     def iteration(self, path: str, **more: Any) -> Binding:
-        """Bind an iterator over the container's minibatches."""
+        """Bind an iterator over the minibatches of a batch container."""
         call = partial(iterate_minibatches, self.make, self.read)
         return Binding(path, "minibatch_iteration", call=call, **{**self.common, **more})
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind the operations of DataProto in the module ``protocol``; ``chunks`` has further fields for ``chunk``."""
+    """Bind the operations of DataProto. ``protocol`` is its module; ``chunks`` has further fields for ``chunk``."""
     data = f"{protocol}.DataProto"
     proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (

@@ -1,4 +1,4 @@
-"""Helpers with which adapters of any framework build the calls of boundaries."""
+"""Help adapters call a framework's functions: build objects, configurations, models, tokenizers and ranks."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from sentinel.values.lazy import torch as torch
 
 
 def stand_in(**attributes: Any) -> Any:
-    """Make an object with these attributes. Reading any other attribute raises :class:`StandInMissingError`."""
+    """Make a stand-in object with these attributes. Reading any other attribute raises :class:`StandInMissingError`."""
     return StandInNamespace(**attributes)
 
 
 def bookkeeping(**attributes: Any) -> Any:
-    """Make a stand-in for counters, loggers and progress bars. A missing attribute is neutral and recorded."""
+    """Make a stand-in for a counter, logger or progress bar. Any other attribute is neutral and is recorded."""
     return Bookkeeping(**attributes)
 
 
 def make_unbuilt(owner: Any, **attributes: Any) -> Any:
-    """Make an instance with these attributes without running its constructor."""
+    """Make an instance of a class without calling its constructor, and set these attributes."""
     instance = object.__new__(owner)
     vars(instance).update(attributes)
     return instance
@@ -48,7 +48,7 @@ class Named(dict[str, Any]):
 
 
 def nest_options(options: Mapping[str, Any]) -> Any:
-    """Make a namespace of options in which a dotted name is a nested namespace."""
+    """Make a namespace of options, nested where a name has dots."""
     namespace, groups = stand_in(), dict[str, dict[str, Any]]()
     for name, value in options.items():
         group, dot, rest = name.partition(".")
@@ -82,13 +82,13 @@ def return_first(value: Any, *_: Any, **__: Any) -> Any:
 
 
 def swap(owner: Any, name: str, value: Any) -> AbstractContextManager[Any]:
-    """Return a context manager that replaces an attribute, if the owner has it."""
+    """Return a context manager that replaces an attribute, if the object has it."""
     return mock.patch.object(owner, name, value) if hasattr(owner, name) else nullcontext()
 
 
 @contextmanager
 def swap_all(owner: Any, **values: Any) -> Iterator[None]:
-    """Replace the attributes that the owner has inside a ``with`` block."""
+    """Replace attributes during a ``with`` block, if the object has them."""
     with ExitStack() as swaps:
         for name, value in values.items():
             swaps.enter_context(swap(owner, name, value))
@@ -105,19 +105,19 @@ def take_inputs(inputs: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def group_size(inputs: Mapping[str, Any]) -> int:
-    """Return the number of rows in a group; all groups must have the same."""
+    """Return the number of rows per group. All groups must have the same number."""
     return len(inputs["group"]) // len(set(inputs["group"]))
 
 
 def join_both_sides(inputs: Mapping[str, Any], name: str, value: float = 0.0) -> Any:
-    """Join a column of the chosen and the rejected rows, padded to the same length."""
+    """Concatenate a column of the chosen and the rejected rows, padded to the same length."""
     sides = [inputs[f"{side}_{name}"] for side in ("chosen", "rejected")]
     longest = max(side.shape[1] for side in sides)
     return torch.cat([torch.nn.functional.pad(side, (0, longest - side.shape[1]), value=value) for side in sides])
 
 
 def prepend_prompt(values: Any) -> Any:
-    """Prepend a column of zeros, one prompt token, to those of the responses."""
+    """Prepend a column of zeros, for a prompt of one token, to values per response token."""
     return torch.nn.functional.pad(values, (1, 0))
 
 
@@ -130,7 +130,7 @@ def rows_of_groups(labels: Sequence[Any]) -> list[list[int]]:
 
 
 def two_token_logits(log_probs: Any) -> Any:
-    """Make logits [rows, tokens, 2] in which the second token has these log-probs [rows, tokens]."""
+    """Make logits [rows, tokens, 2] that give token 1 these log-probs [rows, tokens]."""
     return torch.stack([torch.zeros_like(log_probs), log_probs - torch.log(-torch.expm1(log_probs))], -1)
 
 
@@ -152,7 +152,7 @@ def call_with(
     group: str = "",
     **upstream: Any,
 ) -> Any:
-    """Call a function whose arguments and results differ from the contract only in names, values, order or layout.
+    """Call a function that differs from the contract only in names, values, order or layout of arguments and results.
 
     :param leading: the inputs that are passed by position, before the others.
     :param takes: the inputs that are passed by name; by default all others.
@@ -196,14 +196,14 @@ def _transposed(value: Any) -> Any:
 
 
 def takes_input(boundary: Any, name: str) -> bool:
-    """Return True if the boundary has a parameter for an input."""
+    """Return True if the function has a parameter for an input."""
     return any(candidate in boundary.parameters for candidate in boundary.binding.arguments.get(name, (name,)))
 
 
 def call_estimator(
     switches: Mapping[str, Mapping[str, Any]], names: Sequence[str], boundary: Any, inputs: Mapping[str, Any]
 ) -> Any:
-    """Call a KL estimate by the estimator's name, or by its switches in versions before estimators had names."""
+    """Call a KL estimate by the estimator's name; older versions have switches instead."""
     if takes_input(boundary, "kl_estimator"):
         return boundary.invoke(take_inputs(inputs, *names, "kl_estimator"))
     if inputs["kl_estimator"] not in switches:
@@ -214,7 +214,7 @@ def call_estimator(
 def with_options(
     make: Callable[..., Any], fields: Mapping[str, Any], inputs: Mapping[str, Any], **extra: Any
 ) -> tuple[Any, dict[str, Any]]:
-    """Make a framework's own configuration with the scenario's options and defaults for the others.
+    """Make a framework's configuration with the scenario's options. All other options have their defaults.
 
     :param make: its class, or a function that makes it, with a parameter for each field.
     :param fields: option -> its field, or the field and a mapping of the option's values.
@@ -241,8 +241,7 @@ def with_options(
 
 
 def fields(same: str, **others: Any) -> dict[str, Any]:
-    """Map each option to the field of the configuration that holds it. ``same`` lists options whose field has the same
-    name."""
+    """Map each option to its field in the configuration. Options in ``same`` have fields of the same name."""
     return {**{name: name for name in same.split()}, **others}
 
 
@@ -251,7 +250,7 @@ DRAWS = ("do_sample", {True: False, False: True})
 
 
 def run_async(way: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine with an event loop in which sleeping takes no time."""
+    """Run a coroutine in an event loop in which ``sleep`` takes no time."""
     at_once = asyncio.sleep
 
     with swap(asyncio, "sleep", lambda *_, **__: at_once(0)):
@@ -260,7 +259,7 @@ def run_async(way: Coroutine[Any, Any, Any]) -> Any:
 
 @contextmanager
 def with_base64(*modules: Any) -> Iterator[None]:
-    """Replace the pybase64 package, imported at the top or later, by Python's base64."""
+    """Replace the package pybase64 by Python's base64 during a ``with`` block."""
     with ExitStack() as alone:
         alone.enter_context(mock.patch.dict(sys.modules, pybase64=base64))
         for module in modules:
@@ -269,7 +268,7 @@ def with_base64(*modules: Any) -> Iterator[None]:
 
 
 def record_maker(owner: Any) -> Callable[..., Any]:
-    """Return a function that makes records of a class of annotated fields whose own package is not installed."""
+    """Return a function that makes records of an annotated class whose package is not installed."""
     defaults = {name: getattr(owner, name, None) for name in owner.__annotations__}
     return lambda **values: stand_in(
         **{**copy.deepcopy(defaults), **{name: values[name] for name in defaults if name in values}}
@@ -277,7 +276,7 @@ def record_maker(owner: Any) -> Callable[..., Any]:
 
 
 def read_list(owner: Any, name: str) -> Any:
-    """Read a list from a record's field: None if the field does not exist, and [] if it is None."""
+    """Read a list from a field: None if the field does not exist, and [] if its value is None."""
     if not hasattr(owner, name):
         return None
     value = getattr(owner, name)
@@ -285,11 +284,11 @@ def read_list(owner: Any, name: str) -> Any:
 
 
 class EngineRequest(Exception):
-    """Raised instead of calling an inference engine; carries the request that the engine would receive."""
+    """Raised in place of a call to an inference engine; carries the request that the engine would receive."""
 
 
 def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
-    """Run a generation until it calls its engine, and return the request."""
+    """Run code until it calls its inference engine, and return the request."""
     try:
         asyncio.run(generation)
     except EngineRequest as request:
@@ -298,7 +297,7 @@ def engine_request(generation: Coroutine[Any, Any, Any]) -> Any:
 
 
 def parser_options(adds: Callable[[Any], Any], **extra: Any) -> Callable[..., Any]:
-    """Return a function that makes the namespace of a framework's command line from defaults and given values.
+    """Return a function that makes a framework's command-line namespace, with defaults for options that are not given.
 
     :param adds: adds the framework's arguments to a parser.
     :param extra: arguments of another package, which is not installed.
@@ -328,7 +327,7 @@ def request_sampling(
     boundary: Any,
     inputs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Build a request to an engine from a configuration: see :func:`~sentinel.binding.families.sampling_request`."""
+    """Build the request to an inference engine from a configuration: see :func:`sampling_request` in ``families``."""
     if not hasattr(boundary.imported[module], name):
         raise AbsentError(f"not in this version: {module} has no {name}")
     make = getattr(boundary.imported[module], name)
@@ -338,7 +337,7 @@ def request_sampling(
 
 
 def part_of(answer: Any, place: Any) -> Any:
-    """Return the item at an index or key, or at a tuple of them in a nested result."""
+    """Return the item of a result at an index or key, or at a tuple of them."""
     for step in place if isinstance(place, tuple) else (place,):
         answer = answer[step]
     return answer
@@ -349,29 +348,29 @@ AXIS: Mapping[Any, Any] = {None: None, "token": -1}
 
 
 def call_entropy(log_probs: str, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call an entropy function, and the log-probs function of the same module so that a gradient exists."""
+    """Call an entropy function, and the module's log-probs function so that a gradient exists."""
     logits = inputs["logits"]
     values = getattr(boundary.module, log_probs)(logits, inputs["token_ids"])
     return {"log_probs": values, "entropy": boundary.function(logits)}
 
 
 def call_log_probs(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a function of logits and tokens."""
+    """Call a function that computes log-probs from logits and tokens."""
     return {"log_probs": boundary.function(inputs["logits"], inputs["token_ids"]), "entropy": None}
 
 
 def lengths_of(inputs: Mapping[str, Any], mask: str = "attention_mask") -> list[int]:
-    """Return the number of tokens in each row."""
+    """Return the number of valid tokens in each row."""
     return [int(length) for length in (inputs[mask] != 0).sum(-1)]
 
 
 def pack_by_length(boundary: Any, inputs: Mapping[str, Any], **upstream: Any) -> dict[str, Any]:
-    """Pack rows into microbatches by their lengths."""
+    """Split rows into microbatches by their lengths."""
     return {"parts": boundary.function(lengths_of(inputs), inputs["max_tokens_per_microbatch"], **upstream)}
 
 
 def score_of(answer: Any) -> Any:
-    """Read the score from a rule's result: a number, a record, or a tuple that begins with a number."""
+    """Return the score from a reward rule's result: a number, a record, or a tuple that begins with a number."""
     answer = answer["score"] if isinstance(answer, Mapping) else answer
     return answer[0] if isinstance(answer, tuple) else answer
 
@@ -381,12 +380,12 @@ def apply_rule(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def apply_rule_to_answers(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a rule that accepts several right answers."""
+    """Call a reward rule with several right answers."""
     return {"score": boundary.function(inputs["response"], {"target": [inputs["ground_truth"], "another"]})}
 
 
 def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return an optimiser's learning rate after each update; ``schedule(optimizer)`` calls the boundary."""
+    """Return an optimiser's learning rate after each update. ``schedule(optimizer)`` makes the scheduler."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=inputs["peak"])
     scheduler = schedule(optimizer)
     values = []
@@ -398,7 +397,7 @@ def read_rates(inputs: Mapping[str, Any], schedule: Callable[[Any], Any]) -> dic
 
 
 def read_coefficients(controller: Any, inputs: Mapping[str, Any], argument: str = "current") -> dict[str, Any]:
-    """Return a controller's value at the start and after each step."""
+    """Return a KL controller's coefficient at the start and after each step."""
     values = [controller.value]
     for kl in inputs["kls"]:
         controller.update(**{argument: kl, "n_steps": inputs["samples_per_step"]})
@@ -416,7 +415,7 @@ Surgery = Callable[[Any, Mapping[str, Any], Any], Sequence[Any]]
 
 
 def make_container(path: str, boundary: Any, fields: Mapping[str, Any], meta: Mapping[str, Any]) -> Any:
-    """Make a container of the target's class at ``path``. Columns that are not tensors become object arrays."""
+    """Make a batch container of the framework's class at ``path``. Non-tensor columns become object arrays."""
     import numpy
 
     tensors = {name: column for name, column in fields.items() if isinstance(column, torch.Tensor)}
@@ -438,14 +437,14 @@ def read_columns_and_meta(data: Any, inputs: Mapping[str, Any]) -> tuple[Mapping
 
 
 def operate(make: Make, read: Read, do: Surgery, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Run an operation on a container of the scenario's rows."""
+    """Make a batch container from the scenario's rows, and run one operation on it."""
     data = make(boundary, inputs["fields"], inputs["meta"])
     parts = [read(part, inputs) for part in do(boundary, inputs, data)]
     return {"parts": [part for part, _ in parts], "metas": [meta for _, meta in parts]}
 
 
 def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Iterate over a container's minibatches."""
+    """Iterate over the minibatches of a batch container."""
     batches = boundary.function(
         make(boundary, inputs["fields"], {}),
         mini_batch_size=inputs["minibatch_size"],
@@ -457,7 +456,7 @@ def iterate_minibatches(make: Make, read: Read, boundary: Any, inputs: Mapping[s
 
 
 def join_parts(make: Make, boundary: Any, inputs: Mapping[str, Any], _: Any) -> Sequence[Any]:
-    """Join containers that are made separately, as workers make them."""
+    """Join batch containers that are made separately, as workers make them."""
     parts, start = [], 0
     for size in inputs["sizes"]:
         rows = {name: column[start : start + size] for name, column in inputs["fields"].items()}
@@ -480,19 +479,19 @@ def reorder_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequenc
 
 
 def fill_rows(boundary: Any, inputs: Mapping[str, Any], data: Any) -> Sequence[Any]:
-    """Fill a container to a size. Raises if the number of added rows that it returns is wrong."""
+    """Pad a batch container to a size. Raise if it reports a wrong number of added rows."""
     longer, added = boundary.function(data, inputs["count"])
     return [longer] if added == len(longer) - len(data) else []
 
 
 def numbered_rows(lengths: Sequence[int]) -> dict[str, Any]:
-    """Make fields for rows of these lengths, with the row number in a tensor column and in a list column."""
+    """Make rows of these lengths that contain their row number as a tensor and as a list element."""
     mask = torch.arange(max(lengths))[None] < torch.tensor(lengths)[:, None]
     return {"attention_mask": mask.long(), "row": torch.arange(len(lengths)), "label": [*range(len(lengths))]}
 
 
 def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
-    """Return the rows of each part of a container that deals its rows out in order.
+    """Return the row numbers of each part, for a container that deals rows out in order.
 
     A row with another row's label is in no part.
     """
@@ -503,7 +502,7 @@ def read_dealt_rows(data: Any, parts: int) -> dict[str, Any]:
 
 
 class Rows(list[dict[str, Any]]):
-    """Rows of a data set with the interface of Hugging Face's ``Dataset``."""
+    """Rows of a dataset, with the interface of Hugging Face's ``Dataset``."""
 
     @property
     def column_names(self) -> list[str]:
@@ -537,7 +536,7 @@ class Rows(list[dict[str, Any]]):
 
 
 def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Make rows of one prompt token and a response that ends where the mask ends.
+    """Make rows with a prompt of one token and a response that ends where the mask ends.
 
     Each token has its own id: its index in a table whose first column is unused. The row's reward is on its last token.
     """
@@ -553,27 +552,27 @@ def named_tokens(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remove_padding(values: Any, mask: Any, *_: Any, **__: Any) -> Any:
-    """Return the attended tokens of all rows in sequence, like flash-attention's ``unpad_input``."""
+    """Return the attended tokens of all rows as one sequence, as flash-attention's ``unpad_input`` does."""
     lengths, counts = mask.sum(-1), mask.bool()
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).int()
     return values[counts], counts.flatten().nonzero().flatten(), ends, int(lengths.max())
 
 
 def tables_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Flatten the tables of an update, with one more column on the left, for :func:`named_tokens`' ids."""
+    """Return the table of logits for an update's tokens; it has one more column, on the left, for the prompt."""
     there = [name for name in ("log_probs", "entropies") if inputs[name] is not None]
     return {name: prepend_prompt(inputs[name]).flatten() for name in there}
 
 
 def gradients_of(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the gradients of the tables of an update."""
+    """Return the gradients of the tables of logits after an update."""
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     arrived = torch.zeros_like(log_probs) if log_probs.grad is None else log_probs.grad
     return {"gradient": arrived, "entropy_gradient": None if entropies is None else entropies.grad}
 
 
 def gradient_of_ranks(tables: Sequence[Any]) -> Any:
-    """Average the gradients of each rank's own table."""
+    """Return the mean over ranks of the gradients of each rank's table."""
     return sum(torch.zeros_like(table) if table.grad is None else table.grad for table in tables) / len(tables)
 
 
@@ -581,7 +580,7 @@ def gradient_of_ranks(tables: Sequence[Any]) -> Any:
 
 
 class _Collectives:
-    """The collectives of simulated ranks.
+    """Replaces torch.distributed's collectives for simulated ranks, which are threads.
 
     All ranks of a group must call the same one, because a real training would hang otherwise. One rank runs at a time,
     the lowest one that does not wait for others, so that equal calls have equal results in equal order.
@@ -598,11 +597,11 @@ class _Collectives:
         self.failure: BaseException | None = None
 
     def ranks_of(self, group: Any) -> Sequence[int]:
-        """Return the ranks of a group. A tuple lists its ranks; any other value means all ranks."""
+        """Return the ranks in a process group: those in a tuple, or all ranks for any other value."""
         return group if isinstance(group, tuple) else tuple(range(self._count))
 
     def begin(self, rank: int) -> None:
-        """Wait until it is a rank's turn.
+        """Wait until it is this rank's turn to run.
 
         :raises RanksDisagreeError: if another rank has failed.
         """
@@ -615,12 +614,12 @@ class _Collectives:
             raise RanksDisagreeError("another rank has failed")
 
     def _pause(self, rank: int) -> None:
-        """Let the next rank run."""
+        """Let the next rank run, and wait."""
         self._ready.discard(rank)
         self._running = min(self._ready, default=None)
 
     def exchange(self, rank: int, name: str, value: Any, group: Any) -> list[Any]:
-        """Wait until every rank of the group has called this collective; return the values of all ranks.
+        """Wait until every rank of the group calls this collective; return the values of all ranks.
 
         :raises RanksDisagreeError: if a rank called another collective, or no rank can continue.
         """
@@ -639,7 +638,7 @@ class _Collectives:
         return [calls[each][2] for each in ranks]
 
     def end(self, rank: int, error: BaseException | None = None) -> None:
-        """Record that a rank has returned or raised; ranks that wait for it stop waiting."""
+        """Record that a rank has returned or raised, so that no rank waits for it."""
         with self._changed:
             self._pause(rank)
             if error is not None:
@@ -667,7 +666,7 @@ class _Collectives:
 
 
 def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Run ``work(rank)`` in one thread per rank, with ``torch.distributed`` replaced; return each rank's result.
+    """Run ``work(rank)`` in one thread per rank, with ``torch.distributed`` replaced. Return each rank's result.
 
     A group is a tuple of ranks; any other value stands for all ranks.
 
@@ -734,7 +733,7 @@ def on_ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 def make_single_rank_mpu(**answers: Any) -> Any:
-    """Make Megatron's ``mpu`` for one process: every axis has size 1, rank 0, no group, first and last stage.
+    """Make Megatron's ``mpu`` (parallel state) for one process: every axis has size 1, rank 0 and no group.
 
     :param answers: function -> another return value.
     """
@@ -752,7 +751,7 @@ _PADDING, _END, _ELSE, _FIRST = range(4)
 
 
 def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool = False) -> Any:
-    """Make a causal language model of transformers that looks up its outputs in a table, its only parameter.
+    """Make a causal language model whose outputs come from a table of logits, which is its only parameter.
 
     A row of the table is a first token, the tokens of ``table``, and one position after them. Each token of each row
     has its own id (:func:`token_ids`). The model uses it to look up the output of the position before the token,
@@ -846,7 +845,7 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
 
 
 def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
-    """Return the ids of the valid tokens of :func:`token_table`'s rows.
+    """Return the token ids of the rows of a :func:`token_table`, valid tokens only.
 
     With ``ended`` the last one is the end token.
     """
@@ -860,12 +859,12 @@ def token_ids(mask: Any, ended: bool = False) -> list[list[int]]:
 
 
 def token_words(ids: Sequence[int]) -> str:
-    """Write token ids as a text for :func:`table_tokenizer`."""
+    """Return token ids as a text for :func:`table_tokenizer`."""
     return " ".join(f"w{token}" for token in ids)
 
 
 def table_tokenizer(model: Any) -> Any:
-    """Make the tokenizer of a :func:`token_table`: each word is a token."""
+    """Make a tokenizer for a :func:`token_table`: each word is one token."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     transformers: Any = importlib.import_module("transformers")
@@ -879,7 +878,7 @@ def table_tokenizer(model: Any) -> Any:
 
 
 def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
-    """Return training arguments for one optimiser step on these rows that changes no parameter."""
+    """Return training arguments for one optimiser step with learning rate 0 on these rows."""
     size = micro_batch_size or rows
     return {
         "output_dir": "unused",
@@ -899,7 +898,7 @@ def one_step(rows: int, micro_batch_size: int | None) -> dict[str, Any]:
 
 
 def train(trainer: Any, model: Any) -> tuple[float, Any]:
-    """Train a :func:`token_table` with a trainer of transformers. Return the reported loss and the table's gradient."""
+    """Train a :func:`token_table` with a Hugging Face trainer. Return the reported loss and the table's gradient."""
     table = model.model.table
     total = torch.zeros_like(table)
 
@@ -912,7 +911,7 @@ def train(trainer: Any, model: Any) -> tuple[float, Any]:
 
 
 def config_class_of(boundary: Any) -> Any:
-    """Return the configuration class of a trainer of transformers, which has the trainer's name."""
+    """Return the configuration class for a Hugging Face trainer, such as ``DPOConfig`` for ``DPOTrainer``."""
     return getattr(boundary.module, boundary.owner.__name__.replace("Trainer", "Config"))
 
 
@@ -926,7 +925,7 @@ def build_trainer(
     scores: bool = False,
     **parts: Any,
 ) -> tuple[Any, Any]:
-    """Build a trainer of transformers with these rows, and the :func:`token_table` that it trains."""
+    """Build a Hugging Face trainer with these rows, and the :func:`token_table` that it trains."""
     datasets: Any = importlib.import_module("datasets")
 
     datasets.disable_progress_bars()
@@ -944,7 +943,7 @@ def build_trainer(
 
 
 class TypedProcessor:
-    """A processor for texts of numbers, each a token and its type, like those of vision models."""
+    """A processor, like those of vision models, for texts of numbers. Each number is a token and its type."""
 
     tokenizer = stand_in(pad_token_id=0, eos_token_id=0)
 
@@ -955,7 +954,7 @@ class TypedProcessor:
 
 
 def make_one_process(device: str) -> Any:
-    """Make an accelerator of one process: gathering and reducing over ranks return their input."""
+    """Make an accelerator for one process: gathering and reducing return their input."""
     whole = dict.fromkeys(("gather", "gather_for_metrics", "reduce", "unwrap_model"), return_first)
     ranks = {"num_processes": 1, "process_index": 0, "is_main_process": True}
     state = bookkeeping(deepspeed_plugin=None)
@@ -964,7 +963,7 @@ def make_one_process(device: str) -> Any:
 
 @contextmanager
 def keep_random_state() -> Iterator[None]:
-    """Restore the state of the global random generators, which trainers seed."""
+    """Restore the global random generators after a ``with`` block, because trainers seed them."""
     import random
 
     import numpy
@@ -979,7 +978,7 @@ def keep_random_state() -> Iterator[None]:
 
 
 def attach_gradient(loss: float, table: Any, gradient: Any) -> Any:
-    """Return a number with this gradient, so that a contract can read it."""
+    """Return a scalar whose gradient with respect to the table is ``gradient``."""
     return loss + (gradient * (table - table.detach())).sum()
 
 
@@ -988,7 +987,7 @@ PROMPT = 2
 
 
 def make_sequences(mask: Any) -> dict[str, Any]:
-    """Make a batch of PROMPT prompt tokens and the response, as a collator passes it to a trainer."""
+    """Make a batch as a collator returns it: prompt tokens, then the response."""
     mask = mask.long()
     prompt = torch.ones(len(mask), PROMPT, dtype=torch.long, device=mask.device)
     ids = torch.tensor(token_ids(mask * 0 + 1), device=mask.device)
@@ -1005,7 +1004,7 @@ def make_sequences(mask: Any) -> dict[str, Any]:
 
 
 def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **options: Any) -> Any:
-    """Generate like a model: the first answer for the first occurrence of a prompt, then its second answer."""
+    """Return generated answers: for each prompt, its first answer, then its second."""
     left = {prompt: list(answers) for prompt, answers in by_prompt.items()}
     answers = [left[prompt].pop(0) for prompt in input_ids[:, -1].tolist()]
     width = max(map(len, answers))
@@ -1015,7 +1014,7 @@ def generate_answers(by_prompt: Mapping[int, Any], input_ids: Any, *_: Any, **op
 
 
 def make_prompted_batch(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Make a batch of one-token prompts, each with a completion."""
+    """Make a batch of prompts with one token, each with a completion."""
     prompts = torch.tensor([[row["first"]] for row in rows])
     completions = torch.nn.utils.rnn.pad_sequence([torch.tensor(row["rest"]) for row in rows], batch_first=True)
     counts, ones = (completions != 0).long(), torch.ones_like(prompts)

@@ -1,1 +1,1 @@
-"""The commands of ``sentinel``, one module for each. A module is imported only when its command is used."""
+"""Define the commands of ``sentinel``, one module each. A module is imported only if its command is used."""

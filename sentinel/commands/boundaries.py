@@ -96,8 +96,7 @@ def _boundaries(arguments: argparse.Namespace) -> int:
 
 
 def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None) -> list[dict[str, Any]]:
-    """Return a row for each binding. ``there`` is empty without a ref, and ``other version`` if the checkout lacks a
-    name that the binding requires."""
+    """Return a table row for each binding, with a flag for functions that the checkout has."""
     from sentinel.search.checks import subjects
 
     searchable, omitted = subjects(catalog, target.name)
@@ -129,13 +128,12 @@ def _rows(catalog: Catalog, target: Target, sightings: Sequence[Sighting] | None
 
 
 def excluded_members(target: Target) -> list[tuple[str, str, str]]:
-    """Return (target, path, reason) of the registered functions that the adapter excludes."""
+    """Return (target, path, reason) of the registered functions that the adapter excludes from checks."""
     return [(target.name, *item) for registry in target.registries for item in registry.excludes.items()]
 
 
 def left_unbound(target: Target, definitions: Definitions) -> list[tuple[str, str, str]]:
-    """Return (target, path, reason) of functions without a binding: excluded members of registries, then the other
-    public functions of modules with a bound function, without a reason."""
+    """Return (target, path, reason) of functions without a binding."""
     bound = {path for binding in target.bindings for path in binding.paths}
     left = excluded_members(target)
     for module, place in dict.fromkeys(definitions.module_of("", path) for path in sorted(bound)):

@@ -44,7 +44,7 @@ def _days(text: str) -> float:
     except ValueError:
         days = math.nan
     if not 0 <= days < math.inf:
-        raise argparse.ArgumentTypeError(f"a number of days, such as 7 or 0.5, not {text!r}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days; write 7 or 0.5")
     return days
 
 

@@ -1,4 +1,4 @@
-"""Output of commands: results on standard output, everything else on standard error."""
+"""Print results of commands on standard output, and everything else on standard error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(
 
 
 def group(commands: Commands, name: str, text: str, example: str) -> Commands:
-    """Add a command with subcommands."""
+    """Add a command that has subcommands."""
     return _parser(commands, name, text, example).add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
@@ -49,7 +49,7 @@ def json_option(parser: argparse._ActionsContainer) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print a message on standard error, after the program's name."""
+    """Print a message on standard error, with the program's name before it."""
     from sentinel.reports.escaping import visible
 
     print(f"sentinel: {visible(text, lines=True)}", file=sys.stderr)
@@ -79,7 +79,7 @@ def echo_json(value: Any) -> None:
 
 
 def echo_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows as columns; empty columns are left out."""
+    """Print rows as a table without empty columns."""
     from sentinel.reports.escaping import visible
     from sentinel.reports.summary import aligned
 

@@ -1,5 +1,4 @@
-"""``sentinel coverage``: list the functions that carry training signal, with their bindings and the lines that laws
-run."""
+"""``sentinel coverage``: list the functions that carry training signal, their bindings, and the lines that laws run."""
 
 from __future__ import annotations
 
@@ -180,7 +179,7 @@ def _plain(function: Function) -> dict[str, Any]:
 
 
 def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, ask: Callable[..., T]) -> T:
-    """Call ``ask`` with a worker's session and the bound functions, and return its result."""
+    """Start a worker session, call ``ask`` with it and the bound functions, and return the result."""
     patient = replace(settings, timeout=min(settings.timeout, _PATIENCE))
     with progress() as notify, closing(runner_of(catalog, patient, notify)) as runner:
         bound, _ = subjects(catalog, target.name, checkout=runner.checkout(target.name, ref))
@@ -189,7 +188,7 @@ def _in_session(target: Target, settings: Settings, catalog: Catalog, ref: Ref, 
 
 
 def _run(result: Coverage, runs: Sequence[Lines], arguments: argparse.Namespace) -> int:
-    """Print the lines that ran by module and, with ``-v``, the lines of each function that did not run."""
+    """Print which lines ran, by module; with ``-v``, print the lines of each function that did not run."""
     if arguments.json:
         marks = ("ran", "idle", "branches", "taken")
         echo_json([{"path": each.function.path, "file": each.function.file,
@@ -242,7 +241,7 @@ def _shares(counts: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Return line numbers as spans: ``3-5, 9``."""
+    """Return line numbers as text: ``3-5, 9``."""
     spans: list[list[int]] = []
     for number in numbers:
         if spans and number == spans[-1][1] + 1:

@@ -115,7 +115,7 @@ def _diff(arguments: argparse.Namespace) -> int:
 def _shared(
     target: Target, store: MirrorStore, refs: Sequence[Ref], stack: ExitStack
 ) -> tuple[Shared, dict[Ref, str]] | None:
-    """Open the state that comparisons of several commits share; None if a ref is not a commit of the mirror."""
+    """Open what several comparisons share; None if a ref is not a commit in the mirror."""
     if any(ref.kind != "git" for ref in refs):
         return None
     mirror = store.path(target.name)
@@ -129,8 +129,7 @@ def _tell_answer(
     outcomes: Sequence[BoundaryDiff],
     notify: Callable[[str], None],
 ) -> None:
-    """Print the result for the last boundary on standard output. With ``--json`` or ``--markdown``, print it as
-    progress."""
+    """Print the result for one boundary; on standard error if standard output is JSON or Markdown."""
     compared = outcomes[-1]
     if arguments.json or arguments.markdown:
         if compared.state != "same code":
@@ -145,7 +144,7 @@ def _tell_answer(
 def _print(
     arguments: argparse.Namespace, comparison: Comparison, outcomes: list[BoundaryDiff], interrupted: bool
 ) -> dict[str, Any] | None:
-    """Print and save one comparison. Return it as data with ``--json``."""
+    """Print and save one comparison. With ``--json``, return it as data."""
     if arguments.save is not None:
         name = "..".join(ref.short for ref in comparison.refs.values())
         entry = {name: report.to_page(comparison, outcomes, interrupted)}

@@ -28,7 +28,7 @@ HEADINGS = (*ENTRIES, "begin", "search", "publish", "tidy")
 
 @dataclass(frozen=True)
 class Found:
-    """A command that is not imported yet.
+    """A command whose module is not imported yet.
 
     :ivar module: the module to import.
     """
@@ -52,7 +52,7 @@ class Found:
 
 
 def find_command(name: str) -> Found | None:
-    """Return one command; None if there is none with this name. The other commands are neither read nor imported.
+    """Return the command with this name, or None, without importing other commands.
 
     :raises SentinelError: if it is the command of another package, and that is broken.
     """
@@ -63,7 +63,7 @@ def find_command(name: str) -> Found | None:
 
 
 def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str, Found]:
-    """Return all commands by name, in the order of their headings.
+    """Return all commands by name, in the order of the headings in the help.
 
     :param notify: called with the reason why a command of another package is left out.
     """
@@ -80,7 +80,7 @@ def find_commands(notify: Callable[[str], None] = lambda line: None) -> dict[str
 
 
 def _foreign(entry: metadata.EntryPoint) -> Found:
-    """Return the command of another package. Its constants are in its module, so it is imported."""
+    """Return the command that another package defines. Its module must be imported."""
     module = Found(entry.name, "", "", entry.value).load()
     for name in ("GROUP", "SUMMARY", "declare"):
         if not hasattr(module, name):
@@ -89,7 +89,7 @@ def _foreign(entry: metadata.EntryPoint) -> Found:
 
 
 def report_kinds() -> list[ModuleType]:
-    """Import and return the modules of kinds of ``sentinel report``."""
+    """Import and return the modules of ``sentinel report KIND``."""
     return [import_module(_module(file)) for file in _files() if file.stem.startswith(_REPORT)]
 
 
@@ -103,7 +103,7 @@ def _module(file: Path) -> str:
 
 
 def _described(file: Path) -> Found | None:
-    """Read a module's constants from its text, because importing all commands would take half a second."""
+    """Read a command module's constants from its source, because importing all commands takes half a second."""
     constants = {
         node.targets[0].id: node.value.value
         for node in ast.parse(file.read_text(encoding="utf-8")).body

@@ -52,7 +52,7 @@ print(json.dumps(names))
 
 @dataclass(frozen=True)
 class Check:
-    """The state of one requirement.
+    """The result of checking one requirement.
 
     :ivar state: ``ok``, ``note`` (optional) or ``missing`` (every run needs it).
     :ivar advice: what to do; empty if nothing needs to be done.
@@ -90,7 +90,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _next(checks: Sequence[Check]) -> str:
-    """Return the next step: the first repair that every run needs, a mirror, or a run."""
+    """Return the next thing to do: a repair that every run needs, adding a mirror, or a run."""
     for check in checks:
         if check.state == "missing":
             return f"{check.advice}; then `sentinel doctor` again"
@@ -113,7 +113,7 @@ def _python() -> Iterator[Check]:
 
 
 def _worker() -> Iterator[Check]:
-    """Start a worker, and check its torch and numpy."""
+    """Start a worker process, and check its torch and numpy."""
     preload = [name for target in catalog.bundled_catalog().targets.values() for name in target.preload]
     preloader = client.Preloader(client.Options(), preload)
     try:
@@ -134,7 +134,7 @@ def _worker() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """Check the packages that boundaries use; without a package, recipes that need it are inconclusive."""
+    """Check the packages that frameworks need. Without one of them, recipes that need it cannot be decided."""
     try:
         lines = metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -199,7 +199,7 @@ def _mirrors() -> Iterator[Check]:
 
 
 def _names() -> Iterator[Check]:
-    """Check that ``import sentinel`` belongs to this package only, because another distribution has the same name."""
+    """Check that ``import sentinel`` imports this package, because another project uses the same name."""
     owners = metadata.packages_distributions().get("sentinel", [])
     others = sorted({name for name in owners if canonicalize_name(name) != DISTRIBUTION})
     if others:

@@ -189,7 +189,7 @@ def _row(recipe: Recipe) -> dict[str, Any]:
 
 
 def _contracts(arguments: argparse.Namespace) -> int:
-    """Print one contract with its inputs, or several with a line for each."""
+    """Print one contract with its inputs, or several contracts with one line each."""
     catalog, _ = catalog_and_settings(arguments)
     bound = Counter(binding.contract for target in catalog.targets.values() for binding in target.bindings)
     contracts = [item for name, item in sorted(catalog.contracts.items()) if fnmatchcase(name, arguments.contract)]

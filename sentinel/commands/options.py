@@ -1,4 +1,4 @@
-"""Options, settings and the catalog for commands, including targets and recipes of installed plugins."""
+"""Define options that several commands share, and read their settings and the catalog."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def boundary_option(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_options(parser: argparse.ArgumentParser, *names: str, without: str = "") -> None:
-    """Add options of a run to a command: the named ones, or all of :data:`PROBING` except one."""
+    """Add options of pytest runs to a command: the named ones, or all of :data:`PROBING` but one."""
     for option in (NAMED[name] for name in names or PROBING if name != without):
         action = "append" if option.many else "store"
         parser.add_argument(f"--{option.name}", metavar=option.metavar, action=action, help=option.help)
 
 
 def catalog_and_settings(arguments: argparse.Namespace | None = None) -> tuple[Catalog, Settings]:
-    """Return the catalog, and the settings: those of the current folder, overridden by the command line."""
+    """Return the catalog, and the settings of the current folder, which the command line overrides."""
     from sentinel.recipes.catalog import bundled_catalog
 
     catalog = _with_plugins(bundled_catalog())
@@ -54,21 +54,19 @@ RUN = ("report-dir", "a run's evidence", "sentinel-reports")
 
 
 def evidence_option(parser: argparse.ArgumentParser, flag: str, option: str, text: str, default: str) -> None:
-    """Add an option of :data:`EVIDENCE` to a command, with its own flag and text. :func:`evidence_folders` returns the
-    resulting folders."""
+    """Add an option for a folder of evidence to a command."""
     text = f"{text} (default: {option} of the settings, else {default})"
     parser.add_argument(flag, dest=option.replace("-", "_"), metavar="DIR", help=text)
 
 
 def evidence_folders(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Return the folders of the last run's evidence and of the accepted evidence. They may not exist."""
+    """Return the folders of the last run's evidence and of the baseline. They may not exist."""
     settings = _settled(arguments, EVIDENCE, ())
     return settings.report_dir, settings.baseline or Path("reports")
 
 
 def _settled(arguments: argparse.Namespace | None, names: Sequence[str], targets: Sequence[str]) -> Settings:
-    """Return the values of these options. Other settings of the current folder, such as a working tree or a pattern of
-    bugs, apply to runs of pytest only."""
+    """Return the values of these options. Other settings of the current folder are ignored."""
     values, file = read_file(Path.cwd())
     line = {name: getattr(arguments, name.replace("-", "_"), None) for name in names}
     values = {name: value for name, value in values.items() if name in names}

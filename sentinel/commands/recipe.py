@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _fixes_of(path: Path) -> list[Path]:
-    """Return the fixes below a folder, the fix next to a recipe, or the path itself if it is a fix."""
+    """Return the fixes below a folder, or next to a recipe; a fix itself is returned alone."""
     if path.is_dir():
         return sorted(path.rglob(f"*{SUFFIX}"))
     fix = path if path.name.endswith(SUFFIX) else path.with_name(f"{path.stem}{SUFFIX}")
@@ -117,7 +117,7 @@ def _contract(catalog: Catalog, target: Target, boundary: str | None, name: str 
 
 
 def _create(file: Path, text: str) -> None:
-    """Write a new file completely, or not at all."""
+    """Create a file with this text. Never overwrite a file or leave half of one."""
     try:
         if file.is_file() and not file.stat().st_size:  # left by a command that was killed before it wrote anything
             file.unlink()

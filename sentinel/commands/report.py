@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -> None:
-    """Raise NothingExamined if the run decided nothing."""
+    """Raise NothingExamined if no item of the run was decided."""
     if not any(is_decided(document) for document, _ in results):
         items = counted(len(results), "item")
         raise NothingExamined(
@@ -109,8 +109,7 @@ def _require_decision(source: Path, results: list[tuple[dict[str, Any], str]]) -
 
 
 def results_of(folder: Path, recipes: Recipes | None = None) -> list[tuple[dict[str, Any], str]]:
-    """Return the evidence of a folder's last run with the outcomes of its items, or all evidence if it lacks
-    ``run.json``."""
+    """Return the evidence of a folder's last run, with the outcomes of its items."""
     results = list(decided(folder, RUN_AGAIN, recipes).values())
     if not results:
         raise NothingExamined(f"{folder} has no evidence; run pytest with --sentinel-target first")

@@ -84,7 +84,7 @@ def _changes(arguments: argparse.Namespace) -> int:
 
 
 def _basis(source: Path, baseline: Path) -> list[str]:
-    """Return lines with the numbers of compared and recorded verdicts, and the causes of undecided items.
+    """Return lines that count the compared and recorded verdicts, and list why items are undecided.
 
     :raises NothingExamined: if the run decided nothing, or nothing is recorded.
     """

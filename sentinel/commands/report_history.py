@@ -36,7 +36,7 @@ def _history(arguments: argparse.Namespace) -> int:
     if not arguments.bug:
         return _all(arguments, require_all(folder))
     if arguments.markdown:
-        raise SentinelError("--markdown is the table of all bugs; leave BUG out")
+        raise SentinelError("--markdown prints the table of all bugs; leave BUG out")
     records = require_bug(folder, arguments.bug)
     if arguments.json:
         echo_json(records)

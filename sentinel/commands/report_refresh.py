@@ -1,4 +1,4 @@
-"""``sentinel report refresh``: decide again the recorded verdicts whose binding, contract or recipe has changed."""
+"""``sentinel report refresh``: decide recorded verdicts again if their binding, contract or recipe has changed."""
 
 from __future__ import annotations
 
@@ -78,8 +78,7 @@ def _refresh(arguments: argparse.Namespace) -> int:
 
 
 def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace) -> tuple[list[Stale], int, int]:
-    """Return what this Python can decide (stale entries, and pins without an entry), the number of stale entries that
-    need a newer one, and the number of all entries.
+    """Return the entries to decide again, how many stale entries need a newer Python, and the number of all entries.
 
     :raises SentinelError: if an entry is not valid.
     """
@@ -103,13 +102,13 @@ def _stale(baseline: Path, recipes: lines.Recipes, arguments: argparse.Namespace
 
 
 def _python_of(facts: lines.Facts) -> tuple[int, ...]:
-    """Return the version of Python with which an entry was decided; the code of some revisions needs a newer Python."""
+    """Return the Python version with which an entry was decided."""
     text = str(facts.get("environment", {}).get("python", ""))
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
 
 
 def _runs(stale: list[Stale], recipes: lines.Recipes) -> Iterator[list[str]]:
-    """Yield the arguments of the runs of pytest that decide entries: for each target its pins, then other refs."""
+    """Yield the arguments of the pytest runs that decide these entries."""
     for target in sorted({entry.target for entry in stale}):
         here = [entry for entry in stale if entry.target == target]
         pinned = [entry for entry in here if _is_pin(entry, recipes)]
@@ -133,7 +132,7 @@ def _is_pin(entry: Stale, recipes: lines.Recipes) -> bool:
 
 
 def _law_id(entry: Stale) -> str:
-    """Return the id of all laws of an entry's boundary, because each verdict depends on whether any call succeeded."""
+    """Return the pytest item id of all laws of an entry's boundary."""
     facts = entry.facts
     contract = f"({facts['contract_name']})" if "subject" in facts else ""
     return f"laws/{entry.target}/{facts['boundary_name']}{contract}"
@@ -142,7 +141,7 @@ def _law_id(entry: Stale) -> str:
 def _decide(
     words: list[str], arguments: argparse.Namespace, folder: Path, baseline: Path, recipes: lines.Recipes
 ) -> None:
-    """Run pytest, and write its verdicts into the baseline."""
+    """Run pytest with these arguments, and write the verdicts into the baseline."""
     options = [
         f"--sentinel-{name}={value}"
         for name in PROBING

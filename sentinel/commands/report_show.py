@@ -1,4 +1,4 @@
-"""``sentinel report show``: print the whole document of a recorded verdict."""
+"""``sentinel report show``: print all recorded data of one verdict."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
-    """Return the recipes about an upstream pull request, or an issue if no pull request has the number."""
+    """Return the recipes about an upstream pull request or, if there are none, about an issue with this number."""
     recipes = find_recipes(catalog)
     for kind in ("pull", "issue"):
         found = [recipe for recipe in recipes if str(recipe.upstream.get(kind, "")) == number]
@@ -75,7 +75,7 @@ def _of_number(catalog: Catalog, number: str) -> list[Recipe]:
 
 
 def _report_folders(settings: Settings) -> dict[str, Path]:
-    """Return the folders that may have verdicts: the last run's, and the baseline here or in Sentinel's own tree."""
+    """Return the folders that may contain verdicts: the last run's report and the baseline."""
     committed = [settings.baseline or Path("reports"), Path(sentinel.__file__).resolve().parent.parent / "reports"]
     baseline = next((folder for folder in committed if holds_evidence(folder)), None)
     folders = {str(settings.report_dir): settings.report_dir, "baseline": baseline}
@@ -133,7 +133,7 @@ def _expectations(recipe: Recipe) -> None:
 
 
 def _verdicts(recipe: Recipe, folders: Mapping[str, Path]) -> dict[str, dict[str, str]]:
-    """Return the recorded verdicts: ref -> folder's name -> verdict."""
+    """Return the recorded verdicts, by ref and by folder."""
     verdicts: dict[str, dict[str, str]] = {}
     for name, folder in folders.items():
         for document in evidence_of(recipe, folder):

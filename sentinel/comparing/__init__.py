@@ -1,1 +1,1 @@
-"""Compare two revisions: call both on the same scenarios and report what differs."""
+"""Compare two revisions of a framework: call both on the same scenarios, and report what differs."""

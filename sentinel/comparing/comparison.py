@@ -46,7 +46,7 @@ _CALLED = 5
 
 
 class Comparison:
-    """Two revisions of one target.
+    """A comparison of two revisions of one target.
 
     :param recipes: known bugs, or a function that reads them when they are first needed. Their scenarios are tried
         first, and they are decided for boundaries that differ.
@@ -102,7 +102,7 @@ class Comparison:
         return self._recipe_source() if callable(self._recipe_source) else self._recipe_source
 
     def to_call(self) -> list[str]:
-        """List the boundaries that must be called: changed functions first, then their callers, nearest first."""
+        """Return the boundaries that must be called: those with changed code, then their callers, nearest first."""
         each_result = {name: each.result for name, each in self.selection.candidates.items()}
         names = [name for name, result in each_result.items() if result.state in ("", "new") or result.lost]
         return sorted(names, key=self._order)
@@ -112,7 +112,7 @@ class Comparison:
         return 0 if result.state == "new" or result.lost else self.selection.distance(name)
 
     def run(self) -> Iterator[BoundaryDiff]:
-        """Compare boundary by boundary and yield the results. Boundaries that the text decides come first."""
+        """Compare the boundaries one by one, and yield the results. Those with the same source come first."""
         names = self.to_call()
         yield from (each.result for name, each in self.selection.candidates.items() if name not in names)
         for number, name in enumerate(names, 1):
@@ -120,7 +120,7 @@ class Comparison:
             yield self.compare(name)
 
     def compare(self, name: str) -> BoundaryDiff:
-        """Compare one boundary. Call both revisions if the text does not decide."""
+        """Compare one boundary. Both revisions are called unless their source shows that nothing differs."""
         _ = self.selection.patch  # every session records which of its own lines run
         if name not in self._results:
             candidate = self.selection.candidates[name]
@@ -137,8 +137,7 @@ class Comparison:
         return self._results[name]
 
     def cause_of(self, name: str) -> str:
-        """Return the boundary that explains why another one differs: it differs in the same way, its own code has
-        changed, and the other one calls it. Empty if there is none."""
+        """Return the boundary that causes another one's difference; empty if there is none."""
         candidate, own = self.selection.candidates[name], self._results.get(name)
         if own is None or own.state != "differs" or not self.selection.distance(name):
             return ""
@@ -151,7 +150,7 @@ class Comparison:
         return ""
 
     def settle(self, results: Sequence[BoundaryDiff]) -> list[BoundaryDiff]:
-        """Update results after later boundaries ran: a changed line is examined if any comparison ran it."""
+        """Update the results after all boundaries ran: a changed line is examined if any boundary's scenario ran it."""
         return [self._settle(each) for each in results]
 
     def _settle(self, result: BoundaryDiff) -> BoundaryDiff:
@@ -246,7 +245,7 @@ class Comparison:
     def _needs_search(
         self, subject: Subject, search: BoundarySearch, log: Log, located: Mapping[str, Mapping[Place, Unit]]
     ) -> bool:
-        """Return True if a few scenarios do not suffice for a boundary whose own code has not changed.
+        """Return True if a boundary with unchanged code needs more than a few scenarios.
 
         They suffice if they show a difference, or if the changed code that the boundary uses was searched already: as a
         boundary of its own, or below a nearer one.
@@ -265,7 +264,7 @@ class Comparison:
         return {each for side, units in located.items() for each in patch.note(side, units, log.lines[side])}
 
     def _find_import_failure(self, changed: Sequence[Change]) -> str:
-        """Return a boundary whose import failed after the change and ran all the changed code that runs at import.
+        """Return a boundary that failed to import after the change, and whose import ran all the changed code.
 
         Such a failure then costs its time only once.
         """
@@ -273,7 +272,7 @@ class Comparison:
         return next((name for name, places in self._import_failures if places and places <= here), "")
 
     def _compare_bugs(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Compare a function without a contract by the verdicts of its known bugs."""
+        """Compare a function without a contract, by the verdicts of its known bugs at both revisions."""
         verdicts = self._decide_bugs(subject, recipes_of(subject, self._recipes))
         decided = [each for each in verdicts.values() if set(each.values()) <= {"reproduced", "fixed", "changed"}]
         if len(decided) < len(verdicts):
@@ -291,7 +290,7 @@ class Comparison:
         return replace(result, state=state, reason=reason, scenarios=len(decided), bugs=bugs)
 
     def _check_lost(self, subject: Subject, result: BoundaryDiff) -> BoundaryDiff:
-        """Call a boundary that the head lacks at the base. It counts as lost only if it returned there."""
+        """Call a boundary at the base that the head lacks. It counts as lost only if the base returned."""
         session = self.processes.session(BEFORE, subject)
         try:
             search = self._asking.search_laws(session, subject, subject.laws, _CALLED)
@@ -325,7 +324,7 @@ class Comparison:
         return replace(result, scenarios=tried, reason=reason, broken={AFTER: tuple(broken)} if broken else {})
 
     def _inherited(self, finding: Finding) -> list[Recipe]:
-        """Return the known bugs about a finding that have one verdict at both revisions and are not fixed.
+        """Return the known bugs that explain a finding and have the same verdict at both revisions.
 
         ``changed`` counts too: another bug may give the recipe's scenario other numbers at both.
         """
@@ -341,12 +340,12 @@ class Comparison:
         return self._verdicts[key]
 
     def _was_there(self, recipe: Recipe, finding: Finding) -> bool:
-        """Return True if a finding in new code is a known bug of older code that it calls."""
+        """Return True if a finding in new code is a known bug of older code that the new code calls."""
         about = is_about(recipe, finding, self.target)
         return about and self._verdict(recipe, self.refs[BEFORE]) == "reproduced"
 
     def _excuse_helper(self, result: BoundaryDiff, changed: Sequence[Change]) -> BoundaryDiff:
-        """Excuse a helper with changed parameters if all its callers are boundaries whose numbers stay the same."""
+        """Accept a helper function whose parameters have changed, if the results of all its callers stay the same."""
         if not may_be_excused(result):
             return result
         helpers = {name for (_, name), _, now in changed if now is not None and now.kind == "function"}
@@ -359,13 +358,13 @@ class Comparison:
         return replace(result, broken={**result.broken, AFTER: ()}, reason=why)
 
     def _decide_bugs(self, subject: Subject, recipes: Sequence[Recipe]) -> dict[str, dict[str, str]]:
-        """Decide known bugs of a boundary at both sides."""
+        """Return the verdicts of a boundary's known bugs at both revisions."""
         refs = {side: self.processes.open(side, subject).ref for side in SIDES}
         self._plan(recipes, refs.values())
         return {recipe.bug_id: {side: self._verdict(recipe, ref) for side, ref in refs.items()} for recipe in recipes}
 
     def _plan(self, recipes: Sequence[Recipe], refs: Collection[Ref]) -> None:
-        """Begin to decide recipes that are not decided yet; those of one revision share a process."""
+        """Start to decide recipes that are not decided yet."""
         pairs = [(recipe, ref) for recipe in recipes for ref in dict.fromkeys(refs)]
         self._runner.plan([Job(*pair) for pair in pairs if (pair[0].digest, pair[1]) not in self._verdicts])
 
@@ -382,6 +381,6 @@ class Comparison:
 
 
 def _select_imported(changed: Sequence[Change]) -> frozenset[Place]:
-    """Return the changed definitions that run at an import; all of them if none does."""
+    """Return the changed definitions that run during import; all changed definitions if none does."""
     places = {place for place, _, other in changed if other is not None and (other.kind != "function")}
     return frozenset(places or {place for place, _, _ in changed})

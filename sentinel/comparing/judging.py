@@ -1,4 +1,4 @@
-"""Judge a difference: by laws that hold at only one revision, by calls that raise, and by known bugs."""
+"""Judge whether a difference is better or worse, from laws, exceptions and known bugs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare_laws(
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, tuple[Broken, ...]]:
-    """Return by side the laws that it breaks on a scenario on which the other side keeps them.
+    """Return, for each revision, the laws that it breaks and the other revision keeps, on the same scenario.
 
     Laws are checked on the scenarios that differ, and on those of a search of their own. If no number differs, only
     laws about side effects are checked. An option or choice that came with the change is searched like new code.
@@ -88,7 +88,7 @@ def _without_inherited(
     findings_by: dict[str, list[Finding]],
     inherited: Callable[[Finding], Sequence[Recipe]],
 ) -> dict[str, list[Finding]]:
-    """Drop what is worse at the head if known bugs of both revisions explain it and the rest is better."""
+    """Drop what is worse at the head, if known bugs at both revisions explain it and everything else is better."""
     if not all(covers(inherited(finding), finding) for finding in findings_by[AFTER]):
         return findings_by
 
@@ -119,7 +119,7 @@ def list_findings(*searches: BoundarySearch) -> list[Finding]:
 
 
 def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding | None:
-    """Return the finding if it concerns only an option or choice that the base lacks, else None.
+    """Return the finding if it needs an option that the base lacks, else None.
 
     The head must keep the law without that option or choice.
     """
@@ -135,7 +135,7 @@ def _keep_new(sessions: Mapping[str, LawSession], finding: Finding) -> Finding |
 
 
 def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken:
-    """Return the broken law of a finding.
+    """Return a finding as a broken law.
 
     :param silenced: keys that are always 0 at this revision and not at the other. A value that is always 0 is not a
         redefinition.
@@ -151,7 +151,7 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
 def add_programming_errors(
     broken: Mapping[str, tuple[Broken, ...]], differences: Sequence[Difference]
 ) -> dict[str, tuple[Broken, ...]]:
-    """Add a broken law for each programming error that is raised at only one side."""
+    """Add a broken law for each programming error that only one revision raises."""
     with_errors = dict(broken)
     for each in (item for item in differences if item.programming_error):
         side = next(side for side, answer in each.answers.items() if isinstance(answer, str))
@@ -160,7 +160,7 @@ def add_programming_errors(
 
 
 def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
-    """Judge a boundary that ends its process, hangs or does not import at only one side."""
+    """Judge a boundary that crashes, hangs or fails to import at only one revision."""
     failure = error.failure
     if failure.kind in _ELSEWHERE or failure.lacks:
         return replace(result, state="not compared", reason=failure.reason, failed=error.side)
@@ -169,7 +169,7 @@ def judge_one_sided(result: BoundaryDiff, error: OneSided) -> BoundaryDiff:
 
 
 def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference, ...]) -> BoundaryDiff:
-    """Judge a boundary of which every call raises at one side only.
+    """Judge a boundary that raises on every call at only one revision.
 
     If its parameters have changed, the adapter may not know how to call it. A NameError affects every caller.
     """
@@ -187,14 +187,14 @@ def judge_refused(result: BoundaryDiff, log: Log, differences: tuple[Difference,
 
 
 def may_be_excused(result: BoundaryDiff) -> bool:
-    """Return True if a helper raises for arguments that it accepted before, and nothing else is worse."""
+    """Return True if a helper function raises for arguments that it accepted before, and nothing else is worse."""
     refuses = any(each.symptom == "raises" for each in result.differences)
     others = [each for each in result.broken.get(AFTER, ()) if not each.defined and each.law != ANSWERED]
     return refuses and not others and not result.bugs.get(AFTER)
 
 
 def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
-    """Return True if a caller's numbers are unchanged in scenarios that ran the changed helpers."""
+    """Return True if a caller's results are unchanged in scenarios that ran the changed helper functions."""
     ran = not any(each.name in helpers and not each.called for each in caller.unreached)
     symptoms = {each.symptom for each in caller.differences}
     same = caller.state in ("same numbers", "not examined") or symptoms <= {"dtype", BESIDE}
@@ -202,7 +202,7 @@ def keeps_numbers(caller: BoundaryDiff, helpers: Collection[str]) -> bool:
 
 
 def bugs_of_one_side(verdicts: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, ...]]:
-    """Return by side the known bugs that are reproduced there and fixed at the other side."""
+    """Return, for each revision, the known bugs that are present there and fixed at the other."""
     return {
         side: tuple(
             bug for bug, by_side in verdicts.items() if (by_side[side], by_side[other]) == ("reproduced", "fixed")

@@ -1,4 +1,4 @@
-"""Compare the observations of one scenario at two revisions, number by number."""
+"""Compare the observations of two revisions on one scenario, number by number."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BESIDE = "beside"
 
 
 def numbers_stay(case: Case) -> list[Violation]:
-    """Return violations of ``|after - before| <= bound`` (where both are finite) and of equal finiteness."""
+    """Check that numbers change by no more than rounding explains, and that finite numbers stay finite."""
     one, other = case.observation[BEFORE], case.observation[AFTER]
     scale = scale_of(case, [case.inputs[BEFORE]], [one, other])
     declared = {item.key: item for item in case.contract.observes} if case.contract is not None else {}
@@ -51,7 +51,7 @@ def numbers_stay(case: Case) -> list[Violation]:
 
 
 def _compare(case: Case, item: Observed, one: Any, other: Any, scale: Scale) -> tuple[str, str]:
-    """Return the symptom of a difference and its largest number; two empty strings if there is none."""
+    """Return the kind of difference of two values, and its size as text; two empty strings if they agree."""
     left, right = numbers(one), numbers(other)
     if left is None or right is None:
         return ("answer", "") if protocol.encode(one) != protocol.encode(other) else ("", "")
@@ -79,7 +79,7 @@ def _neither_finite(one: Numbers, other: Numbers) -> Flags:
 
 
 def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
-    """Yield (key, whether some number is finite at one revision at least, whether some number is finite at neither).
+    """Yield each key, with whether it has a number that is finite at a revision, and one that is finite at neither.
 
     Two numbers that are not finite are never counted as equal.
     """
@@ -99,7 +99,7 @@ def split_by_finiteness(case: Case) -> Iterator[tuple[str, bool, bool]]:
 
 
 def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
-    """Return the differences in values that the contract does not name, those in the function's result first.
+    """Return differences in values that the contract does not observe, those in the function's result first.
 
     Compared are returned and mutated values, warnings, arguments of stand-ins, and results of changed functions for
     equal arguments.
@@ -125,7 +125,7 @@ def beside_stays(case: Case, called: Mapping[str, Reply]) -> list[Violation]:
 
 
 def _remoteness(key: str) -> int:
-    """Return the rank of a part by its distance from the boundary's result; returned values come first."""
+    """Return a sort key for parts of a call: returned values first, then changed arguments and other values."""
     label, _, path = key.rpartition(": ")
     of_function = "(" in label
     if path.startswith("returned"):
@@ -141,7 +141,7 @@ NUMBERS_STAY = Law("numbers_stay", "the numbers equal those of the revision befo
 
 
 def numbers_stay_for(laws: Sequence[Law]) -> list[Law]:
-    """Return :data:`NUMBERS_STAY` for a scenario and for its variants.
+    """Return :data:`NUMBERS_STAY` once for a scenario and once for each law's variants.
 
     Variants have other values under the mask, or are those of the other laws.
     """
@@ -159,13 +159,13 @@ def _vary_with(varying: Sequence[Law]) -> Law:
                 variants = law.vary(contract, inputs, choose) if law.vary is not None else {}
                 if len(variants) > 1:
                     return {BASELINE: inputs, "varied": list(variants.values())[-1]}
-        raise DoesNotApply("no law varies this scenario")
+        raise DoesNotApply("no law makes a variant of this scenario")
 
     return replace(NUMBERS_STAY, name=f"numbers_stay_as_{varying[0].name}_varies_them", vary=vary)
 
 
 def gaps(case: Case) -> Iterator[float]:
-    """Yield, for each key with numbers of one shape, the largest difference of two finite numbers."""
+    """Yield the largest difference between finite numbers, for each key with the same shape at both revisions."""
     for key, value in case.observation[BEFORE].items():
         other = case.observation[AFTER].get(key)
         if isinstance(value, (Tensor, float)) and isinstance(other, (Tensor, float)):
@@ -176,8 +176,7 @@ def gaps(case: Case) -> Iterator[float]:
 
 
 def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
-    """Return the violations of a trial in which some element is further from what the law requires than at the other
-    revision, on the same variants. Empty if the law does not apply there.
+    """Return the violations of a law that are larger at this revision than at the other, on the same variants.
 
     An element counts only if it is further away by more than rounding explains. An element that is not finite at the
     other revision is undecided, and hides no other element.
@@ -207,7 +206,7 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
 
 
 def _distances(item: Violation) -> Numbers | None:
-    """Return how far each element is from the required one, or from another output that it must equal.
+    """Return each element's distance from the right value, or from another output that it must equal.
 
     None if that is unknown.
     """
@@ -220,7 +219,7 @@ def _distances(item: Violation) -> Numbers | None:
 
 
 def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
-    """Return True if no element of a key is further from the oracle than at the other revision, and some is nearer."""
+    """Return True if a key is nearer to the oracle than at the other revision, and no element is further."""
     sides = [
         {variant: answer for variant, item, answer in against_oracle(each, COMPARED) if item.key == key}
         for each in (case, other)
@@ -240,11 +239,11 @@ def nearer_to_oracle(case: Case, other: Case, key: str) -> bool:
 
 
 def _finite(case: Case, key: str) -> bool:
-    """Return True if a part of the result is finite in all variants."""
+    """Return True if the values of a key are finite in all variants."""
     arrays = (numbers(each.get(key)) for each in case.observation.values())
     return all(each is None or bool(np.isfinite(each[0]).all()) for each in arrays)
 
 
 def part(key: str) -> str:
-    """Return the part of a result that a violation's key names, without its variant."""
+    """Return the observed key that a violation names, without the variant."""
     return key.rpartition(".")[2]

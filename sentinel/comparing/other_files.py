@@ -1,4 +1,4 @@
-"""List changed files that no comparison reads and that may change a training run: settings, other sources, scripts.
+"""List changed files that may affect a training run but that no comparison reads: settings, scripts, other sources.
 
 Documentation, tests, CI and packaging cannot change a run. Python of the packages is compared definition by definition.
 """
@@ -25,25 +25,28 @@ from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
 #: Python, settings, templates, scripts and compiled sources.
-_KINDS = re.compile(r"\.(py|ya?ml|toml|json|sh|j2|jinja2?|ini|cfg|c|cc|cpp|cxx|cu|cuh|h|hpp|pyx)$")
+_KINDS = re.compile(r"\.(py|ya?ml|toml|json|sh|j2|jinja2?|ini|cfg|c|cc|cpp|cxx|cu|cuh|h|hpp|pyx|pth)$")
 
 #: Hidden files, tests, documentation, CI, images and packaging.
 _APART = re.compile(
-    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|(conftest|setup)\.py$|pyproject\b|codecov\.yml$)",
+    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$)|/conftest\.py$",
     re.I,
 )
+
+#: Files that Python, or pytest in the top folder, runs without an import.
+_RUN_UNASKED = re.compile(r"(.*/)?(site|user)customize\.py|conftest\.py|.*\.pth")
 
 #: Seconds that git may take to list a revision.
 _PATIENCE = 20.0
 
 
 def may_matter(path: str) -> bool:
-    """Return True if a file of this name may change a training run."""
+    """Return True if a file with this name may affect a training run."""
     return bool(_KINDS.search(path)) and not _APART.search(path)
 
 
 class Files(Protocol):
-    """The files of a revision that may change a run.
+    """The files of a revision that may affect a training run.
 
     :ivar whole: whether files outside of the packages are known; a release has none.
     """
@@ -51,7 +54,7 @@ class Files(Protocol):
     whole: bool
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        """Return the blob of each file, by its path.
+        """Return the git blob hash of each file, by path.
 
         :param also: paths of the other revision, to look for in a folder.
         """
@@ -83,7 +86,7 @@ class CommitFiles:
 
 
 class _Folder:
-    """The files of a release or of a working tree; of a clone, those that git tracks."""
+    """The files of a release or working tree; in a git clone, only tracked files."""
 
     def __init__(self, checkout: Checkout) -> None:
         self.whole = checkout.source is not None
@@ -92,7 +95,7 @@ class _Folder:
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
         names = set(files(self._checkout))
         if self.whole:
-            names.update(also)
+            names.update(also, (path.name for path in self._top.iterdir() if _RUN_UNASKED.fullmatch(path.name)))
             try:
                 entries, _ = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
                 names.update(entry.path for entry in entries)
@@ -108,7 +111,7 @@ class _Folder:
 
 
 def _walk(top: Path) -> Iterator[str]:
-    """Yield the paths of a folder's files, without hidden folders and those of virtual environments."""
+    """Yield the paths of all files in a folder, except in hidden folders and virtual environments."""
     for folder, folders, names in os.walk(top):
         here = Path(folder).relative_to(top).as_posix()
         folders[:] = [name for name in folders if may_matter(f"{name}/a.py") and name != "site-packages"]
@@ -116,14 +119,14 @@ def _walk(top: Path) -> Iterator[str]:
 
 
 def files_of(checkout: Checkout) -> Files:
-    """Return the files of the revision that a checkout is made of."""
+    """Return the files of the revision that a checkout belongs to."""
     if checkout.ref.kind == "git" and checkout.source is not None and checkout.commit is not None:
         return CommitFiles(checkout.source, checkout.commit)
     return _Folder(checkout)
 
 
 def list_changed_files(target: Target, before: Files, after: Files) -> list[str]:
-    """List the changed files that may change a run, except for the Python of the packages and changed comments.
+    """List changed files that may affect a training run, without the packages' Python files and changed comments.
 
     If one of the two is a release, only files that both have are compared.
     """
@@ -140,7 +143,8 @@ def list_changed_files(target: Target, before: Files, after: Files) -> list[str]
             continue
         texts = [b"" if path not in there else side.read(path) for side, there in ((before, one), (after, other))]
         if None in texts or _without_comments(path, texts[0]) != _without_comments(path, texts[1]):
-            uses = not python or any(text is None or _imports(text, target.packages) for text in texts)
+            uses = not python or bool(_RUN_UNASKED.fullmatch(path))
+            uses = uses or any(text is None or _imports(text, target.packages) for text in texts)
             (listed if uses else scripts).append(path)
     if scripts:  # these do not import the packages; the packages may import them
         sources = [after.read(path) or b"" for path in other if path.endswith(".py") and path.startswith(roots)]

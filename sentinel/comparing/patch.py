@@ -1,4 +1,4 @@
-"""Find the changed statements of two trees, and record which of them ran.
+"""Find the statements that differ between two revisions, and record which of them ran.
 
 The claim that nothing differs covers only statements that ran: added ones at the head, deleted ones at the base.
 Functions are compared statement by statement. Any other definition (a value, a class, a field) counts as one statement,
@@ -41,7 +41,7 @@ Line = tuple[str, str, str, int, int, bool, str, bool]
 
 
 def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
-    """Return each changed statement once. It ran if it did so for any boundary."""
+    """Return each changed statement once. It counts as run if any boundary's scenario ran it."""
     merged: dict[tuple[Any, ...], tuple[str, bool]] = {}
     for *line, guard, ran in lines:
         reason, before = merged.get(tuple(line), ("", False))
@@ -50,7 +50,7 @@ def merge(lines: Iterable[Sequence[Any]]) -> list[Line]:
 
 
 def coverage(lines: Sequence[Line]) -> dict[str, Any]:
-    """Return the patch coverage of merged lines as data. Lines that did not run and follow each other are one entry."""
+    """Return the patch coverage as JSON data. Adjacent lines that did not run are one entry."""
     idle: list[dict[str, Any]] = []
     for file, name, side, first, last, bound, guard, ran in lines:
         entry = {"file": file, "function": name, "side": side, "guard": guard, "bound": bound}
@@ -70,7 +70,7 @@ _DEFAULTS = ("value", "registry", "field", "class")
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement without the statements in its body.
+    """A statement, without the statements nested in its body.
 
     :ivar key: its syntax and its nesting; equal keys are the same statement at both revisions.
     :ivar lines: its first and last line, counted from the first line of its function.
@@ -88,7 +88,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Unexamined:
-    """Changed lines of one function that no compared scenario ran.
+    """Changed lines of one function that no scenario ran.
 
     :ivar side: the revision whose lines these are.
     :ivar called: whether other lines of the function ran.
@@ -105,7 +105,7 @@ class Unexamined:
 
 
 class Patch:
-    """The changed definitions of two trees, and the lines of them that ran.
+    """The definitions that differ between two revisions, and which of their lines ran.
 
     :param changes: place -> the definition at both revisions.
     :param bound: the changed definitions that a boundary reaches. The others are signal functions without a binding.
@@ -132,21 +132,21 @@ class Patch:
 
     @property
     def places(self) -> frozenset[Place]:
-        """The places of changed definitions, moved functions included."""
+        """Return the places of changed definitions, including functions that moved."""
         return self._places
 
     @property
     def unbound(self) -> list[Place]:
-        """The changed signal functions that no boundary reaches."""
+        """Return the changed signal functions that no boundary can run."""
         return sorted(self._changes.keys() - self._bound)
 
     @property
     def count(self) -> int:
-        """The number of changed statements of both sides."""
+        """Return the number of changed statements, added and deleted."""
         return sum(len(numbers) for changed in self._changed.values() for numbers in changed.values())
 
     def units(self, side: str) -> dict[Place, Unit]:
-        """Return the changed definitions of one side by place."""
+        """Return the changed definitions of one revision, by place."""
         both = ((place, pair[SIDES.index(side)]) for place, pair in self._changes.items())
         return {place: unit for place, unit in both if unit is not None}
 
@@ -182,14 +182,14 @@ class Patch:
         return statements_here
 
     def note_imported(self, places: Iterable[Place]) -> None:
-        """Record that module-level code of these definitions ran at both sides, because its module was imported."""
+        """Record that importing their modules ran these definitions at both revisions."""
         for place in places:
             for side, unit in zip(SIDES, self._changes.get(place, ())):
                 if unit is not None and unit.kind != "function":
                     self._ran[side, place].add(0)
 
     def note_search(self, ran: Iterable[tuple[str, Place, int]], reached: Iterable[Place]) -> None:
-        """Record that a full search of a boundary ran these statements, and could reach these definitions."""
+        """Record which statements a full search ran, and which definitions it could have run."""
         self._searched.update(ran)
         self._searches.update(reached)
         for place in reached:
@@ -198,8 +198,7 @@ class Patch:
                     self._searched.add((side, place, 0))
 
     def needs_search(self, ran: Collection[tuple[str, Place, int]], reached: Iterable[Place]) -> bool:
-        """Return True if a boundary should be searched in full: it runs changed statements that no full search ran, or
-        could reach some that only a few full searches tried to run."""
+        """Return True if a boundary needs a full search, because no earlier one covered its changed statements."""
         if not self._searched.issuperset(ran):
             return True
         return any(
@@ -211,11 +210,11 @@ class Patch:
         )
 
     def ran(self, place: Place) -> bool:
-        """Return True if any statement of a definition ran at either side."""
+        """Return True if any changed statement of a definition ran, at either revision."""
         return any(self._ran.get((side, place)) for side in SIDES)
 
     def count_examined(self, places: Collection[Place] | None = None) -> int:
-        """Count the changed statements that ran."""
+        """Return how many changed statements ran."""
         chosen = self._changed if places is None else [place for place in places if place in self._changed]
         return sum(
             len(numbers) - len(self._not_run(side, place))
@@ -224,7 +223,7 @@ class Patch:
         )
 
     def lines(self, places: Collection[Place] | None = None) -> list[Line]:
-        """List the changed statements of some or all definitions."""
+        """Return the changed statements, optionally only those of some definitions."""
         found: list[Line] = []
         for place in sorted(self._changed if places is None else self._changed.keys() & set(places)):
             for side, unit in zip(SIDES, self._changes[place]):
@@ -238,18 +237,18 @@ class Patch:
         return found
 
     def _guard(self, side: str, place: Place, every: Sequence[Statement], number: int) -> str:
-        """Return why a statement did not run, or not in full."""
+        """Return why a statement did not run, or ran only in part."""
         return PART if number in self._ran.get((side, place), ()) else every[number].guard
 
     def _not_run(self, side: str, place: Place) -> list[int]:
-        """Return the changed statements of one side that did not run, or of which parts may not have run."""
+        """Return the changed statements of a definition that did not run, or of which a part may not have run."""
         ran = self._ran.get((side, place), set())
         return [
             number for number in self._changed[place][side] if number not in ran or self._is_part(side, place, number)
         ]
 
     def _is_part(self, side: str, place: Place, number: int) -> bool:
-        """Return True if a part of a changed statement that may have no effect is not the same at the other side."""
+        """Return True if a changed statement contains a changed part that may not have been evaluated."""
         unit, other = self._changes[place][:: 1 if side == BEFORE else -1]
         if unit is None or (unit.kind != "function" and other is None):
             return unit is not None and unit.kind == "field" and place[1].rpartition(".")[2] in self._fields
@@ -264,7 +263,7 @@ class Patch:
         )
 
     def find_unexamined(self, places: Collection[Place] | None = None) -> list[Unexamined]:
-        """List the changed lines that did not run, of some or all definitions. Adjacent lines form one range."""
+        """Return the changed lines that did not run, of some or all definitions. Adjacent lines are joined."""
         chosen = self._changed if places is None else {place for place in places if place in self._changed}
         return [item for place in sorted(chosen) for side in (AFTER, BEFORE) for item in self._idle(side, place)]
 
@@ -295,7 +294,7 @@ class Patch:
 def _without_moved(
     changes: Mapping[Place, tuple[Unit | None, Unit | None]],
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Leave out functions that moved to another file unchanged."""
+    """Drop functions that moved to another file unchanged."""
     gone = {(one.kind, one.digest): place for place, (one, other) in changes.items() if one and not other}
     moved: set[Place] = set()
     for place, (one, other) in changes.items():
@@ -307,7 +306,7 @@ def _without_moved(
 def other_changes(
     changed: Iterable[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]], known: Collection[Place] = ()
 ) -> tuple[list[str], list[str]]:
-    """Return further definitions that differ, each as ``file:line name``, in two lists.
+    """Return other definitions that differ, as ``file:line name``: those that may matter, and those that do not.
 
     The first has those that may matter to training: functions that the rule of the inventory does not count but that
     may carry signal, and changed values, fields and classes, such as defaults. The second has other functions.
@@ -338,7 +337,7 @@ def other_changes(
 
 
 def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
-    """Return the indices, among :func:`statements`, of deleted and added statements."""
+    """Return the indices of deleted and of added statements (see :func:`statements`)."""
     before, after = (statements(unit) if unit is not None else () for unit in (one, other))
     matcher = SequenceMatcher(None, [each.key for each in before], [each.key for each in after], autojunk=False)
     deleted: list[int] = []
@@ -354,7 +353,7 @@ def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[
 
 @lru_cache(maxsize=4096)
 def statements(unit: Unit) -> tuple[Statement, ...]:
-    """Return the statements of a function, of which the signature is the first. Another definition is one statement."""
+    """Return the statements of a function, beginning with its signature. Any other definition is one statement."""
     whole = (Statement(unit.digest, (0, unit.span[1] - unit.span[0])),)
     if unit.kind != "function" or unit.text.count("\n") != unit.span[1] - unit.span[0]:
         return whole  # two definitions of one name are one unit, whose line numbers do not match the file

@@ -1,4 +1,4 @@
-"""Open the processes in which a boundary of either revision can be called, and share them between comparisons."""
+"""Open and share the processes in which both revisions of a boundary are called."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class Runs:
-    """The names of the functions that run in the scenarios of a boundary."""
+    """The names of the functions that a boundary's scenarios run."""
 
     reached: Reached
     functions: frozenset[str]
@@ -31,7 +31,7 @@ class Runs:
 
 @dataclass
 class Shared:
-    """State that comparisons of one target in one mirror share.
+    """What several comparisons of one target share: parsed code and processes.
 
     If a boundary reaches the same code in two revisions, a process of either serves both. So most heads of pull
     requests need no process for the revision that they branched from.
@@ -45,7 +45,7 @@ class Shared:
     places: list[tuple[str, OpenTarget]] = field(default_factory=list)
 
     def find_alike(self, reached: Reached, binding: Binding) -> OpenTarget | None:
-        """Return a process of a revision in which the boundary reaches exactly this code."""
+        """Return a process of a revision in which the boundary uses exactly this code, or None."""
         for place in self.places[::-1]:
             here = self.code.reached(place[0], binding)
             where = sighting(self.code.definitions, place[0], binding)
@@ -57,7 +57,7 @@ class Shared:
 
 
 class Processes:
-    """The opened revisions of one comparison."""
+    """The two opened revisions of a comparison."""
 
     def __init__(self, runner: Runner, refs: Mapping[str, Ref], selection: Selection, shared: Shared | None) -> None:
         self._runner, self.refs, self._selection, self._shared = runner, refs, selection, shared
@@ -65,7 +65,7 @@ class Processes:
         self._opening = Lock()
 
     def open(self, side: str, subject: Subject) -> OpenTarget:
-        """Return a process for a side: its own, or a process in which the boundary reaches the same code."""
+        """Return the process for a revision: its own, or one in which the boundary uses the same code."""
         with self._opening:
             return self._open(side, subject)
 
@@ -89,14 +89,14 @@ class Processes:
         return self._places[key]
 
     def session(self, side: str, subject: Subject) -> LawSession:
-        """Open a session for a side. If importing its modules ends the process, the session reports that."""
+        """Open a session for a revision. If the import ends the process, every call of the session reports that."""
         place = self.open(side, subject)
         failure = place.load(subject.binding)
         return place.law_session.fresh() if failure is None else Ended(failure)
 
     @property
     def are_open(self) -> bool:
-        """Whether both sides have a process. Then a scenario takes no longer at both than at one."""
+        """Return True if both revisions have a process."""
         return {side for side, _ in self._places} == {*SIDES}
 
     def sessions(self, subject: Subject) -> dict[str, LawSession]:
@@ -105,7 +105,7 @@ class Processes:
             return dict(zip(SIDES, pool.map(lambda side: self.session(side, subject), SIDES)))
 
     def locate_changes(self, side: str, subject: Subject) -> Mapping[Place, Unit]:
-        """Return the changed definitions of a side, located in the tree of the process that is used for it."""
+        """Return the changed definitions of a revision, at their places in the tree of the process that is used."""
         units, place = self._selection.patch.units(side), self.open(side, subject)
         if place.ref == self.refs[side] or self._shared is None:
             return units

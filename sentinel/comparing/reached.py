@@ -1,4 +1,4 @@
-"""Follow the names in a boundary's code to all definitions that it may use. None of the code runs.
+"""Find the definitions that a boundary's code may use, by following names in the source. No code runs.
 
 If everything that a boundary reaches is equal in two trees, it computes the same, and neither revision is called. In
 doubt a definition is included: all methods of a used class whose name is used on any object, and everything that a
@@ -30,7 +30,7 @@ _FAR = 8
 
 
 class Code:
-    """The definitions in the trees of one mirror, or in a checkout. Each blob is parsed once."""
+    """The definitions in a mirror's trees or in a checkout. Each file is parsed once."""
 
     def __init__(self, target: Target, trees: Trees, modules: dict[str, Module] | None = None) -> None:
         self._trees = trees
@@ -50,7 +50,7 @@ class Code:
         return self._modules[blob]
 
     def parses(self, blob: str) -> bool:
-        """Return True if a file can be read as Python."""
+        """Return True if a file has valid Python syntax."""
         with suppress(SyntaxError, RecursionError, MemoryError):
             syntax_of(self._trees.blob(blob))
             return True
@@ -77,12 +77,12 @@ class Code:
         return []
 
     def names(self, blob: str, words: Collection[str]) -> bool:
-        """Return True if the text of a file contains one of the words. The file is not parsed."""
+        """Return True if a file's text contains one of these words."""
         content = self._trees.blob(blob)
         return any(word.encode() in content for word in words)
 
     def reached(self, tree: str, binding: Binding) -> Reached | None:
-        """Return the definitions that a boundary reaches in a tree; None if the tree does not have the boundary.
+        """Return the definitions that a boundary may use in a tree; None if the tree does not have the boundary.
 
         A result is reused for trees that have the same files where the walk passed.
         """
@@ -113,7 +113,7 @@ class Code:
 def changes_of(
     file: str, before: tuple[Code, str | None], after: tuple[Code, str | None], names: Collection[str] | None = None
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Return the definitions of a file that differ between two blobs. A blob is None if the file does not exist.
+    """Return the definitions that differ between two versions of a file. A version is None if the file does not exist.
 
     :param names: only these.
     """
@@ -126,7 +126,7 @@ def changes_of(
 
 
 def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | None]) -> int | None:
-    """Return the line of the first changed statement that :func:`effects_of` lists; None if they are the same.
+    """Return the line of the first changed statement that may affect other code; None if there is none.
 
     :param before: where the file was read, and its blob; ``after`` likewise.
     """
@@ -140,7 +140,7 @@ def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | Non
 def signal_changes(
     file: str, before: tuple[Code, str | None], after: tuple[Code, str | None]
 ) -> dict[Place, tuple[Unit | None, Unit | None]]:
-    """Return the signal functions of a file, by the rule of the inventory, that differ between two blobs."""
+    """Return the signal functions that differ between two versions of a file."""
     there = [(code, blob) for code, blob in (before, after) if blob is not None]
     return changes_of(file, before, after, {name for code, blob in there for name in code.signals(file, blob)})
 
@@ -154,7 +154,7 @@ _REMEMBERED = 3000
 
 @dataclass(frozen=True)
 class Reached:
-    """The definitions that a boundary reaches."""
+    """The definitions that a boundary may use."""
 
     units: Mapping[Place, Unit]
 
@@ -164,7 +164,7 @@ class Reached:
         return sorted(((place, a, b) for place, a, b in both if a is None or not a.like(b)), key=lambda item: item[0])
 
     def apart_from(self, other: Reached, ran: Collection[str]) -> bool:
-        """Return True if calls in which only functions of these names run do not use any changed definition.
+        """Return True if calls that run only these functions use no changed definition.
 
         Such calls return the same in both trees and need not be repeated. The use of values and classes cannot be
         observed, so the result is False if one of them has changed. A field counts if a function that ran names it.
@@ -209,7 +209,7 @@ def _last_part(name: str) -> str:
 
 
 class _Walk:
-    """Collects the definitions that a boundary reaches in one tree."""
+    """Collects the definitions that a boundary may use in one tree."""
 
     def __init__(self, code: Code, tree: str) -> None:
         self._code, self._tree = code, tree
@@ -222,7 +222,7 @@ class _Walk:
         self._decorating: dict[Place, Unit] = {}
 
     def follow(self, path: str, called: frozenset[str] = frozenset()) -> None:
-        """Include the definition at a dotted path; for a module, its classes and the functions that are called."""
+        """Add the definition at a dotted path; for a module, its classes and the functions that are called."""
         module_and_rest = self._module_of(path)
         if module_and_rest is None:
             return
@@ -241,7 +241,7 @@ class _Walk:
             self.use(place, called)
 
     def use(self, place: tuple[str, str], names: frozenset[str]) -> None:
-        """Include the names of a module that a caller uses."""
+        """Add the names of a module that a caller uses."""
         self._attributes |= names
         for name in names:
             self._use(place, name, _FAR)
@@ -275,7 +275,7 @@ class _Walk:
             self._enter(above)
 
     def _note_missing(self, file: str, path: str) -> None:
-        """Record an import of the target's own code that cannot be resolved; the module may fail to import."""
+        """Record an import in the target's own code that cannot be found, because importing the module may fail."""
         if path.partition(".")[0] not in self._code.target.packages:
             return
         found = self._module_of(path)
@@ -316,7 +316,7 @@ class _Walk:
                 self._lead(f"{absolute(path, self._code.module_of(file), file)}.{attribute}", _FAR)
 
     def _decorate(self, place: tuple[str, str], name: str) -> None:
-        """Include the code of a decorator, without the other functions that it registers."""
+        """Add the code of a decorator, without the other functions that it registers."""
         here = self._code.module_of(place[0])
         paths = [f"{here}.{name}"]
         paths += [absolute(path, here, place[0]) for path in self._code.module(place[1]).imports.get(name, ())]
@@ -360,7 +360,7 @@ class _Walk:
 
 
 def names_in(function: Any) -> Iterator[str]:
-    """Yield the names that an adapter's function and its inner functions use."""
+    """Yield the names that an adapter's function uses, including those in nested functions."""
     codes: list[Any] = [getattr(function, "__code__", None)]
     for cell in getattr(function, "__closure__", None) or ():
         codes.append(getattr(cell.cell_contents, "__code__", None))

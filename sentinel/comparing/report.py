@@ -1,4 +1,4 @@
-"""Write the result of a comparison as lines for a terminal, as Markdown and as data."""
+"""Write the result of a comparison as text, Markdown and JSON data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sentinel.values.literals import Tensor, typed
 
 
 def summarise(compared: BoundaryDiff) -> str:
-    """Describe a changed boundary in one sentence."""
+    """Return a sentence about a boundary that differs."""
     if compared.lost:
         return compared.lost
     brought = [f"introduces {', '.join(bugs)}" for bugs in [compared.bugs.get(AFTER)] if bugs]
@@ -58,7 +58,7 @@ _COUNT = " has"
 
 
 def _describe_count(key: str, now: int, before: int, function: str) -> str:
-    """Describe a change in the number of values that a function returns, or that a part has."""
+    """Return a sentence about a change in the number of returned values, or of values in a part."""
     label, _, path = key.removesuffix(_COUNT).rpartition(": ")
     if path == "returned":
         name = label.partition("(")[0].rpartition(".")[2] or function
@@ -67,7 +67,7 @@ def _describe_count(key: str, now: int, before: int, function: str) -> str:
 
 
 def _name_part(key: str) -> str:
-    """Return the name of a part of a result, with its owner if another function returned it."""
+    """Return the name of a part of a result, with the function that returned it if that is not the boundary."""
     label, _, path = key.rpartition(": ")
     if not label or label.isdecimal():  # part of the boundary's result, in this or a later call
         return message(path)
@@ -77,7 +77,7 @@ def _name_part(key: str) -> str:
 
 
 def describe_difference(difference: Difference, function: str = "it") -> str:
-    """Describe how the two results of a scenario differ.
+    """Return a sentence about how the two results on a scenario differ.
 
     :param function: the boundary's name, without its module.
     """
@@ -101,7 +101,7 @@ def describe_difference(difference: Difference, function: str = "it") -> str:
 
 
 def _describe_move(one: Any, other: Any) -> str:
-    """Describe a change of numbers by the simplest relation that holds."""
+    """Return how numbers changed, as the simplest relation that holds, such as ``is 2 times the previous value``."""
     finite = np.isfinite(one) & np.isfinite(other)
     if (np.isfinite(one) != np.isfinite(other)).any():
         return "is now finite" if np.isfinite(other).all() else "is no longer finite"
@@ -124,7 +124,7 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def name_revision(checkout: Checkout) -> str:
-    """Return a ref with the commit, version or tree that it resolved to."""
+    """Return a ref together with the commit, version or tree that it refers to."""
     what = checkout.commit[:12] if checkout.commit else checkout.version or checkout.tree[:12]
     dirty = ", with uncommitted changes" if checkout.dirty else ""
     return f"{checkout.ref.short} ({what}{dirty})"
@@ -221,7 +221,7 @@ _FILES, _ENTRIES = 12, 6
 def list_unexamined(
     comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False
 ) -> Iterator[str]:
-    """Yield lines about the code that was not examined.
+    """Yield lines about changed code that was not examined.
 
     They list changed lines by file, boundaries by reason, and parts that are not finite.
     """
@@ -267,7 +267,7 @@ def list_unexamined(
 
 
 def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]:
-    """Write the changes that no boundary reads: one line for those that may matter, one for the others."""
+    """Yield a line about other changes that may matter, and one about those that do not."""
     if unread:
         yield f"not examined: {count_changes(unread)} that no boundary reads: {join_names(unread)}"
     if harmless:
@@ -280,13 +280,13 @@ def count_changes(changes: Sequence[str]) -> str:
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Join the first few names, and say how many more there are."""
+    """Join the first few names, and add how many more there are."""
     more = f" and {len(names) - _ENTRIES} more" if len(names) > _ENTRIES else ""
     return f"{', '.join(map(message, names[:_ENTRIES]))}{more}"
 
 
 def format_lines(item: Unexamined) -> str:
-    """Format changed lines that did not run: ``file:first-last function (why)``."""
+    """Return changed lines that did not run as text: ``file:first-last function (why)``."""
     first, last = item.lines
     why = "no boundary reaches it" if not item.bound else f"guarded by {item.guard}" if item.guard else ""
     why = why or ("" if item.called else "never ran")
@@ -312,7 +312,7 @@ def list_beyond(comparison: Comparison) -> Iterator[str]:
 
 
 def write_result(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Write the result of one boundary. Boundaries that were not compared are listed at the end."""
+    """Yield the lines about one boundary. Boundaries that were not compared are listed at the end of the report."""
     if item.state == "differs":
         yield from write_difference(comparison, item, number)
     elif item.state in ("new", "gone"):
@@ -333,14 +333,14 @@ def _note_rounding(item: BoundaryDiff) -> str:
 
 
 def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
-    """Write the code that was not examined, and the headline."""
+    """Yield the last lines of the report: code that was not examined, and the headline."""
     yield from list_unexamined(comparison, results, interrupted)
     yield ""
     yield write_headline(comparison, results, interrupted)
 
 
 def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1) -> Iterator[str]:
-    """Write everything about a boundary that differs."""
+    """Yield everything about a boundary that differs."""
     yield f"{number}. {item.name}: {item.judgement}"
     yield f"   {summarise(item)}"
     cause = comparison.cause_of(item.name)
@@ -369,7 +369,7 @@ def write_difference(comparison: Comparison, item: BoundaryDiff, number: int = 1
 def write_scenario(
     difference: Difference, unsaid: Collection[str], function: str, again: bool = False
 ) -> Iterator[str]:
-    """Write the scenario of a difference, and the values before and after.
+    """Yield the lines about the scenario of a difference, and the values before and after.
 
     :param unsaid: inputs to leave out, besides those that do not matter.
     :param again: whether the scenario was already written.
@@ -411,7 +411,7 @@ def write_scenario(
 
 
 def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]:
-    """Return a scenario in the form of a recipe, without inputs that are None."""
+    """Return a scenario as recipes write it, without inputs that are None."""
     return {
         name: {"tensor": value.nested(), "dtype": value.dtype} if isinstance(value, Tensor) else typed(value)
         for name, value in inputs.items()
@@ -420,7 +420,7 @@ def _state(inputs: Mapping[str, Any], unsaid: Collection[str]) -> dict[str, Any]
 
 
 def to_document(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Return a comparison as data for programs."""
+    """Return a comparison as JSON data for programs."""
     sides = {}
     for side, checkout in comparison.checkouts.items():
         sides[side] = {"ref": str(checkout.ref), "commit": checkout.commit, "version": checkout.version}
@@ -495,7 +495,7 @@ def _to_data(item: BoundaryDiff) -> dict[str, Any]:
 
 
 def to_page(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> dict[str, Any]:
-    """Return a comparison as data for a page: a headline, and rows of boundaries.
+    """Return a comparison as data for a web page: a headline, and rows of boundaries.
 
     There is a row for each boundary that differs, or that is new and breaks a law.
     """
@@ -530,13 +530,13 @@ def to_markdown(comparison: Comparison, results: Sequence[BoundaryDiff], interru
 
 
 def save(file: Path, kind: str, target: str, entries: Mapping[str, Any]) -> None:
-    """Add entries to a JSON file by kind, target and name.
+    """Add entries to a JSON file, under kind, target and name.
 
     :raises SentinelError: if the file has other content, or cannot be written.
     """
     content = read_json(file) if file.exists() else {}
     if content is None or not content.keys() <= set(KINDS):
-        raise SentinelError(f"{file} has other content; name another file")
+        raise SentinelError(f"{file} has other content, so it was not overwritten; name another file")
     there = content.setdefault(kind, {}).setdefault(target, {})
     # An interrupted comparison does not replace a complete comparison of the same pair.
     there.update({name: each for name, each in entries.items() if name not in there or not _is_interrupted(each)})

@@ -1,4 +1,4 @@
-"""Hold the result of comparing one boundary at two revisions."""
+"""Define the result of comparing one boundary at two revisions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Broken:
-    """A law that is broken at one revision and holds at the other, on the same variants.
+    """A law that one revision breaks and the other keeps, on the same variants.
 
     :ivar defined: whether only the contract's definition is violated, which a change may intend.
     :ivar came: whether the scenario needs an option or choice that the other revision does not have.
@@ -63,13 +63,13 @@ ANSWERED, ANSWERED_STATEMENT = "a_call_is_answered", "a call of its contract ret
 
 
 def break_answered(reason: str, inputs: Inputs) -> Broken:
-    """Return the broken law of a revision that raises, hangs or ends on a scenario."""
+    """Return a broken law for a revision that raises, hangs or crashes on a scenario."""
     return Broken(ANSWERED, ANSWERED_STATEMENT, "raises", reason, {"": inputs})
 
 
 @dataclass(frozen=True)
 class BoundaryDiff:
-    """One boundary at both revisions.
+    """The result of comparing one boundary at two revisions.
 
     :ivar state: ``same code`` (it reaches no changed code), ``same numbers`` (all changed lines that it reaches ran),
         ``not examined`` (no number differs, but some changed lines did not run or no number was finite), ``differs``,
@@ -108,7 +108,7 @@ class BoundaryDiff:
 
     @property
     def judgement(self) -> str:
-        """Whether the change is ``worse`` or ``better``, by laws and known bugs. One worse symptom makes it worse.
+        """Return whether the change is ``worse`` or ``better``. A single worse symptom makes it worse.
 
         It is ``other`` if only numbers differ, ``beside`` if only values outside the contract differ, and empty if
         nothing differs.
@@ -122,6 +122,6 @@ class BoundaryDiff:
 
     @property
     def redefines(self) -> bool:
-        """Return True if only the contract's definition is violated after the change."""
+        """Return True if the change only contradicts the contract's definition, and nothing else is worse."""
         broken = self.broken.get(AFTER, ())
         return bool(broken) and not self.bugs.get(AFTER) and all(each.defined for each in broken)

@@ -1,4 +1,4 @@
-"""Select the boundaries that changed code can influence, from the text of both revisions. No code runs."""
+"""Select the boundaries that a change can affect, from the source of both revisions. No code runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _CALLERS = 3
 
 @dataclass(frozen=True)
 class Candidate:
-    """A boundary with the changed definitions that it reaches, and its result if the text decides it.
+    """A boundary, the changed definitions that it may use, and its result if the source alone decides it.
 
     The state of the result is empty if both revisions must be called.
     """
@@ -82,7 +82,7 @@ class Selection:
 
     @cached_property
     def candidates(self) -> dict[str, Candidate]:
-        """Compare the text that each boundary reaches, by the boundary's name."""
+        """Return the boundaries whose code differs between the revisions, by name."""
         one, other = (self.codes[side].files(self.trees[side]) for side in SIDES)
         identical = one == other
         every = self.subjects if identical else [*self.subjects, *self._called_by_bugs()]
@@ -92,7 +92,7 @@ class Selection:
         return {each.subject.name: each for each in found if each is not None}
 
     def _compare_text(self, subject: Subject, identical: bool) -> Candidate | None:
-        """Compare the text of one boundary; None if it has nothing to compare."""
+        """Compare the source that one boundary uses; None if it exists at neither revision."""
         sides = {side: self._sight(side, subject.binding) for side in SIDES}
         if sides[BEFORE].bound and sides[AFTER].definition is None:
             subject = self._follow(subject)
@@ -125,7 +125,7 @@ class Selection:
         return Candidate(subject, replace(result, changed=_name_changes(changed)), changed)
 
     def _unread(self, file: str) -> str | None:
-        """Return why the head omits a file of the base; None if the file is read, or does not exist.
+        """Return why the head leaves out a file of the base; None if it does not.
 
         Empty if the file is in the checkout but cannot be parsed or is a link; then the error of its import is
         reported.
@@ -158,7 +158,7 @@ class Selection:
         return sighting(self.codes[side].definitions, self.trees[side], binding)
 
     def _follow(self, subject: Subject) -> Subject:
-        """Return the subject with its new path if the function has moved with nearly the same body."""
+        """Return the subject with its new path, if the function has moved with nearly the same body."""
         older = [self.checkouts[BEFORE]]
         lack = self._runner.absence(self.target.name, subject.binding, self.checkouts[AFTER], older)
         if lack is None or not lack.moved:
@@ -168,7 +168,7 @@ class Selection:
         return replace(subject, binding=replace(subject.binding, formerly=formerly))
 
     def _called_by_bugs(self) -> list[Subject]:
-        """Return the functions that known bugs call directly. They have no laws, and only the bugs' own scenarios."""
+        """Return the functions that known bugs call directly and that no contract is bound to."""
         adapter = str(self.catalog.adapters[self.target.name].file)
         bound = {subject.name for subject in self.subjects}
         callees = []
@@ -186,7 +186,7 @@ class Selection:
         return self.codes[side].reached(self.trees[side], subject.binding)
 
     def changed_functions(self, name: str) -> list[str]:
-        """Return the dotted paths of the functions that a boundary reaches and whose code has changed."""
+        """Return the dotted paths of changed functions that a boundary may use."""
         return [
             f"{self.target.module_of(file)}.{path}"
             for (file, path), one, other in self.candidates[name].changed
@@ -194,14 +194,14 @@ class Selection:
         ]
 
     def distance(self, name: str) -> float:
-        """Return how many calls away the nearest changed definition is; 0 if the boundary itself has changed.
+        """Return the number of calls to the nearest changed definition; 0 if the boundary itself has changed.
 
         It is infinite if no name that is used on the way leads to a changed definition.
         """
         return min(self.distances(name).values(), default=math.inf)
 
     def distances(self, name: str) -> Mapping[Place, int]:
-        """Return how many calls away each changed definition is that a boundary reaches by name."""
+        """Return the number of calls to each changed definition that a boundary may use."""
         if name not in self._distances:
             self._distances[name] = self._measure_distances(self.candidates[name])
         return self._distances[name]
@@ -247,7 +247,7 @@ class Selection:
                         yield file, unit
 
     def boundary_at(self, file: str, unit: Unit) -> str | None:
-        """Return the name of the boundary that is defined there."""
+        """Return the name of the boundary that a definition in a file is, or None."""
         place = f"({file}:{unit.span[0]})"
         found = (name for name, each in self.candidates.items() if each.result.places.get(AFTER, "").endswith(place))
         return next(found, None)
@@ -256,7 +256,7 @@ class Selection:
 
     @cached_property
     def patch(self) -> Patch:
-        """The changed definitions that a boundary reaches, and the changed signal functions that none reaches."""
+        """Return the changed definitions that a boundary may use, and changed signal functions that none uses."""
         bound = {}
         for place in {place for each in self.candidates.values() for place, _, _ in each.changed}:
             both = self._defined(BEFORE, place), self._defined(AFTER, place)
@@ -269,7 +269,7 @@ class Selection:
 
     @cached_property
     def effects(self) -> list[str]:
-        """List changed module-level code that may change the results of functions elsewhere: ``file:line``.
+        """Return the places (``file:line``) of changed module-level code that may affect functions elsewhere.
 
         The text does not show the effect of such code, so it rules out a proof that signal code is equal.
         """
@@ -284,18 +284,17 @@ class Selection:
         return places
 
     def proves_equality(self) -> bool:
-        """Return True if the text of both trees proves that no signal code differs."""
+        """Return True if the source of both revisions proves that no signal code differs."""
         return not self.patch.count and not self.effects and not self.unread
 
     @property
     def unread(self) -> list[str]:
-        """List further changes that may matter to training and that no boundary reads: definitions that are not
-        signal functions, as ``file:line name``, and files."""
+        """Return further changes that may affect training and that no boundary reads."""
         return [*self._others[0], *self.changed_files]
 
     @property
     def harmless(self) -> list[str]:
-        """List changed functions that no boundary reaches and that carry no signal: ``file:line name``."""
+        """Return the changed functions that no boundary reads and that carry no signal: ``file:line name``."""
         return self._others[1]
 
     @cached_property
@@ -308,12 +307,12 @@ class Selection:
 
     @property
     def whole(self) -> bool:
-        """Whether files outside of the packages are compared too; a release has none."""
+        """Return True if files outside of the packages are compared too. A release has none."""
         return all(side.whole for side in self._files)
 
     @cached_property
     def changed_files(self) -> list[str]:
-        """List changed settings, scripts and other sources: :func:`list_changed_files`."""
+        """Return the changed settings, scripts and other sources; see :func:`list_changed_files`."""
         return [] if self.boundaries else list_changed_files(self.target, *self._files)
 
     def _changed_files(self) -> Iterator[tuple[str, tuple[Code, str | None], tuple[Code, str | None]]]:
@@ -323,7 +322,7 @@ class Selection:
                 yield file, (self.codes[BEFORE], one.get(file)), (self.codes[AFTER], other.get(file))
 
     def _signal_changes(self) -> dict[Place, tuple[Unit | None, Unit | None]]:
-        """Find the changed signal functions, without new and removed boundaries, which are listed by themselves."""
+        """Return the changed signal functions, without new and removed boundaries."""
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)
@@ -355,7 +354,7 @@ class Selection:
         return next((unit for unit in units if unit.span == definition.name.span), None)
 
     def _callers(self, subject: Subject) -> list[str]:
-        """Return functions of the base that name a boundary, and that the head still has."""
+        """Return functions of the base that use a boundary and that the head still has."""
         before, after = (self.codes[side] for side in SIDES)
         definition = self._find(BEFORE, subject)
         name = subject.boundary.rpartition(".")[2]
@@ -371,7 +370,7 @@ class Selection:
         return callers[:_CALLERS]
 
     def _alike(self, subject: Subject) -> Iterator[str]:
-        """Yield new functions that share half their lines with a removed boundary, which may have been renamed."""
+        """Yield new functions that share half of their lines with a removed boundary; it may have been renamed."""
         own, other = self.codes[BEFORE], self.codes[AFTER]
         definition = self._find(BEFORE, subject)
         if definition is None:
@@ -407,7 +406,7 @@ def _describe(subject: Subject, sides: Mapping[str, Sighting]) -> BoundaryDiff:
 
 
 def _name_changes(changed: Sequence[Change]) -> tuple[str, ...]:
-    """Return ``file:line name`` of each changed definition, as it is after the change."""
+    """Return ``file:line name`` of each changed definition at the head."""
     texts = []
     for (file, name), one, other in changed:
         unit = other or one

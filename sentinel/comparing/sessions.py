@@ -1,4 +1,4 @@
-"""Call two revisions in one session: each scenario goes to both, and the law is that the numbers are equal."""
+"""Call two revisions on the same scenarios in one session."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _ENDS = ("crash", "exit", "memory", "timeout")
 
 @dataclass
 class Log:
-    """A record of what both revisions did in the scenarios of one boundary.
+    """What both revisions did in the scenarios of one boundary.
 
     :ivar functions: by side, the target's functions that ran.
     :ivar answered: scenarios on which both revisions returned.
@@ -75,7 +75,7 @@ class Log:
 
 
 class OneSided(Undecidable):
-    """Raised if one revision returns from a call and the other ends its process, hangs or does not import.
+    """Raised if one revision returns from a call while the other crashes, hangs or fails to import.
 
     :ivar side: the side that does not return.
     :ivar whole: whether no call can return because the modules do not import.
@@ -87,7 +87,7 @@ class OneSided(Undecidable):
 
 
 class Ended(LawSession):
-    """The session of a process that ends when it imports the boundary's modules. Every call raises."""
+    """Replaces the session of a process that ended during import. Every call raises."""
 
     def __init__(self, failure: Failed) -> None:
         self._failure = failure
@@ -103,7 +103,7 @@ class Ended(LawSession):
 
 
 class Pair(LawSession):
-    """Both revisions of one target, used like one law session. The case of a trial has the two observations.
+    """Both revisions of one target, called like a single law session.
 
     :param beside: the changed functions whose results are compared too; None to compare only the contract's keys.
     :param lines: by side, the lines for which the session records whether they ran.
@@ -151,7 +151,7 @@ class Pair(LawSession):
         return trials if coarsest else [self._closer(subject, law, trial) for (law, _), trial in zip(plans, trials)]
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Try the same values in float64 if rounding in half precision may hide a difference.
+        """Repeat a trial in float64, if rounding in half precision may hide a difference.
 
         A value that is computed in single precision even for float64 inputs is not a difference.
         """
@@ -166,7 +166,7 @@ class Pair(LawSession):
     def both(
         self, subject: Subject, calls: Calls, describe: Description = False, scenario_inputs: Given = None
     ) -> dict[str, Replies]:
-        """Call both sides at the same time and return their replies.
+        """Call both revisions at the same time, and return their replies.
 
         :raises OneSided: if one side returns and the other ends, or cannot be called at all.
         :raises Undecidable: if neither side can be called.
@@ -259,7 +259,7 @@ class Pair(LawSession):
         return Trial(variants, case, violations, answer=answer)
 
     def _compare_beside(self, subject: Subject, case: Case, called: Mapping[str, Reply]) -> tuple[Violation, ...]:
-        """Return the differences outside the contract.
+        """Return differences in values that the contract does not observe.
 
         Parts that vary between calls at one revision, such as a clock or an address, are left out.
         """
@@ -284,7 +284,7 @@ def _select_answered(replies: Replies) -> Mapping[str, Reply]:
 
 
 class Alone(Pair):
-    """One revision used as both sides, to find out which functions run in the scenarios of a pair."""
+    """One revision in place of both, to find out which functions the scenarios run."""
 
     def __init__(self, one: LawSession, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, one, logs, [])
@@ -300,7 +300,7 @@ class Alone(Pair):
 
 
 class Ahead(LawSession):
-    """Returns one revision's violations of laws, without those that the other revision has on the same variants."""
+    """Returns the violations of one revision that the other does not have on the same variants."""
 
     def __init__(self, one: LawSession, other: LawSession) -> None:
         self._one, self._other = one, other
@@ -337,7 +337,7 @@ class Ahead(LawSession):
     def _without_nearer(
         self, subject: Subject, trial: Trial, other: Trial, violations: tuple[Violation, ...]
     ) -> tuple[Violation, ...]:
-        """Leave out violations between outputs that are all nearer to the oracle's values than at the other revision.
+        """Drop violations whose outputs are all nearer to the oracle's values than at the other revision.
 
         A constant keeps every relation between outputs, so a step towards the right value may break one.
         """

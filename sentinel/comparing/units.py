@@ -1,4 +1,4 @@
-"""Parse a file into its definitions: functions, methods, classes, fields, values and the rest of the module."""
+"""Parse a source file into its definitions: functions, methods, classes, fields, values and other statements."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True)
 class Unit:
-    """A definition in a file.
+    """A definition in a source file.
 
     It is a function, a method, a class without its methods, a dataclass field, a module-level value, or the rest of a
     module.
@@ -50,7 +50,7 @@ class Unit:
         return _digest(self.text)
 
     def like(self, other: Unit | None) -> bool:
-        """Return True if both have the same syntax, comments aside."""
+        """Return True if both definitions have the same syntax, ignoring comments."""
         return other is not None and (self.text == other.text or self.digest == other.digest)
 
 
@@ -66,7 +66,7 @@ def _digest(text: str) -> str:
 
 
 class Bare(ast.NodeTransformer):
-    """Removes syntax that does not change results: annotations and docstrings of functions, metadata of fields."""
+    """Removes syntax that cannot change results: annotations, docstrings and metadata of fields."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._bare(node)
@@ -91,7 +91,7 @@ class Bare(ast.NodeTransformer):
 
 @dataclass(frozen=True)
 class Module:
-    """The definitions and imports of a file, imports inside functions included."""
+    """The definitions and imports of a file, including imports inside functions."""
 
     units: Mapping[str, Unit] = field(default_factory=dict)
     names: Mapping[str, Name] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Module:
 
     @cached_property
     def inner(self) -> Mapping[str, Sequence[str]]:
-        """The members of each class, and of its inner classes."""
+        """Return the members of each class and of its nested classes."""
         members: dict[str, list[str]] = {}
         for name in self.units:
             for place, letter in enumerate(name):
@@ -114,7 +114,7 @@ class Module:
 
 
 def effects_of(content: bytes) -> list[tuple[str, int]]:
-    """List the module-level statements that may change other code, each as its syntax and its line.
+    """Return the module-level statements that may affect other code, each with its line.
 
     These are calls, assignments to attributes, star imports, and statements that rebind the name of a function.
     Definitions, constants and plain imports are left out, since the reach of a boundary follows them. A file that
@@ -152,7 +152,7 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
 
 
 def parse(content: bytes) -> Module:
-    """Parse a file. A file with a syntax error is one definition, equal only to the same bytes."""
+    """Parse a file. A file with a syntax error counts as one definition."""
     try:
         return _read(content)
     except (SyntaxError, RecursionError, MemoryError):
@@ -180,7 +180,7 @@ def _read(content: bytes) -> Module:
 
 
 def _statements(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield every statement, nested ones included. Walking the expressions, too, would take ten times as long."""
+    """Yield every statement, including nested ones, without visiting expressions."""
     queue = list(body)
     while queue:
         node = queue.pop()
@@ -197,7 +197,7 @@ def _collect(
     rest: list[ast.AST],
     fields: bool = False,
 ) -> None:
-    """Sort the statements of a module or class into units; statements that define nothing go to ``rest``."""
+    """Split the statements of a module or class into definitions; other statements are added to ``rest``."""
     for node in body:
         if isinstance(node, _DEFINITIONS):
             _put(units, _function(node, owner, lines))
@@ -245,7 +245,7 @@ _SETS = ("names", "attributes", "chains", "decorators")
 
 
 def _put(units: dict[str, Unit], unit: Unit) -> None:
-    """Add a definition. If a name is defined twice, both are joined, because either may be in force."""
+    """Add a definition. Two definitions of one name are joined, because either may be used."""
     before = units.get(unit.name)
     if before is not None:
         both = {name: getattr(before, name) | getattr(unit, name) for name in _SETS}
@@ -303,7 +303,7 @@ _KEPT = 800
 
 
 class Modules(dict[str, Module]):
-    """The parsed files of a target by blob, cached below ``SENTINEL_HOME``.
+    """The parsed files of a target, cached below ``SENTINEL_HOME``.
 
     Each version of this parser has its own cache.
     """
@@ -325,7 +325,7 @@ class Modules(dict[str, Module]):
         return super().__contains__(blob)
 
     def save(self) -> None:
-        """Add new modules to the cache. If it cannot be written, they are parsed again in the next run."""
+        """Add new files to the cache. Do nothing if it cannot be written."""
         if self.keys() <= self._on_disk:
             return
         with suppress(OSError):

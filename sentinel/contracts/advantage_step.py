@@ -1,4 +1,4 @@
-"""The advantage step of a trainer: from sequence rewards and log-probs to the advantages that the loss uses."""
+"""Define the contract of a trainer's advantage step: from rewards and log-probs to the advantages of the loss."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEYS = ("advantages", "returns", "tot_rewards", "kl_rewards", "loss_mask")
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure one step. Advantages and returns that the loss masks are not observed."""
+    """Call the advantage step, and observe the advantages and returns of tokens that the loss does not mask."""
     outputs = call(**{**inputs, "reward_norm": _sized(inputs["reward_norm"], inputs["group"])})
     observation = {key: outputs[key] for key in _KEYS}
     for key in ("advantages", "returns"):
@@ -36,7 +36,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """Add the group size to a normalisation that needs one and has none."""
+    """Add the group size to a normalisation that needs one and does not state it."""
     if (
         norm is None
         or group is None
@@ -51,9 +51,11 @@ def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | No
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Position t predicts token t + 1, and counts if that token was generated. The score of a sequence,
-    ``clip((reward + bias) scaling)``, normalised over the accepted sequences, is the reward of its last token. Without
-    a critic, GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` if l more steps follow.
+    """Compute the advantages and returns of each token from the sequence rewards.
+
+    Position t predicts token t + 1, and counts if that token was generated. The score of a sequence, ``clip((reward
+    + bias) scaling)``, normalised over the accepted sequences, is the reward of its last token. Without a critic,
+    GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` if l more steps follow.
 
     A sequence without a generated token is rejected. If the option is on, a sequence without EOS has reward 0. Neither
     reward is part of the statistics of the other sequences.
@@ -104,9 +106,11 @@ def _normalisation(norm: Mapping[str, Any], group: Any) -> dict[str, Any]:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Lay each row out as a prompt of at least one token, the generated tokens, and padding. Every row has a generated
-    token, because trainers drop rollouts without one. A row with reward 0 still has advantages, so it is not an absent
-    row if advantages are normalised."""
+    """Lay out each row as a prompt of at least one token, generated tokens, and padding.
+
+    Every row has a generated token, because trainers drop rollouts without one. A row with reward 0 still has
+    advantages, so it is not an absent row if advantages are normalised.
+    """
     attention, generated = (inputs[name].array() != 0 for name in ("attention_mask", "loss_mask"))
     rows, tokens = attention.shape
     if tokens < 2:

@@ -1,4 +1,4 @@
-"""Shared by losses: aggregation to one scalar, log-ratios, gradients, and scenarios.
+"""Share code between losses: aggregation to a scalar, log-ratios, gradients, and scenarios.
 
 Formulas are in float64 torch and come from the papers named. Legitimate choices of frameworks are dialect inputs.
 """
@@ -139,14 +139,14 @@ def exponential(logs: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def row_mean(values: Any, mask: Any) -> Any:
-    """Return each row's mean over valid tokens, repeated at every token; 0 for a row without valid tokens."""
+    """Return the mean over valid tokens of each row, at every token of the row; 0 for a row without valid tokens."""
     valid = mask != 0
     total = torch.where(valid, values, 0.0).sum(-1, keepdim=True)
     return (total / valid.sum(-1, keepdim=True).clamp(min=1)).expand_as(values)
 
 
 def fraction(flags: Any, mask: Any) -> float:
-    """Compute the fraction of valid tokens that are flagged. A scalar is returned unchanged.
+    """Compute the fraction of valid tokens whose flag is set. A scalar is returned unchanged.
 
     Some boundaries report a flag per token, and their caller takes the mean.
     """
@@ -162,7 +162,7 @@ def fraction(flags: Any, mask: Any) -> float:
 
 
 def leaf(value: Any) -> Any:
-    """Copy a tensor as a leaf with ``requires_grad``, in the original's memory layout."""
+    """Copy a tensor as a leaf that requires gradients, with the same memory layout."""
     copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
     try:
         copy.copy_(value.detach())
@@ -189,7 +189,7 @@ def metric(value: Any, mask: Any) -> float | None:
 
 
 def differentiated(*metrics: str, **gradients: str) -> Measure:
-    """Measure a loss and its gradients. ``call`` returns ``loss``.
+    """Return a ``measure`` function that calls a loss and computes its gradients.
 
     :param metrics: other keys that it returns, as a number or one number per token.
     :param gradients: input -> key of its gradient.
@@ -220,12 +220,12 @@ def _differentiated(
 
 
 def replaced(value: Tensor, array: Any) -> Tensor:
-    """Return a tensor literal with other values and the same dtype and ``requires_grad``."""
+    """Return a tensor literal with these values, and the dtype and ``requires_grad`` of another one."""
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 
 def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
-    """Convert a drawn log-ratio to log-probs in place: ``current - other`` is the log-ratio, and neither is above 0.
+    """Convert a drawn log-ratio to two log-probs whose difference it is, in place.
 
     A search draws ``current`` from the domain ``log_prob`` and ``other`` from ``log_ratio``. The larger of the two
     log-probs is the drawn one.
@@ -238,7 +238,7 @@ def spread(inputs: dict[str, Any], current: str, other: str) -> dict[str, Any]:
 
 
 def spreading(current: str, other: str) -> Callable[[dict[str, Any], Choose], dict[str, Any]]:
-    """Return an ``arrange`` function that applies :func:`spread` only."""
+    """Return an ``arrange`` function that only applies :func:`spread`."""
     return lambda inputs, choose: spread(inputs, current, other)
 
 
@@ -260,7 +260,7 @@ _DIVISORS = {
 
 
 def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Convert drawn counts of other microbatches and ranks to counts of the global batch, in place.
+    """Convert the drawn token counts of other microbatches and ranks to counts of the global batch, in place.
 
     A global count is at least 1, also for a single empty batch. A batch that is divided by its own count has no other
     ranks.

@@ -1,4 +1,4 @@
-"""The generic contract: call any importable function or method, and observe results, gradients and side effects."""
+"""Define the contract ``call``: call any function or method, and observe its result, gradients and side effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sentinel.values.lazy import torch
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every leaf of nested containers and objects with its dotted path."""
+    """Yield every leaf of nested containers and objects, with its dotted path."""
     from types import SimpleNamespace
 
     if isinstance(value, SimpleNamespace):
@@ -41,7 +41,7 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call once; observe the result, the gradients of the sum of all differentiable outputs, and mutated arguments."""
+    """Call the function; observe its result, gradients of the sum of its outputs, and arguments that it changed."""
     arguments = {"self": inputs["self"], "positional": inputs["positional"], **inputs["arguments"]}
     before = _snapshot(arguments)
     raised = None

@@ -1,4 +1,4 @@
-"""Free choices that are read from bytes."""
+"""Make random choices that are read from bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 class Choices:
-    """A :class:`~sentinel.contracts.contract.Choose` that reads its choices from bytes, and zeros past their end.
+    """Makes the choices of :class:`~sentinel.contracts.contract.Choose` by reading bytes; after the last byte it reads
+    zeros.
 
     A search draws the bytes once. That is cheap, and the sequence of draws does not depend on the choices that a law
     makes, or on whether its variants are made at all.

@@ -1,4 +1,4 @@
-"""A contract: the framework-independent meaning of a kind of boundary.
+"""Define a contract: what one kind of function computes, independent of the framework.
 
 A contract is read by the controller (which never imports torch) and by the worker.
 """
@@ -23,11 +23,11 @@ BASELINE = "baseline"
 
 
 class DoesNotApply(Exception):
-    """The scenario does not meet the law's premise, so the law is not checked."""
+    """Raised if a scenario does not meet a law's conditions, so that the law is not checked."""
 
 
 class Choose(Protocol):
-    """Makes the free choices of a scenario for laws and contracts. A search records, repeats and shrinks them.
+    """Makes random choices for laws and contracts. A search can record, repeat and shrink them.
 
     Choices shrink towards the first or smallest, so list the simplest first.
     """
@@ -39,14 +39,14 @@ class Choose(Protocol):
         """Choose one option; shrinks towards the first."""
 
     def integers(self, count: int, low: int, high: int) -> list[int]:
-        """Choose ``count`` integers; cheaper than repeated calls of :meth:`integer`."""
+        """Choose ``count`` integers at once, which is faster than repeated calls of :meth:`integer`."""
 
     def permutation(self, count: int) -> list[int]:
         """Choose an order of ``range(count)``; shrinks towards the identity."""
 
 
 class Required:
-    """The default of an input that a scenario must give."""
+    """The default of an input that every scenario must state."""
 
     def __repr__(self) -> str:
         return "REQUIRED"
@@ -57,7 +57,7 @@ REQUIRED = Required()
 
 @dataclass(frozen=True)
 class Input:
-    """One canonical input of a contract.
+    """An input of a contract.
 
     :ivar name: the field's term for it.
     :ivar kind: ``tensor``; ``labels`` (one string or number per row);
@@ -137,7 +137,7 @@ _KINDS: Mapping[type, InputKind] = {bool: "boolean", int: "integer", float: "num
 def drawn(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare a setting. A search draws one of the choices; the first is the default."""
+    """Declare an option. A search draws one of its values; the first is the default."""
     first = next(choice for choice in choices if choice is not None)
     default = choices[0] if default is _FIRST else default
     return Input(name, kind or _KINDS[type(first)], meaning, default=default, choices=choices)
@@ -146,12 +146,12 @@ def drawn(
 def knob(
     name: str, meaning: str, choices: tuple[Any, ...], default: Any = _FIRST, kind: InputKind | None = None
 ) -> Input:
-    """Declare a setting of which each choice must have an effect."""
+    """Declare an option whose every value must have an effect."""
     return replace(drawn(name, meaning, choices, default, kind), knob=True)
 
 
 def dialect(name: str, default: Any, meaning: str, kind: InputKind | None = None) -> Input:
-    """Declare a choice on which papers and frameworks legitimately differ; the papers' choice comes first."""
+    """Declare a choice on which papers and frameworks legitimately differ. The papers' choice comes first."""
     return Input(name, kind or _KINDS.get(type(default), "number"), meaning, default=default, dialect=True)
 
 
@@ -160,7 +160,7 @@ ObservedRole = Literal["output", "gradient", "metric", "decision", "other"]
 
 @dataclass(frozen=True)
 class Observed:
-    """One observed key of a contract.
+    """A key that a contract observes.
 
     :ivar shape: symbolic dimensions, as for inputs: ``("batch", "tokens")`` is one number per token, and only valid
         tokens count; ``("batch",)`` is one per row; empty is a scalar of the whole batch.
@@ -212,7 +212,7 @@ def _returned(
 
 @dataclass(frozen=True)
 class Contract:
-    """The meaning of a kind of boundary.
+    """The definition of one kind of function: inputs, observed keys, oracle and laws.
 
     :ivar name: the name that recipes and adapters use.
     :ivar summary: one sentence.
@@ -257,12 +257,12 @@ class Contract:
 
     @property
     def of_its_module(self) -> Any:
-        """Return a function of the module that defines the contract."""
+        """Return a function from the module that defines the contract."""
         return self.oracle if isinstance(self.measure, partial) else self.measure
 
     @property
     def file(self) -> str:
-        """The path of the file that defines the contract; the worker loads it from there."""
+        """Return the path of the file that defines the contract. The worker loads the contract from this file."""
         return str(self.of_its_module.__code__.co_filename)
 
     def input(self, name: str) -> Input | None:
@@ -277,7 +277,7 @@ class Contract:
         )
 
     def lacking(self, *has: str) -> dict[str, Any]:
-        """Return the defaults of knobs that a boundary does not have, for the ``fixed`` of its binding."""
+        """Return the defaults of options that a function does not have, for ``fixed`` in its binding."""
         return {item.name: item.default for item in self.inputs if item.knob and item.name not in has}
 
     def reference(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -314,12 +314,12 @@ _OF_TOKENS = (
 
 
 def laws(names: str, *more: str) -> tuple[str, ...]:
-    """Return law names from a string with blanks between them."""
+    """Split a string of law names at blanks."""
     return (*names.split(), *more)
 
 
 def laws_of_tokens(*without: str) -> tuple[str, ...]:
-    """Return the laws of functions from masked tokens to tokens or a loss, without the excluded ones."""
+    """Return the laws for functions of masked tokens, except for the given ones."""
     assert set(without) <= set(_OF_TOKENS)
     return tuple(law for law in _OF_TOKENS if law not in without)
 
@@ -335,5 +335,5 @@ def rule(
     laws: tuple[str, ...] = AS_DEFINED,
     **more: Any,
 ) -> Contract:
-    """Define a contract without a token mask: a rule over plain values, decided by its oracle."""
+    """Define a contract without a token mask, whose oracle computes plain values."""
     return Contract(name, summary, source, inputs, observes, measure, oracle, **{"laws": laws, "mask": "", **more})

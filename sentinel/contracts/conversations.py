@@ -1,4 +1,4 @@
-"""Conversations: which tokens of a chat are trained. Each word is a distinct token, so it can be traced."""
+"""Define the contract for which tokens of a chat are trained. Each word is a distinct token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECIAL = ("<pad>", "<|im_start|>", "<|im_end|>", "\n", "<tool>", "</tool>", *_
 
 
 def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
-    """Convert turns to messages in which every word is distinct."""
+    """Convert turns to chat messages in which every word is distinct."""
     return [
         {"role": role, "content": " ".join(f"w{turn}.{word}" for word in range(words))}
         for turn, (role, words) in enumerate(conversation)
@@ -26,7 +26,7 @@ def messages_of(conversation: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
 
 
 class ChatTokenizer:
-    """A word tokenizer with ChatML's template: ``<|im_start|>role``, new line, words, ``<|im_end|>``, new line.
+    """A tokenizer that makes each word one token, with ChatML's chat template.
 
     :param default_system: whether the template adds a system message to a chat without one.
     :param tools_share_a_turn: whether consecutive tool messages form one user turn.
@@ -80,7 +80,7 @@ class ChatTokenizer:
         return _number(tokens) if isinstance(tokens, str) else [_number(token) for token in tokens]
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return the words of an answer, without other tokens."""
+        """Return the words among these token ids, without other tokens."""
         return " ".join(f"w{(token - 100) // 50}.{(token - 100) % 50}" for token in ids if 100 <= token < _BEYOND)
 
     def get_added_vocab(self) -> dict[str, int]:
@@ -121,7 +121,7 @@ class ChatTokenizer:
         return handed
 
     def spoken(self, messages: Sequence[Message], last: bool = False, after_the_end: bool = False) -> list[int]:
-        """Return the positions of the assistant's tokens: its words and the end token of each of its turns."""
+        """Return the positions of the assistant's tokens: its words, and the end token of each of its turns."""
         turns = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         places: list[int] = []
         for turn in turns[-1:] if last else turns:
@@ -148,7 +148,7 @@ _BEYOND = 100_000
 
 
 def _number(token: str) -> int:
-    """Return a token's id, which is the same in every call."""
+    """Return the id of a token. Every call gives a token the same id."""
     if token in _SPECIAL:
         return _SPECIAL.index(token)
     word = re.fullmatch(r"w(\d+)\.(\d+)", token)
@@ -161,8 +161,11 @@ def _plain(ids: Any) -> list[int]:
 
 
 def _measure_trained_tokens(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if there is none. The new line
-    after the last message, which some templates omit, is not compared."""
+    """Call the function, and observe which tokens of the chat it trains.
+
+    ``call`` returns the ids of the chat and a mask of the trained tokens, or nothing if there is none. The new line
+    after the last message, which some templates omit, is not compared.
+    """
     outputs = call(**inputs)
     ids = [] if outputs.get("token_ids") is None else _plain(outputs["token_ids"])
     mask = _plain(outputs["loss_mask"]) if ids else []

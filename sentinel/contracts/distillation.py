@@ -1,4 +1,4 @@
-"""Distillation losses: one scalar from the logits of a student and its teacher, over valid tokens."""
+"""Define the contract of distillation losses: from the logits of a student and a teacher to one scalar."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ _LOGITS = ("batch", "tokens", "vocabulary")
 
 
 def _oracle_distillation_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Generalised Jensen-Shannon divergence, equation 1 of arXiv:2306.13649: with the student S, the teacher T and
-    their mixture ``M = beta T + (1 - beta) S``, a token's divergence is ``beta KL(T || M) + (1 - beta) KL(S || M)``; at
-    beta 0 it is ``KL(T || S)``, at beta 1 ``KL(S || T)``. The loss is the sum over valid tokens, divided by the number
-    of valid tokens in the whole step."""
+    """Compute the generalised Jensen-Shannon divergence (arXiv:2306.13649, equation 1), summed over valid tokens and
+    divided by their number.
+
+    With the student S, the teacher T and their mixture ``M = beta T + (1 - beta) S``, a token's divergence is
+    ``beta KL(T || M) + (1 - beta) KL(S || M)``; at beta 0 it is ``KL(T || S)``, at beta 1 ``KL(S || T)``. The
+    number is that of valid tokens in the whole step.
+    """
     valid, beta = inputs["response_mask"] != 0, inputs["beta"]
     distributions = []
     for name in ("logits", "teacher_logits"):
@@ -42,7 +45,7 @@ def _divergence(one: Any, other: Any) -> Any:
 
 
 def _arrange_distillation_loss(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Add the batch's own tokens to the step's token count."""
+    """Add the number of the batch's own valid tokens to the step's token count."""
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array() != 0).sum()), 1)
     return inputs

@@ -1,4 +1,4 @@
-"""The driver and its workers: the batch that the driver builds, and the routes that workers replay."""
+"""Define contracts of the driver and its workers: the training batch, and router replay."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse a configuration that needs missing log-probs; otherwise align log-probs right, like the responses."""
+    """Reject a configuration that needs missing log-probs; otherwise align log-probs right, like the responses."""
     log_probs = inputs["rollout_log_probs"]
     if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None
@@ -88,7 +88,7 @@ TRAINING_INPUT = Contract(
 
 
 def _measure_router_replay(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Observe, for each router and microbatch, whether it replays and whose routes.
+    """Observe, for each router and microbatch, whether it replays routes, and from which microbatch.
 
     ``model_calls`` of the adapter: one per microbatch in order, ``{"tokens": int, "routers": [{"action": str | None,
     "routes_of": microbatch whose routes are set, or None, "rows": number of routes}]}``.
@@ -119,8 +119,10 @@ def _wrong_size(calls: list[Any]) -> list[bool]:
 
 
 def _oracle_router_replay(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """R3, section 3: a router replays the routes of the tokens that it receives. No model call has another microbatch's
-    routes, and no router is left in replay mode after the step."""
+    """Return the routes that each router must replay: those of the tokens that it receives (R3, section 3).
+
+    No model call has another microbatch's routes, and no router is left in replay mode after the step.
+    """
     return {"model_calls": [], "left_over": False}
 
 

@@ -1,4 +1,4 @@
-"""Filters: which responses and tokens are trained on."""
+"""Define contracts of filters, which decide what responses and tokens are trained on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _oracle_group_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Arrange groups as the boundary requires. The last group often has equal rewards, often not sums of halves."""
+    """Arrange the groups as the function requires. The last group often has equal rewards."""
     inputs = lay_out_groups(inputs, choose)
     rewards = inputs["rewards"]
     if choose.integer(0, 2) < 2:
@@ -101,7 +101,7 @@ GROUP_FILTER = rule(
 
 
 def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """1 for each row of a group with ``low < mean reward < high``."""
+    """Return 1 for each row of a group with ``low < mean reward < high``, else 0."""
     kept = torch.zeros(len(inputs["group"]), dtype=torch.float64)
     for rows in rows_of(inputs["group"]).values():
         unfiltered = len(rows) == 1 and inputs["group_of_one"] == "kept"
@@ -134,7 +134,7 @@ DIFFICULTY_FILTER = rule(
 
 
 def _measure_overlong_filter(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``kept`` [batch, tokens]: the mask that training uses."""
+    """Observe the mask that training uses, ``kept`` [batch, tokens]."""
     kept = call(**inputs)["kept"]
     return {"kept": kept, "kept_outside": int(((kept != 0) & (inputs["response_mask"] == 0)).sum())}
 
@@ -167,7 +167,7 @@ OVERLONG_FILTER = Contract(
 
 
 def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``kept`` [batch, tokens]: the mask that the loss uses."""
+    """Observe the mask that the loss uses, ``kept`` [batch, tokens]."""
     kept = call(**inputs)["kept"]
     valid = inputs["response_mask"] != 0
     return {
@@ -179,7 +179,9 @@ def _measure_second_moment_mask(call: Callable[..., Mapping[str, Any]], inputs: 
 
 def _oracle_second_moment_mask(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Mask the fewest tokens such that the mean of ``(log p_behaviour - log p)^2`` over the others is below the
-    threshold. These are the tokens with the largest values.
+    threshold.
+
+    These are the tokens with the largest values.
 
     :raises DoesNotApply: if the last masked token and the first kept token have equal values.
     """

@@ -1,4 +1,4 @@
-"""Group (outcome) advantages: one score per response, centred (and scaled) within the responses to one prompt."""
+"""Define the contract of group-based advantages: each response's score, relative to other responses to its prompt."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ _OTHER_SHARES = (0.5, 1.0, 0.1)
 
 
 def _draw_distributions(inputs: dict[str, Any], choose: Choose) -> None:
-    """Draw token probabilities, and a sum of squares that a distribution with them can have."""
+    """Draw token probabilities, and a sum of squared probabilities that some distribution with them has."""
     rewards = inputs["token_level_rewards"]
     log_probs, squares_ = [], []
     for _ in range(rewards.shape[0]):

@@ -1,4 +1,4 @@
-"""Off-policy correction: importance weights and masks for tokens that another policy generated."""
+"""Define contracts of off-policy corrections: importance weights and masks for tokens from another policy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from sentinel.values.literals import tensor
 
 
 def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``weights``, ``kept``, or both, [batch, tokens] or [batch, 1]; and ``clip_fraction``."""
+    """Observe ``weights``, ``kept`` or both, [batch, tokens] or [batch, 1], and ``clip_fraction``."""
     mask = inputs["response_mask"]
     valid = mask != 0
     old_log_probs = leaf(inputs["old_log_probs"])
@@ -60,7 +60,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``w = p_old / p_rollout`` per token; or per sequence, as the product or the geometric mean over its tokens.
+    """Compute importance weights ``w = p_old / p_rollout`` per token, or per sequence as a product or geometric mean.
 
     With thresholds ``a <= b``: truncate returns ``clip(w, a, b)`` and keeps all tokens; mask returns ``w`` if
     ``a <= x <= b``, else 0. ``x`` is ``w`` itself, or ``k2 = (log w)^2 / 2`` or ``k3 = (w - 1) - log w`` of the tokens,
@@ -203,7 +203,7 @@ IMPORTANCE_WEIGHT = Contract(
 
 
 def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the rejection mask, and the policy loss that remains after multiplying by it.
+    """Observe the rejection mask, and the policy loss after multiplication by it.
 
     A leaked position is a valid token with a non-zero loss in a sequence that has another rejected token.
     """
@@ -226,10 +226,10 @@ def _measure_sequence_rejection(call: Callable[..., Mapping[str, Any]], inputs: 
 
 
 def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``M = 0`` for a sequence with ``A < 0`` and ``1/|y| sum_t (log p_old - log p) > delta``, else 1; the loss of a
-    token is PPO's ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)`` with ``r = exp(-ppo_kl)``.
+    """Compute the mask that rejects sequences with negative advantages that are far off-policy, and PPO's loss.
 
-    :raises DoesNotApply: if advantages of one sequence differ in sign; the paper has one advantage per sequence.
+    ``M = 0`` for a sequence with ``A < 0`` and ``1/|y| sum_t (log p_old - log p) > delta``, else 1; the loss of a
+    token is PPO's ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)`` with ``r = exp(-ppo_kl)``.
     """
     valid, advantages = inputs["response_mask"] != 0, inputs["advantages"]
     negative = (advantages < 0) & valid
@@ -247,9 +247,11 @@ def _oracle_sequence_rejection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_sequence_rejection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw advantages per sequence or per token; with both signs in one sequence, only laws apply. The threshold is the
-    drawn one, or half or one and a half times a row's statistic, so that a sum in place of a mean, or a mean over other
-    tokens, falls on its other side."""
+    """Draw advantages per sequence or per token, and a threshold near some row's statistic.
+
+    With both signs in one sequence, only laws apply. The threshold is the drawn one, or half or one and a half
+    times a row's statistic, so that a sum in place of a mean, or a mean over other tokens, falls on its other side.
+    """
     spread(inputs, "log_probs", "old_log_probs")
     if choose.integer(0, 1) == 0:
         values = inputs["advantages"].array().copy()

@@ -1,4 +1,4 @@
-"""Per-token estimates of the KL divergence between the policy and the reference, from the token's log-probs."""
+"""Define the contract of per-token KL estimates between policy and reference, from log-probs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ def _measure_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Schulman, for a sample of the policy p and the reference q: ``r = q / p``, and ``k1 = -log r``,
-    ``k2 = (log r)^2 / 2``, ``k3 = (r - 1) - log r``. An estimator with a ``+`` has the gradient of k2."""
+    """Compute Schulman's estimates of the KL divergence from the log-probs of one token.
+
+    For a sample of the policy p and the reference q: ``r = q / p``, and ``k1 = -log r``, ``k2 = (log r)^2 / 2``,
+    ``k3 = (r - 1) - log r``. An estimator with a ``+`` has the gradient of k2.
+    """
     log_r = inputs["ref_log_probs"] - inputs["log_probs"]
     mask = inputs["response_mask"]
     if mask is not None:  # before exp: 0 times the gradient of an infinity is NaN

@@ -1,4 +1,4 @@
-"""Match the parameter names of a function to the inputs of a contract, by the conventions of the field."""
+"""Match a function's parameter names to the inputs of a contract, by names that are common in RL code."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ SHARED: Mapping[tuple[str, ...], str] = {
 
 @dataclass(frozen=True)
 class Matching:
-    """Which parameter gives which input.
+    """The parameter that was found for each input.
 
     :ivar names: input -> parameter. A parameter may serve several inputs.
     :ivar missing: required inputs without a parameter.
@@ -119,7 +119,7 @@ def match_names(
     given: Mapping[str, str | None] | None = None,
     known: Collection[str] = (),
 ) -> Matching:
-    """Match parameters to the inputs of a contract.
+    """Match a function's parameters to the inputs of a contract.
 
     Required inputs are served first, also if a parameter's name fits another input better: with ``values`` and
     ``old_values``, a value loss has its predictions in ``values``.
@@ -158,7 +158,7 @@ def match_names(
 def suggest_names(
     contract: Contract, parameters: Iterable[str], inputs: Iterable[str], likeness: float = 0.4
 ) -> dict[str, str]:
-    """Return the most similar parameter for each input, each parameter once; inputs without one are left out."""
+    """Return the most similar parameter for each input; inputs without a similar one are left out."""
     parameters = list(parameters)
     pairs = []
     for name in inputs:
@@ -173,8 +173,7 @@ def suggest_names(
 
 
 def fits(contract: Contract, name: str, parameter: str) -> int | None:
-    """Return how well a parameter's name fits an input: 0 for the same words, more for a more distant synonym, or None
-    if it does not fit."""
+    """Return how well a parameter's name fits an input: 0 is best, None means that it does not fit."""
     candidates = (name, *_aliases(contract, name), *SYNONYMS.get(name, "").split())
     wanted = _words(parameter)
     return next((place for place, text in enumerate(candidates) if _words(text) == wanted), None)
@@ -186,7 +185,7 @@ def _aliases(contract: Contract, name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _words(name: str) -> frozenset[str]:
-    """Return the words of a name that distinguish it: ``policy_chosen_logps`` -> chosen, logprob."""
+    """Return the words that distinguish a name: ``policy_chosen_logps`` gives chosen and logprob."""
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     snake = re.sub(r"log_?(probabilities|probability|probs|prob|ps)\b|log_?(probs|prob|ps)(?=_)", "logprob", snake)
     words = [word for word in snake.replace("per_token_", "").split("_") if word]
@@ -199,7 +198,7 @@ def _singular(word: str) -> str:
 
 
 def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[str]) -> dict[str, str]:
-    """Return a largest matching of inputs to parameters; of each input's parameters, the best is tried first."""
+    """Return a matching of inputs to parameters that is as large as possible."""
     ranks = {item.name: {name: fits(contract, item.name, name) for name in parameters} for item in inputs}
     options = {
         name: sorted((parameter for parameter in of if of[parameter] is not None), key=lambda each: of[each] or 0)
@@ -223,7 +222,7 @@ def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[st
 
 
 def _alike(contract: Contract, item: Input, own: Mapping[str, str], free: Sequence[str]) -> tuple[str, ...]:
-    """Return the parameters that fit an input as well as the chosen one, with it; empty if there is none."""
+    """Return all parameters that fit an input equally well; empty if only one does."""
     if item.name not in own:
         return ()
     rank = fits(contract, item.name, own[item.name])

@@ -1,4 +1,4 @@
-"""Shared by normalisations: statistics of groups and batches, whitening, and scenarios of outcome rewards.
+"""Define contracts of normalisation: whitening, and statistics of groups and batches.
 
 Formulas are in float64 torch and come from the papers named. Legitimate choices of frameworks are dialect inputs.
 """
@@ -91,7 +91,7 @@ def rows_of(labels: Iterable[Hashable]) -> dict[Hashable, list[int]]:
 
 
 def runs(flags: Sequence[bool]) -> list[slice]:
-    """Return the runs of True, from left to right."""
+    """Return the runs of True in an array, from left to right."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], np.asarray(flags, dtype=int), [0]])))
     return [slice(int(start), int(stop)) for start, stop in zip(edges[::2], edges[1::2])]
 
@@ -113,12 +113,12 @@ def variance(values: Any, unbiased: bool = True, count_epsilon: float = 0.0) -> 
 
 
 def squares(deviations: Any, unbiased: bool) -> Any:
-    """Compute ``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``/ n``."""
+    """Return ``sum_i d_i^2 / (n - 1)`` of ``deviations`` [n], or ``sum_i d_i^2 / n``."""
     return deviations.square().sum() / max(len(deviations) - unbiased, 1)
 
 
 def root(var: Any, epsilon: float, placement: str) -> Any:
-    """Compute the divisor of a normalisation: see ``epsilon_placement``."""
+    """Compute the divisor of a normalisation from its variance and epsilon: see ``epsilon_placement``."""
     if placement == "inside":
         return torch.sqrt(var + epsilon)
     if placement == "outside":
@@ -135,7 +135,7 @@ def whitened(values: Any, valid: Any, unbiased: bool = True, epsilon: float = 1e
 
 
 def whitened_as_stated(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
-    """Whiten over valid tokens as :data:`WHITENING` states."""
+    """Whiten values over valid tokens as the inputs :data:`WHITENING` say."""
     return whitened(values, valid, inputs["std"] == "unbiased", inputs["epsilon"], inputs["epsilon_placement"])
 
 
@@ -167,7 +167,7 @@ def normalised(values: Any, valid: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return masks of the valid places of each group, or of the batch, in the shape of ``valid``; empty for None."""
+    """Return a mask for each group, or one for the batch, in the shape of ``valid``; empty for None."""
     if level is None:
         return []
     if level == "batch":
@@ -186,7 +186,7 @@ def _parts(level: str | None, valid: Any, inputs: Mapping[str, Any]) -> list[Any
 
 
 def lay_out_groups(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Arrange rows in the group layout that the boundary requires: see ``group_layout``."""
+    """Arrange rows in the order of groups that the function requires: see ``group_layout``."""
     labels, layout = list(inputs["group"]), inputs["group_layout"]
     if layout == "equal":
         rows = len(labels)
@@ -205,7 +205,7 @@ REWARD_STYLES = ("outcome", "rejected", "masked", "every")
 
 
 def place_rewards(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Convert per-token rewards to outcome rewards in place: see :data:`REWARD_STYLES`."""
+    """Convert per-token rewards to one reward per response, in place: see :data:`REWARD_STYLES`."""
     rewards, valid = inputs["token_level_rewards"], inputs["response_mask"].array() != 0
     style = REWARD_STYLES[0] if inputs["reward_layout"] == "outcome" else choose.one_of(REWARD_STYLES)
     if style == "every":
@@ -234,7 +234,7 @@ REWARD_LAYOUT = Input(
 
 
 def _oracle_reward_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``clip((r_i - mean) / (std + epsilon))``: see :func:`sentinel.contracts.normalisation.normalised`."""
+    """Compute normalised rewards, ``clip((r_i - mean) / (std + epsilon))``."""
     rewards = inputs["rewards"]
     result = normalised(rewards, torch.ones_like(rewards, dtype=torch.bool), inputs)
     clip = inputs["clip"]
@@ -269,7 +269,7 @@ REWARD_NORMALISATION = rule(
 def _measure_advantage_normalisation(
     call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Set advantages of masked tokens to 0 if the boundary may leave other values there."""
+    """Observe normalised advantages; those of masked tokens are set to 0 if they may have any value."""
     output = call(**inputs)["normalised"]
     valid = inputs["response_mask"] != 0
     left = 0.0 if inputs["masked_output"] == "any" else float(torch.where(valid, 0.0, output).abs().sum())
@@ -277,7 +277,7 @@ def _measure_advantage_normalisation(
 
 
 def _oracle_advantage_normalisation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``(A_it - mean) / (std + epsilon)`` over the valid tokens of the group or the batch."""
+    """Compute normalised advantages, ``(A_it - mean) / (std + epsilon)``, over valid tokens of the group or batch."""
     return {"normalised": normalised(inputs["advantages"], inputs["response_mask"] != 0, inputs)}
 
 
@@ -308,7 +308,7 @@ ADVANTAGE_NORMALISATION = Contract(
 
 
 def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns one output under any name: a scalar, one number per row, or one per token.
+    """Observe the one output of a statistic: a scalar, one number per row, or one per token.
 
     Values on masked tokens have no meaning; they are removed from both sides.
     """
@@ -325,9 +325,12 @@ def _measure_masked_statistics(call: Callable[..., Mapping[str, Any]], inputs: M
 
 
 def _oracle_masked_statistics(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Over the valid tokens of the batch or of each row: ``sum x``, ``mean = sum x / n``, ``var = sum (x -
-    mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) / sqrt(var + epsilon)``, plus ``mean`` without
-    ``shift_mean``. All are 0 without tokens; so is the variance of one token."""
+    """Compute a statistic over the valid tokens of the batch or of each row.
+
+    ``sum x``, ``mean = sum x / n``, ``var = sum (x - mean)^2 / (n - 1)`` (or ``/ n``), and ``whiten = (x - mean) /
+    sqrt(var + epsilon)``, plus ``mean`` without ``shift_mean``. All are 0 without tokens; so is the variance of one
+    token.
+    """
     values, valid, statistic = inputs["values"], inputs["response_mask"] != 0, inputs["statistic"]
     if statistic == "segment_mean":
         return {"result": _segment_means(values, valid, inputs)}

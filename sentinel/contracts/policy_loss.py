@@ -1,4 +1,4 @@
-"""Policy losses: one scalar from the trained policy's log-probs, the old log-probs, and advantages.
+"""Define the contract of policy losses: from log-probs, old log-probs and advantages to one scalar.
 
 Throughout, ``r`` is the ratio ``p / p_old`` (:func:`~sentinel.contracts.aggregation.log_ratio`), ``A`` the advantage,
 ``sg`` the stopped gradient. Papers state objectives to maximise; the loss is the negative objective.
@@ -71,7 +71,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Losses:
-    """The loss of each token, and the tokens that the clip range and the dual clip change (None: there is no clip)."""
+    """The loss of each token, and flags for the tokens that clipping and dual clipping change."""
 
     per_token: Any
     clipped: Any = None
@@ -79,8 +79,11 @@ class Losses:
 
 
 def _clipped_surrogate(step: Step) -> Losses:
-    """PPO, equation 7: ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)``, with two bounds as in DAPO's
-    Clip-Higher. Dual clip (arXiv:1912.09729), for ``A < 0``: ``-max(min(...), c A)``.
+    """Compute PPO's clipped loss, ``-min(r A, clip(r, 1 - e_low, 1 + e_high) A)`` (equation 7), with an optional dual
+    clip.
+
+    The two bounds are those of DAPO's Clip-Higher. Dual clip (arXiv:1912.09729), for ``A < 0``: ``-max(min(...), c
+    A)``.
     """
     plain, bounded = -step.ratio * step.advantages, -step.ratio.clamp(*step.band) * step.advantages
     losses, c = torch.maximum(plain, bounded), step.inputs["dual_clip"]
@@ -92,21 +95,24 @@ def _clipped_surrogate(step: Step) -> Losses:
 
 
 def _cispo(step: Step) -> Losses:
-    """CISPO, equations 4 and 5: ``-sg(clip(r, 1 - e_low, 1 + e_high)) A log p``."""
+    """Compute CISPO's loss (equations 4 and 5): ``-sg(clip(r, 1 - e_low, 1 + e_high)) A log p``."""
     weights = step.ratio.clamp(*step.band).detach()
     return Losses(-weights * step.advantages * step.log_probs, _outside(step))
 
 
 def _cispo_unified(step: Step) -> Losses:
-    """CISPO, equations 6 and 7: as :func:`_cispo`, but 0 for tokens that PPO would clip: ``A > 0`` with ``r`` above the
-    range, and ``A < 0`` with ``r`` below it."""
+    """Compute CISPO's loss (equations 6 and 7), which is 0 for tokens that PPO would clip.
+
+    These are tokens with ``A > 0`` and ``r`` above the range, or ``A < 0`` and ``r`` below it. Others: see
+    :func:`_cispo`.
+    """
     low, high = step.band
     masked = ((step.advantages > 0) & (step.ratio > high)) | ((step.advantages < 0) & (step.ratio < low))
     return Losses(_cispo(step).per_token * ~masked, _outside(step))
 
 
 def _icepop(step: Step) -> Losses:
-    """Double-sided masking (arXiv:2510.18855): ``-sg(r) A log p`` inside the band, 0 outside."""
+    """Compute IcePop's loss (arXiv:2510.18855): ``-sg(r) A log p`` for ratios inside the band, 0 outside."""
     outside = _outside(step)
     return Losses(-step.ratio.detach() * ~outside * step.advantages * step.log_probs, outside)
 
@@ -117,8 +123,10 @@ def _outside(step: Step) -> Any:
 
 
 def _sapo(step: Step) -> Losses:
-    """SAPO, section 3: ``-f(r) A`` with the gate ``f(r) = 4 / tau * sigmoid(tau (r - 1))``, ``tau`` being
-    tau_pos for ``A > 0`` and tau_neg otherwise."""
+    """Compute SAPO's loss (section 3): ``-f(r) A`` with the gate ``f(r) = 4 / tau * sigmoid(tau (r - 1))``.
+
+    ``tau`` is tau_pos for ``A > 0`` and tau_neg otherwise.
+    """
     # torch.where of two Python numbers is in single precision.
     positive, other = (step.advantages.new_tensor(step.inputs[name]) for name in ("tau_pos", "tau_neg"))
     tau = torch.where(step.advantages > 0, positive, other)
@@ -126,23 +134,26 @@ def _sapo(step: Step) -> Losses:
 
 
 def _reinforce(step: Step) -> Losses:
-    """Williams 1992, and GPG (arXiv:2504.02546): ``-A log p``."""
+    """Compute REINFORCE's loss (Williams 1992; GPG, arXiv:2504.02546): ``-A log p``."""
     return Losses(-step.advantages * step.log_probs)
 
 
 def _importance_sampling(step: Step) -> Losses:
-    """PPO, equation 6: ``-r A``, without clipping."""
+    """Compute the unclipped loss (PPO, equation 6): ``-r A``."""
     return Losses(-step.ratio * step.advantages)
 
 
 def _cross_entropy(step: Step) -> Losses:
-    """``-log p``."""
+    """Compute the cross entropy: ``-log p``."""
     return Losses(-step.log_probs)
 
 
 def _gmpo(step: Step) -> Losses:
-    """GMPO, section 3: ``-A (prod_t min(r_t^s, clip(r_t, e^-e_low, e^e_high)^s)^s)^(1/|y|)`` with ``s = sign A``; the
-    loss of the response is repeated at each of its tokens."""
+    """Compute GMPO's loss (section 3), with the geometric mean of clipped ratios.
+
+    ``-A (prod_t min(r_t^s, clip(r_t, e^-e_low, e^e_high)^s)^s)^(1/|y|)`` with ``s = sign A``; the loss of the response
+    is repeated at each of its tokens.
+    """
     logs, sign = step.log_ratio, torch.sign(step.advantages)
     bounded = logs.clamp(-step.inputs["eps_clip_low"], step.inputs["eps_clip_high"])
     least = sign * torch.minimum(sign * logs, sign * bounded)
@@ -152,8 +163,11 @@ def _gmpo(step: Step) -> Losses:
 
 def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
     def losses(step: Step) -> Losses:
-        """DPPO, section 4: ``-M r A`` with ``M = 0`` if ``r`` has moved in the direction of ``A`` and the divergence of
-        the token's probability exceeds the threshold, else 1; section 5.4: ``r`` capped from above."""
+        """Compute DPPO's loss (section 4): ``-M r A``, with a mask M for tokens outside the trust region.
+
+        ``M = 0`` if ``r`` has moved in the direction of ``A`` and the divergence of the token's probability exceeds the
+        threshold, else 1; section 5.4: ``r`` is capped from above.
+        """
         rises, distance = step.log_probs > step.old_log_probs, divergence(step).detach()
         too_high = (step.advantages > 0) & rises & (distance > step.inputs["eps_clip_high"])
         falls = step.log_probs < step.old_log_probs
@@ -172,12 +186,14 @@ def _dppo(divergence: Callable[[Step], Any]) -> Callable[[Step], Losses]:
 
 
 def _total_variation(step: Step) -> Any:
-    """DPPO, equation 13: ``|p - p_old|``."""
+    """Compute the total variation (DPPO, equation 13): ``|p - p_old|``."""
     return (step.log_probs.exp() - step.old_log_probs.exp()).abs()
 
 
 def _binary_kl(step: Step) -> Any:
-    """DPPO, equation 14: ``q log(q / p) + (1 - q) log((1 - q) / (1 - p))`` with ``q = p_old``."""
+    """Compute the binary KL (DPPO, equation 14), ``q log(q / p) + (1 - q) log((1 - q) / (1 - p))`` with ``q =
+    p_old``.
+    """
     q, epsilon = step.old_log_probs.exp(), step.inputs["epsilon"]
     rest = -torch.expm1(step.old_log_probs)  # 1 - q, exact for q near 1
     other = torch.log((rest + epsilon) / (-torch.expm1(step.log_probs) + epsilon))
@@ -199,7 +215,9 @@ def _squared_log_ratio(step: Step) -> Losses:
 
 
 def _topr(step: Step) -> Losses:
-    """TOPR, equation 8: ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p`` for the others."""
+    """Compute TOPR's loss (equation 8): ``-w+ A log p`` for positive responses, ``-w- sg(clip(r, 0, 1)) A log p``
+    for others.
+    """
     scores = step.inputs["scores"]
     positive = step.advantages > 0 if scores is None else (scores[:, None] > 0).expand_as(step.advantages)
     tapered = step.inputs["negative_weight"] * step.ratio.clamp(0, 1).detach()
@@ -208,8 +226,11 @@ def _topr(step: Step) -> Losses:
 
 
 def _clip_cov(step: Step) -> Losses:
-    """Clip-Cov (arXiv:2505.22617, section 4.1): PPO's loss, but 0 at random tokens that PPO does not clip and whose
-    covariance is between the bounds. Their number is ``cov_share`` of the valid tokens, and at least one."""
+    """Compute Clip-Cov's loss (arXiv:2505.22617, section 4.1): PPO's, but 0 at random tokens with a high covariance.
+
+    These are tokens that PPO does not clip and whose covariance is between the bounds. Their number is
+    ``cov_share`` of the valid tokens, and at least one.
+    """
     ppo, covariance = _clipped_surrogate(step), _covariance(step)
     low, high = step.inputs["cov_low"], step.inputs["cov_high"]
     _refuse_ties(covariance, low, high)
@@ -222,8 +243,11 @@ def _clip_cov(step: Step) -> Losses:
 
 
 def _kl_cov(step: Step) -> Losses:
-    """KL-Cov (arXiv:2505.22617, section 4.2): ``-r A``, with ``coefficient * |log r|`` added at the tokens with the
-    largest covariance: ``cov_share`` of the valid tokens, and at least one."""
+    """Compute KL-Cov's loss (arXiv:2505.22617, section 4.2): ``-r A``, plus a penalty at the tokens with the highest
+    covariance.
+
+    The penalty is ``coefficient * |log r|``, at ``cov_share`` of the valid tokens, and at least one.
+    """
     covariance, count = _covariance(step), _chosen(step)
     chosen = torch.zeros_like(step.valid)
     if count < len(covariance):
@@ -249,7 +273,7 @@ def _chosen(step: Step) -> int:
 
 
 def _refuse_ties(values: Any, *bounds: float) -> None:
-    """Refuse a scenario with a covariance at a bound, because rounding would decide."""
+    """Raise DoesNotApply for a scenario in which rounding would decide whether a covariance is within the bounds."""
     if any(bool(((values - bound).abs() < 1e-3).any()) for bound in bounds):
         raise DoesNotApply("a covariance is at the bound")
 
@@ -353,7 +377,7 @@ def _cut(logs: Any, inputs: Mapping[str, Any]) -> Any:
 
 
 def _weights(step: Step) -> Any:
-    """Compute the tokens' importance weights; for gmpo, whose ratio is a geometric mean, their geometric mean.
+    """Return the importance weight of each token; for GMPO, the geometric mean over the sequence.
 
     Decoupled PPO (arXiv:2110.00641): the weight is ``p_old / p_rollout``.
     """
@@ -371,7 +395,7 @@ def _weights(step: Step) -> Any:
 
 
 def _k1(step: Step) -> Any:
-    """Compute ``log p_old - log p``; if the ratio is per token, clamped like the ratio unless reported whole."""
+    """Compute ``log p_old - log p``, clamped like the ratio if the ratio is per token."""
     logs = log_ratio(step.log_probs.detach(), step.old_log_probs, step.valid)
     cut = step.inputs["ratio_level"] == "token" and step.inputs["reported_log_ratio"] == "cut"
     return -(_cut(logs, step.inputs) if cut else logs)
@@ -430,7 +454,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split into microbatches of consecutive rows with the same global counts; their losses add up to the whole's."""
+    """Split the batch into microbatches of consecutive rows whose losses add up to the whole batch's."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch")
     return cut_rows(inputs, choose)

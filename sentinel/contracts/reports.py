@@ -1,4 +1,4 @@
-"""Reports: metrics of a batch that are logged and not trained on."""
+"""Define contracts of metrics that are logged and not trained on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _measure_batch_report(call: Callable[..., Mapping[str, Any]], inputs: Mappin
 
 
 def _oracle_batch_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Compute mean and extremes over valid tokens; a length is a number of valid tokens."""
+    """Compute the mean, minimum and maximum over valid tokens; a response's length is its number of valid tokens."""
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token counts")
@@ -75,7 +75,7 @@ BATCH_REPORT = Contract(
 
 
 def _oracle_ratio_report(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``exp(log pi - log pi_old)`` over valid tokens: the maximum and the minimum."""
+    """Compute the largest and the smallest ratio ``exp(log pi - log pi_old)`` over valid tokens."""
     valid = inputs["response_mask"] != 0
     if not valid.any():
         raise DoesNotApply("no token counts")
@@ -122,7 +122,7 @@ RATIO_REPORT = Contract(
 
 
 def _oracle_explained_variance(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``1 - Var(returns - values) / Var(returns)`` over valid tokens; undefined if all returns are equal."""
+    """Compute the explained variance over valid tokens, ``1 - Var(returns - values) / Var(returns)``."""
     valid = inputs["response_mask"] != 0
     returns = inputs["returns"][valid]
     if len(returns) < 2 or bool((returns == returns[0]).all()):

@@ -1,4 +1,4 @@
-"""Responses: masks, log-probs and values of the tokens of a response."""
+"""Define contracts of the tokens of a response: masks, log-probs and critic values."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ _WORDS = 10
 
 
 def _measure_response_masks(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` receives the padded batch (``prompts`` left, ``responses`` right) and returns ``response_mask`` of the
-    response columns, and of the prompt columns if it covers them."""
+    """Call the function with the padded batch, and observe the response mask that it returns.
+
+    ``call`` receives the padded batch (``prompts`` left, ``responses`` right) and returns ``response_mask`` of the
+    response columns, and of the prompt columns if it covers them.
+    """
     pad = inputs["pad_token_id"]
     prompts, responses = inputs["prompt_token_ids"], inputs["response_token_ids"]
     before = max(map(len, prompts))
@@ -98,7 +101,7 @@ RESPONSE_MASKS = rule(
 
 
 def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a forward and a backward pass. Values on masked tokens are removed from both sides.
+    """Observe log-probs and entropies, and their gradients, at valid tokens.
 
     ``call`` returns ``log_probs`` [batch, tokens], and ``entropy`` [batch, tokens] if the boundary has it. Gradients
     are observed only if the boundary computes them.
@@ -115,7 +118,7 @@ def _measure_token_log_probs(call: Callable[..., Mapping[str, Any]], inputs: Map
 
 
 def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``log p_t = log_softmax(z_t / T)[token t]`` and the entropy ``-sum_v p_v log p_v`` of the same distribution.
+    """Compute ``log p_t = log_softmax(z_t / T)[token t]``, and the entropy of the same distribution.
 
     Temperature 0 puts all probability on the likeliest token, so it has no usable log-probs. Log-probs of a greedy
     rollout are those of the distribution itself, ``T = 1``.
@@ -131,7 +134,7 @@ def _oracle_token_log_probs(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counted_up(inputs: Mapping[str, Any]) -> Tensor:
-    """Give each token its position as id, within the vocabulary, so that a shifted token is visible."""
+    """Give each token an id by its position, so that an off-by-one error is visible."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return tensor(np.broadcast_to(np.arange(tokens) % vocabulary, (rows, tokens)).tolist(), "int64")
 
@@ -199,7 +202,7 @@ TOKEN_LOG_PROBS = Contract(
 
 
 def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``values`` [batch, tokens]. Gradients are observed only if the boundary computes them."""
+    """Observe critic values [batch, tokens], and gradients if the function computes them."""
     valid = inputs["response_mask"] != 0
     outputs, after = leaf(inputs["outputs"]), leaf(inputs["output_after"])
     values = call(**{**inputs, "outputs": outputs, "output_after": after})["values"]
@@ -217,8 +220,11 @@ def _measure_critic_values(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_critic_values(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``V(s_t)`` of the state in which token t is generated (PPO, arXiv:1707.06347, equation 11): the head's
-    output at the token before it. The output after the last token is not a baseline, because it has seen all tokens."""
+    """Return the value of the state in which each token is generated: the head's output at the token before it.
+
+    PPO (arXiv:1707.06347, equation 11). The output after the last token is not a baseline, because it has seen all
+    tokens.
+    """
     return {"values": torch.where(inputs["response_mask"] != 0, inputs["outputs"], 0.0)}
 
 
@@ -287,7 +293,7 @@ def _measure_group_numbers(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_group_numbers(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Number groups by first appearance. The contract does not compare which group has which number."""
+    """Number groups by first appearance. Only the grouping is compared, not the numbers."""
     numbers: dict[Any, int] = {}
     return {"numbers": torch.tensor([numbers.setdefault(label, len(numbers)) for label in inputs["labels"].tolist()])}
 

@@ -1,4 +1,4 @@
-"""Returns and advantages of tokens, from later rewards."""
+"""Define contracts of returns and advantages that are computed from later rewards."""
 
 from __future__ import annotations
 
@@ -35,8 +35,11 @@ from sentinel.values.lazy import torch
 
 
 def _oracle_generalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Equation 16 over valid tokens: ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with
-    ``delta_t = r_t + gamma V_{t+1} - V_t``, where the value after the last token is 0; the return is ``A_t + V_t``."""
+    """Compute GAE (equation 16) over valid tokens.
+
+    ``A_t = sum_l (gamma lam)^l delta_{t+l}`` with ``delta_t = r_t + gamma V_{t+1} - V_t``, where the value after
+    the last token is 0; the return is ``A_t + V_t``.
+    """
     rewards, values, gamma = inputs["token_level_rewards"], inputs["values"], inputs["gamma"]
     valid = inputs["response_mask"] != 0
     if inputs["masked_steps"] not in ("skipped", "counted"):
@@ -96,7 +99,7 @@ GENERALISED_ADVANTAGE = Contract(
 
 
 def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure returns and advantages. Values on masked tokens are removed from both sides.
+    """Observe returns and advantages at valid tokens.
 
     ``call`` returns ``returns``, and ``advantages`` if they differ from the returns; or ``advantages`` alone.
     """
@@ -111,9 +114,12 @@ def _measure_discounted_return(call: Callable[..., Mapping[str, Any]], inputs: M
 
 
 def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each valid token:
-    the return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
-    advantage is the return, normalised over the global batch)."""
+    """Compute the discounted return of each token, from rewards minus a KL penalty.
+
+    With the KL in the rewards (arXiv:2203.02155, equation 2), ``r_t - kl_coef * kl_t`` at each valid token: the
+    return ``G_t = sum_{k >= t} gamma^(k - t) (r_k - kl_coef * kl_k)`` (REINFORCE++, arXiv:2501.03262, whose
+    advantage is the return, normalised over the global batch).
+    """
     valid = inputs["response_mask"] != 0
     penalty = inputs["kl_coef"] * inputs["kl"] if inputs["kl"] is not None and inputs["kl_coef"] else None
     returns = torch.zeros_like(inputs["token_level_rewards"])
@@ -128,7 +134,7 @@ def _oracle_discounted_return(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _returns(rewards: Any, penalty: Any, counts: Any, inputs: Mapping[str, Any]) -> Any:
-    """Compute the returns of one response, [tokens]; only valid tokens count."""
+    """Compute the returns of one response, [tokens], from its valid tokens."""
     credit, gamma = inputs["credit"], inputs["gamma"]
     earned = torch.where(counts, rewards, 0.0)
     if credit == "response":
@@ -214,7 +220,9 @@ DISCOUNTED_RETURN = Contract(
 
 
 def _oracle_penalised_advantage(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Use token rewards ``-kl_coef k1`` plus the outcome on the last token (arXiv:2203.02155, equation 2)."""
+    """Compute advantages from token rewards: ``-kl_coef k1``, plus the outcome on the last token (arXiv:2203.02155,
+    equation 2).
+    """
     valid = inputs["response_mask"] != 0
     kl = torch.where(valid, inputs["log_probs"] - inputs["ref_log_probs"], 0.0)
     rewards = -inputs["kl_coef"] * kl

@@ -1,4 +1,4 @@
-"""Rewards: the score of a response, and the token that receives it."""
+"""Define contracts of rewards: the score of a response, and the token that receives it."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ WORDINGS = {"boxed": "I think that it is \\boxed{{{answer}}}.", "bare": "{answer
 
 
 def worded(answer: str, wording: str) -> str:
-    """Return a response with an answer. An unknown wording is used as a template that contains ``{answer}``."""
+    """Return a response that gives an answer in this wording, such as a box."""
     return WORDINGS.get(wording, wording).format(answer=answer)
 
 
 def _unusable(wording: str) -> str:
-    """Return the error in a wording, or an empty string; the oracle reads the answer at ``{answer}``."""
+    """Return why a wording cannot be used; empty if it can."""
     try:
         fields = [field[1:] for field in Formatter().parse(WORDINGS.get(wording, wording)) if field[1] is not None]
     except ValueError:  # a single brace
@@ -126,7 +126,7 @@ _MEAN_THE_SAME = {(true, written) for true, written, _ in NOTATIONS.values()}
 
 
 def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Score two responses that differ in their answer. ``call`` returns ``score``, a number or a boolean."""
+    """Score two responses that differ only in their answer, and observe both scores."""
 
     question = {name: inputs[name] for name in ("ground_truth", "rule", "wording")}
 
@@ -138,14 +138,16 @@ def _measure_rule_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping
 
 
 def _oracle_rule_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return 1 if the response has the answer of the ground truth, else 0. Equal answers in different notations are
-    recognised for numbers and for :data:`NOTATIONS`."""
+    """Return 1 if the response's answer equals the ground truth, else 0.
+
+    Equal answers in different notations are recognised for numbers and for :data:`NOTATIONS`.
+    """
     answer, true = _answer_in(inputs["response"], inputs.get("wording") or "boxed"), inputs["ground_truth"]
     return {"score": float(_value(answer) == _value(true) or (true, answer) in _MEAN_THE_SAME)}
 
 
 def _answer_in(response: str, wording: str) -> str:
-    """Read the answer of a response: the last box, or the text at the wording's ``{answer}``."""
+    """Return the answer in a response: the last box, or the text at ``{answer}`` in the wording."""
     if wording in WORDINGS:
         last = response.split("\\boxed{")[-1]
         depth = list(accumulate((letter == "{") - (letter == "}") for letter in last))
@@ -163,7 +165,7 @@ def _value(answer: str) -> Any:
 
 
 def _arrange_rule_reward(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Set the answers that belong to a notation."""
+    """Set pairs of answers that are equal or different in a notation."""
     answers = ("ground_truth", "right_answer", "wrong_answer")
     return {**inputs, **dict(zip(answers, NOTATIONS.get(inputs["notation"], ())))}
 
@@ -216,14 +218,14 @@ RULE_REWARD = Contract(
 
 
 def _measure_token_reward(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``token_level_rewards`` [batch, tokens]."""
+    """Observe the rewards per token [batch, tokens]."""
     rewards = call(**inputs)["token_level_rewards"]
     outside = (rewards != 0) & (inputs["response_mask"] == 0)
     return {"token_level_rewards": rewards, "rewards_outside": int(outside.sum())}
 
 
 def _oracle_token_reward(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the score on the last valid token, so that the return of every token is the score."""
+    """Put the score on the last valid token, so that the return of every valid token is the score."""
     valid = inputs["response_mask"] != 0
     rewards = torch.zeros(valid.shape, dtype=torch.float64)
     last = valid.shape[1] - 1 - valid.flip(-1).int().argmax(-1)
@@ -262,8 +264,10 @@ TOKEN_REWARD = Contract(
 
 
 def _oracle_overlong_penalty(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``r + f R(y)``, where ``R`` is 0 up to ``|y| = L_max - L_cache``, falls linearly to -1 at ``L_max``, and
-    stays -1."""
+    """Compute the reward with a penalty for length that falls linearly from 0 to -1 near the length limit.
+
+    ``r + f R(y)``, where ``R`` is 0 up to ``|y| = L_max - L_cache``, falls linearly to -1 at ``L_max``, and stays -1.
+    """
     lengths = (inputs["response_mask"] != 0).sum(-1).double()
     share = (lengths - (inputs["max_length"] - inputs["buffer"])) / inputs["buffer"]
     share = share.clamp(min=0.0, max=1.0 if inputs["beyond_limit"] == "flat" else None)

@@ -1,4 +1,4 @@
-"""Rollouts: requests to an engine and an environment, and how their responses are used."""
+"""Define contracts of rollouts: requests to an inference engine, and the use of its responses."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ def _measure_rollout_episode(call: Callable[..., Mapping[str, Any]], inputs: Map
 
 
 def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Concatenate the policy's tokens and the environment's tokens between two turns; tokens after the policy's last
-    turn are dropped. A response is truncated at the limit, and marked as truncated. The reward of a turn is the reward
-    of its last token, and the episode's reward is their sum (Sutton and Barto, second edition, equation 3.7)."""
+    """Return the tokens of an episode, the policy's and, between two turns, the environment's, and its reward.
+
+    Tokens after the policy's last turn are dropped. A response is truncated at the limit, and marked as truncated. The
+    reward of a turn is the reward of its last token, and the episode's reward is their sum (Sutton and Barto, second
+    edition, equation 3.7).
+    """
     mask: list[int] = []
     rewards: list[float] = []
     for place, (generated, observed) in enumerate(zip(inputs["said"], inputs["heard"])):
@@ -44,8 +47,11 @@ def _oracle_rollout_episode(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_episode(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every turn at least a word and EOS; the environment may also answer the last turn. The limit applies to
-    episodes of one turn; in a conversation it is the engine's, per turn."""
+    """Give every turn at least one word and an end token.
+
+    The environment may also answer the last turn. The limit applies to episodes of one turn; in a conversation it
+    is the engine's, per turn.
+    """
     turns = choose.integer(1, inputs["turns"])
     inputs["said"] = [choose.integer(2, 4) for _ in range(turns)]
     inputs["heard"] = [choose.integer(1, 2) for _ in range(turns - 1)] + [choose.integer(0, 2)]
@@ -86,8 +92,10 @@ ROLLOUT_EPISODE = rule(
 
 
 def _measure_rollout_collection(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``taken`` and ``left``: rollouts by number, in the order in which they finish. Rejected rollouts
-    may be left."""
+    """Observe which finished rollouts are taken and which are left, in the order in which they finish.
+
+    Rejected rollouts may be left.
+    """
     outputs = call(**inputs)
     taken, left = ([int(number) for number in outputs[name]] for name in ("taken", "left"))
     left = [number for number in left if number not in inputs["rejected"]]
@@ -107,7 +115,10 @@ def _oracle_rollout_collection(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_rollout_collection(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Complete at least one batch, so that nothing waits for more. A filter may leave less than a batch at the end."""
+    """Finish at least one batch of rollouts, so that the function does not wait for more.
+
+    A filter may leave less than a batch at the end.
+    """
     inputs["completed"] = inputs["needed"] + choose.integer(0, 4)
     flags = choose.integers(inputs["completed"], 0, 2) if inputs["filters"] else []
     inputs["rejected"] = [number for number, flag in enumerate(flags) if flag == 1]
@@ -203,8 +214,11 @@ ENGINE_WEIGHTS = rule(
 
 
 def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``token_ids`` and their ``loss_mask``: the tokens that are left, in order, without padding
-    and without a truncation mark."""
+    """Observe the token ids and the loss mask after truncation.
+
+    ``call`` returns ``token_ids`` and their ``loss_mask``: the tokens that are left, in order, without padding and
+    without a truncation mark.
+    """
     outputs = call(**inputs)
     mask = outputs.get("loss_mask")
     return {
@@ -214,7 +228,7 @@ def _measure_truncation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[
 
 
 def _oracle_truncation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove surplus tokens at ``side``. Padding changes nothing."""
+    """Remove the tokens beyond the limit at ``side``. Padding does not count."""
     surplus = max(len(inputs["token_ids"]) - inputs["max_length"], 0)
 
     def left_of(values: Any) -> Any:
@@ -292,8 +306,11 @@ _LISTS = ("stop", "stop_token_ids")
 
 
 def _measure_sampling_request(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``request`` with the engine's names, and the configured value of each option
-    (``configured``). It is called twice, because changing one option must change no other."""
+    """Observe the sampling request that a configuration leads to.
+
+    ``call`` returns the ``request`` with the engine's names, and the configured value of each option
+    (``configured``). It is called twice, because changing one option must change no other.
+    """
     outputs, untouched = call(**inputs), call(**dict.fromkeys(inputs))
     request, configured = _understood(outputs["request"]), outputs["configured"]
     implied = {"greedy", *(("temperature",) if configured.get("greedy") else ())}
@@ -320,7 +337,7 @@ def _understood(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Return the canonical form of a value."""
+    """Return a value in a canonical form, so that equal values compare equal."""
     value = _PARAMETERS[name][2] if value is None else value
     if name == "top_k":
         return value if 0 < value < 10**6 else -1
@@ -340,7 +357,7 @@ def _beside(request: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _oracle_sampling_request(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Request the configured values; greedy means temperature 0. An option changes nothing else."""
+    """Request the configured values. Greedy decoding means temperature 0. An option affects no other option."""
     request = {name: value for name, value in inputs.items() if value is not None}
     if inputs["greedy"]:
         request["temperature"] = 0.0

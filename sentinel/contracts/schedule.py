@@ -1,4 +1,4 @@
-"""Schedules: quantities that change from step to step of a training."""
+"""Define contracts of quantities that change during training: learning rate, KL coefficient, order of samples."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from sentinel.values.lazy import torch
 
 
 def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper
-    (gain 0.1), with the gain of its code: the step's samples divided by the horizon."""
+    """Compute the adaptive KL coefficient after each step.
+
+    ``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper
+    (gain 0.1), with the gain of its code: the step's samples divided by the horizon.
+    """
     coefficients = [inputs["initial"]]
     for kl in inputs["kls"]:
         gain = inputs["samples_per_step"] / inputs["horizon"] if inputs["adaptive"] else 0.0
@@ -65,8 +68,10 @@ KL_COEFFICIENT = rule(
 
 
 def _oracle_learning_rate(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Increase the rate linearly, keep it constant (to the end, for a share of the rest, or not at all), and lower it
-    along half a cosine to its minimum at the end of training."""
+    """Compute the learning rate after each step: linear warm-up, a constant part, and cosine decay to the minimum.
+
+    The constant part lasts to the end, for a share of the remaining steps, or not at all.
+    """
     warmup, total, lowest = inputs["warmup_steps"], inputs["training_steps"], inputs["min_ratio"]
     first = lowest if inputs["warmup_from"] == "minimum" else inputs["initial_ratio"]
     stable = {"constant": 1.0, "wsd": inputs["stable_ratio"], "cosine": 0.0}[inputs["schedule"]]
@@ -170,16 +175,22 @@ SCHEDULE_LENGTH = rule(
 
 
 def _measure_epoch_order(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` iterates over a loader with torch's DistributedSampler (one rank, this seed) and returns ``drawn``: the
-    samples of all epochs, concatenated."""
+    """Observe the samples that a data loader draws in all epochs.
+
+    ``call`` iterates over a loader with torch's DistributedSampler (one rank, this seed) and returns ``drawn``: the
+    samples of all epochs, concatenated.
+    """
     drawn = torch.tensor([int(index) for index in call(**inputs)["drawn"]])
     orders = drawn.reshape(inputs["epochs"], inputs["size"])
     return {"orders": orders, "distinct_orders": len({tuple(order) for order in orders.tolist()})}
 
 
 def _oracle_epoch_order(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """torch.utils.data.DistributedSampler: "calling the set_epoch() method at the beginning of each epoch before
-    creating the DataLoader iterator is necessary to make shuffling work properly across multiple epochs"."""
+    """Return the samples that torch's DistributedSampler draws if ``set_epoch`` is called in each epoch.
+
+    Its documentation: "calling the set_epoch() method at the beginning of each epoch before creating the DataLoader
+    iterator is necessary to make shuffling work properly across multiple epochs".
+    """
     from torch.utils.data import DistributedSampler
 
     samples: Any = range(inputs["size"])

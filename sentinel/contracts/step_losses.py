@@ -1,4 +1,4 @@
-"""Losses other than the policy loss: context-parallel, prompt, rollout KL, preference and decoupled losses."""
+"""Define contracts of other losses: context-parallel, prompt, rollout KL, preference and decoupled losses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ CONTEXT_PARALLEL_LOSS = rule(
 
 
 def _oracle_prompt_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``mean_p sum_{i in p, t} m_it l_it / sum_{i in p, t} m_it``."""
+    """Compute the mean over prompts of each prompt's mean token loss.
+
+    ``mean_p sum_{i in p, t} m_it l_it / sum_{i in p, t} m_it``
+    """
     losses, valid = inputs["loss_mat"], inputs["response_mask"] != 0
     prompts = [torch.tensor(rows) for rows in rows_of(inputs["group"]).values()]
     if not all(valid[rows].any() for rows in prompts):
@@ -112,14 +115,14 @@ PROMPT_LOSS = Contract(
 
 
 def _measure_rollout_kl(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure a training step with a backward pass, in which the term is the whole loss."""
+    """Observe a training step whose loss is only the rollout KL term."""
     log_probs = inputs["log_probs"].detach().clone().requires_grad_(True)
     outputs = call(**{**inputs, "log_probs": log_probs})
     return {"rollout_kl": outputs["rollout_kl"], "loss": outputs["loss"], "per_token_gradient": log_probs.grad}
 
 
 def _oracle_rollout_kl(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``coefficient * mean over sequences of the mean over valid tokens of k(log_probs - rollout_log_probs)``.
+    """Compute the rollout KL term: the coefficient times the mean over sequences of their mean KL estimate.
 
     If tokens are samples of the trained policy, the gradient of the expectation includes the gradient of their
     probability (arXiv:2506.09477, equation 5): the estimate times ``exp(log_probs - sg(log_probs))``, which is 1.
@@ -184,11 +187,16 @@ _SIDES = ("chosen", "rejected")
 
 
 def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
-    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each averaged over its tokens.
-    LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha. KTO, equation 7: the mean over
-    responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for rejected responses. APO: the
-    same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean token likelihood."""
+    """Compute a preference loss (DPO, IPO, LD-DPO, KTO and others) of chosen and rejected responses.
+
+    DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
+    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each averaged over its
+    tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha.
+
+    KTO, equation 7: the mean over responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for
+    rejected responses. APO: the same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean
+    token likelihood.
+    """
     scores = []
     shared = torch.minimum(*((inputs[f"{side}_mask"] != 0).sum(-1) for side in _SIDES))
     for side in _SIDES:
@@ -213,7 +221,7 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_microbatches(ratios: Any, inputs: Mapping[str, Any]) -> Any:
-    """Estimate KTO's reference point: the mean log-ratio of each microbatch, at least 0."""
+    """Estimate KTO's reference point for each microbatch: its mean log-ratio, at least 0."""
     parts = ratios.detach().split(inputs["micro_batch_size"] or len(ratios))
     return torch.cat([part.mean().clamp(min=0).expand(len(part)) for part in parts])
 
@@ -277,7 +285,7 @@ def _pairs_cut_otherwise(inputs: Mapping[str, Any], choose: Choose) -> list[dict
 
 
 def _loss_types(item: Input) -> Input:
-    """Add the losses that are means over responses, for a step."""
+    """Add loss types that are means over responses, for contracts of a whole step."""
     types = knob("loss_type", "sigmoid (DPO), ipo, kto or apo_zero", ("sigmoid", "ipo", "kto", "apo_zero"), REQUIRED)
     return types if item.name == "loss_type" else item
 
@@ -315,8 +323,11 @@ def _measure_decoupled_loss(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_decoupled_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``-min(r A, clip(r) A) w`` with ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``, over
-    tokens whose ``w`` is within its bounds. The reported ratio covers all tokens, including dropped ones."""
+    """Compute the decoupled PPO loss, ``-min(r A, clip(r) A) w``, over tokens whose weight ``w`` is within its bounds.
+
+    ``r = pi / pi_prox`` and the constant ``w = pi_prox / pi_behaviour``. The reported ratio covers all tokens,
+    including dropped ones.
+    """
     valid, eps = inputs["response_mask"] != 0, inputs["eps_clip"]
     ratio = (inputs["log_probs"] - inputs["proximal_log_probs"]).exp()
     weight = (inputs["proximal_log_probs"].detach() - inputs["behaviour_log_probs"]).exp()

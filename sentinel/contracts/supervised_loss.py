@@ -1,4 +1,4 @@
-"""The supervised loss: the mean negative log-likelihood of a batch's labels, from the logits of a causal model."""
+"""Define the contract of the supervised loss: the mean negative log-likelihood of a batch's labels."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ IGNORED = -100
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``- sum log softmax(z_(t - 1))[y_t] / n`` over the n tokens t >= 1 whose mask is not 0: a causal model's logits
-    at one position predict the next token, and nothing predicts the first. 0 without such tokens."""
+    """Compute the mean negative log-likelihood of the labels, ``- sum log softmax(z_(t - 1))[y_t] / n``.
+
+    The sum is over the n tokens t >= 1 whose mask is not 0: a causal model's logits at one position predict the
+    next token, and nothing predicts the first. 0 without such tokens.
+    """
     counts = inputs["response_mask"][:, 1:] != 0
     likelihoods = torch.log_softmax(inputs["logits"][:, :-1], -1)
     picked = likelihoods.gather(-1, inputs["token_ids"][:, 1:].long().unsqueeze(-1)).squeeze(-1)
@@ -41,7 +44,7 @@ def _ones(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _ids(inputs: Mapping[str, Any]) -> Tensor:
-    """Give neighbouring tokens different ids within the vocabulary, so that a shifted token is visible."""
+    """Give neighbouring tokens different ids, so that an off-by-one error is visible."""
     rows, tokens, vocabulary = inputs["logits"].shape
     return from_array((np.arange(tokens) + np.arange(rows)[:, None]) % vocabulary, "int64")
 
@@ -52,7 +55,7 @@ def _labels(inputs: Mapping[str, Any]) -> Tensor:
 
 
 def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Add the batch's own tokens to the step's count."""
+    """Add the number of the batch's own valid tokens to the step's token count."""
     inputs["labels"] = _labels(inputs)
     if inputs["batch_num_tokens"] is not None:
         inputs["batch_num_tokens"] += max(int((inputs["response_mask"].array()[:, 1:] != 0).sum()), 1)

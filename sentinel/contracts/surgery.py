@@ -1,4 +1,4 @@
-"""Surgery: operations on rows and columns of a batch that must not change their contents."""
+"""Define contracts of operations on a batch's rows and columns that must not change their contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYOUTS: Mapping[str, Any] = {
 
 
 def _measure_row_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``, each a mapping from field to column, and ``metas``, the metadata of each part."""
+    """Observe the rows and the metadata of each part that an operation returns."""
     outputs = call(**inputs)
     parts, metas = list(outputs["parts"]), list(outputs["metas"])
     return {**rows_of(inputs["fields"], parts), "meta_kept": all(dict(meta) == dict(inputs["meta"]) for meta in metas)}
@@ -80,7 +80,7 @@ def _oracle_row_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _places(inputs: Mapping[str, Any]) -> list[list[int]]:
-    """Return the row numbers of each resulting part."""
+    """Return the row numbers that each part must have."""
     count, rows = inputs["count"], list(range(len(inputs["fields"]["number"])))
     surgeries: Mapping[str, Callable[[], list[list[int]]]] = {
         "cut": lambda: [part.tolist() for part in np.array_split(rows, count)],
@@ -188,7 +188,7 @@ ROW_SURGERY = rule(
 
 
 def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``parts``: the minibatches of all epochs, each a mapping from field to column."""
+    """Observe the minibatches of all epochs."""
     observation = rows_of(inputs["fields"], list(call(**inputs)["parts"]))
     rows, size, epochs = observation.pop("rows"), len(inputs["fields"]["number"]), inputs["epochs"]
     every = torch.arange(size).repeat(epochs)
@@ -199,7 +199,7 @@ def _measure_minibatch_iteration(call: Callable[..., Mapping[str, Any]], inputs:
 
 
 def _oracle_minibatch_iteration(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Each epoch is a permutation of the rows: the identity, or any permutation if shuffled."""
+    """Return the row numbers of each epoch: all rows in order, or any permutation if shuffled."""
     size, rows = inputs["minibatch_size"], list(range(len(inputs["fields"]["number"])))
     starts = range(0, len(rows), size)
     return {"parts": [taken(inputs["fields"], rows[at : at + size]) for _ in range(inputs["epochs"]) for at in starts]}
@@ -249,7 +249,7 @@ MINIBATCH_ITERATION = rule(
 
 
 def _present(rows: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that exist; frameworks write a missing field as None."""
+    """Return the fields that exist; frameworks may represent a missing field as None."""
     return {name: rows[name] for name in sorted(rows.keys()) if rows[name] is not None}
 
 
@@ -268,7 +268,7 @@ def _measure_batch_surgery(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _oracle_batch_surgery(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one padding row: every field of the real rows with its dtype and shape, and zeros for no weight."""
+    """Return one padding row: every field of the real rows, with its dtype and shape, and a loss weight of zero."""
     real = {**inputs["fields"], **inputs["optional_fields"]}
     made = {name: torch.zeros_like(value[:1]) for name, value in _present(real).items()}
     return {"real_rows": real, "made_rows": made, "loss_mask": torch.zeros(1)}
@@ -287,7 +287,7 @@ def _arrange_batch_surgery(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def _batch_field(layout: Mapping[str, Any], sizes: dict[str, int], choose: Choose) -> Tensor:
-    """Fill a mask with ones, and other fields with distinct numbers, as far as the dtype allows."""
+    """Make the values of a batch field: ones for a mask, otherwise distinct numbers as far as the dtype allows."""
     for axis in layout["shape"]:
         if axis not in sizes:
             sizes[axis] = choose.integer(1, 2)
@@ -347,8 +347,10 @@ def _measure_column_padding(call: Callable[..., Mapping[str, Any]], inputs: Mapp
 
 
 def _oracle_column_padding(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with as many padding columns as are missing, in the same dtype. Surplus columns are removed at
-    the side of the padding."""
+    """Add the missing padding columns to the values, in the same dtype.
+
+    Surplus columns are removed at the side of the padding.
+    """
     values = inputs["values"]
     missing = max(inputs["length"] - values.shape[1], 0)
     beside = (missing, 0) if inputs["side"] == "left" else (0, missing)
@@ -396,7 +398,7 @@ COLUMN_PADDING = rule(
 
 
 def _measure_collation(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns ``samples``, each read from the batch field by field."""
+    """Observe the samples that a collated batch contains, field by field."""
     samples = inputs["samples"]
     outputs = list(call(**inputs)["samples"])
     fields = sorted(samples[0])
@@ -423,12 +425,12 @@ def _same_value(one: Any, other: Any) -> bool:
 
 
 def _oracle_collation(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the input samples."""
+    """Return the samples unchanged, because collating must keep their contents."""
     return {"samples": inputs["samples"]}
 
 
 def _arrange_collation(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw samples with different lengths and without common values."""
+    """Draw samples of different lengths that have no values in common."""
     lengths = [choose.integer(1, 4) for _ in range(choose.integer(1, 3))]
     inputs["samples"] = [
         {name: _sample_field(layout, row, tokens) for name, layout in inputs["layouts"].items()}

@@ -1,4 +1,4 @@
-"""Rollouts from end to end: an engine with scripted answers, and the training data that a framework's loop builds.
+"""Define the contract of a rollout: a scripted inference engine, and the training data that a framework's loop builds.
 
 Every token has a name. Its log-prob and its experts follow from the name and from the version of the weights that
 generated it, so the contract can check that each value in the training data belongs to its token.
@@ -20,12 +20,12 @@ _LIMITS = ("max_new_tokens", "max_tokens")
 
 
 def log_prob_of(token: int, version: int) -> float:
-    """Return the token's log-prob under these weights; never 0."""
+    """Return a nonzero log-prob that identifies a token and the weights that sampled it."""
     return -(1 + (7 * token + 31 * version) % 127) / 64
 
 
 def expert_of(token: int, version: int) -> int:
-    """Return the expert that these weights route the token to; never 0."""
+    """Return a nonzero expert number that identifies a token and the weights that routed it."""
     return 1 + (5 * token + 11 * version) % 61
 
 
@@ -48,7 +48,7 @@ class Answer:
 
 
 class TableEngine:
-    """Answers requests with the turns of the scenario, piece by piece, and records the requests.
+    """A scripted inference engine: answers requests with the scenario's turns, and records the requests.
 
     It respects the limit of a request. At an interruption, new weights are loaded before the rest is generated.
     """
@@ -84,13 +84,13 @@ class TableEngine:
         )
 
     def heard(self) -> list[dict[str, str]]:
-        """Return the environment's messages after the last turn; empty after the final turn."""
+        """Return the environment's messages after the last turn; empty at the end of the conversation."""
         later = self._turns[self._turn + 1 : self._turn + 2]
         return self.messages[self._turns[self._turn] + 1 : later[0]] if later else []
 
 
 def in_sglangs_words(answer: Answer, routed: bool) -> dict[str, Any]:
-    """Return the answer as SGLang's server sends it: without experts of the last token, which was not yet processed."""
+    """Return the answer as SGLang's server sends it: without experts for the last token."""
     import numpy
 
     experts = base64.b64encode(numpy.array(answer.experts[:-1], numpy.int32).tobytes()).decode()
@@ -111,7 +111,7 @@ def experts_beside(experts: Any) -> list[Any] | None:
 
 
 def pieces_of(inputs: Mapping[str, Any]) -> list[tuple[int, list[int], str]]:
-    """Return each piece that is generated without interruption: its turn, its tokens, and its end."""
+    """Return each part of an answer that is generated without interruption: its turn, its tokens, and how it ended."""
     tokenizer, messages = chat(inputs)
     answers = [message["content"] for message in messages if message["role"] == "assistant"]
     pieces = []
@@ -171,7 +171,7 @@ _OWN: Mapping[str, Callable[[int, int], float]] = {
 
 
 def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], values: Any, of: Any) -> int:
-    """Count trained tokens whose data belong to another token."""
+    """Count trained tokens that have the log-prob, expert or version of another token."""
     if values is None or (of is expert_of and not inputs["routed"]):
         return 0
     engine = TableEngine(inputs)
@@ -186,7 +186,7 @@ def _astray(inputs: Mapping[str, Any], ids: list[int], trained: list[int], value
 
 
 def _messages_astray(inputs: Mapping[str, Any], kept: Any, requests: int) -> int:
-    """Count messages of other roles that are kept twice, or missing although an answer followed."""
+    """Count messages of other roles that are duplicated, or missing although an answer followed."""
     if not kept:
         return 0
     _, messages = chat(inputs)
@@ -205,7 +205,7 @@ ROW = "of this row"
 
 
 def _listed(values: Any) -> list[Any]:
-    """Return numbers as a list, one per token."""
+    """Return numbers as a list with one element per token."""
     plain: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
     while plain and isinstance(plain[0], (list, tuple)):
         plain = [value[0] for value in plain]
@@ -213,8 +213,7 @@ def _listed(values: Any) -> list[Any]:
 
 
 def _whole(inputs: Mapping[str, Any]) -> tuple[list[int], list[int], int]:
-    """Return the conversation's tokens up to the last generated token, the positions of generated tokens, and the start
-    of the response."""
+    """Return the conversation's tokens, the positions of generated tokens, and the start of the response."""
     tokenizer, messages = chat(inputs)
     first = next(place for place, message in enumerate(messages) if message["role"] == "assistant")
     ids = tokenizer.encode(tokenizer.written(messages[:first], add_generation_prompt=True))
@@ -241,7 +240,7 @@ def _is_cut(inputs: Mapping[str, Any]) -> bool:
 
 
 def _limit_is_another(inputs: Mapping[str, Any], context: list[int], options: Mapping[str, Any]) -> bool:
-    """Return True if a request of a single-turn response has another limit than the response's remaining tokens."""
+    """Return True if a request for a single-turn response has another token limit than the remaining one."""
     limits = [options[name] for name in _LIMITS if options.get(name) is not None]
     left = None if inputs["max_tokens"] is None else inputs["max_tokens"] - (len(context) - _whole(inputs)[2])
     return bool(limits) and left is not None and len(inputs["pieces"]) == 1 and limits[0] != left

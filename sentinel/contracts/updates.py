@@ -1,4 +1,4 @@
-"""Policy updates: the gradient that reaches the optimizer from a batch that a worker splits.
+"""Define contracts of policy updates: the gradient that reaches the optimizer after a worker has split the batch.
 
 The model is a table: the forward pass of a token returns its entry of ``log_probs``. The gradient on the table
 includes everything that the worker does with the loss. A binding gives the worker
@@ -75,9 +75,12 @@ def _number(value: Any) -> float | None:
 
 
 def _oracle_policy_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """PPO (arXiv:1707.06347, algorithm 1) takes one step per mini-batch ``M`` with the loss ``L(M) = L_clip(M) + beta
-    KL(M) - c H(M)``, each term aggregated over all of ``M`` by ``loss_agg_mode``. It does not depend on how ``M`` is
-    split over ranks and microbatches. Metrics are means over mini-batches."""
+    """Compute the gradient and the metrics of PPO's mini-batch steps (arXiv:1707.06347, algorithm 1).
+
+    Each mini-batch ``M`` takes one step with the loss ``L(M) = L_clip(M) + beta KL(M) - c H(M)``, each term
+    aggregated over all of ``M`` by ``loss_agg_mode``. It does not depend on how ``M`` is split over ranks and
+    microbatches. Metrics are means over mini-batches.
+    """
     log_probs, entropies = inputs["log_probs"], inputs["entropies"]
     rows = len(log_probs)
     size = inputs["mini_batch_size"] or rows
@@ -124,13 +127,13 @@ def _kl_loss(batch: Mapping[str, Any]) -> Any:
 
 
 def _term(values: Any, batch: Mapping[str, Any], name: str) -> Any:
-    """Aggregate a loss term other than the policy loss."""
+    """Aggregate the KL or entropy term of a loss."""
     mode = batch[f"{name}_agg_mode"] or batch["loss_agg_mode"]
     return aggregate(values, {**batch, **_WHOLE, "loss_agg_mode": mode})
 
 
 def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Convert log-ratios to log-probs, and choose ranks and microbatches that divide the rows."""
+    """Convert log-ratios to log-probs, and choose numbers of ranks and microbatches that divide the rows."""
     spread(inputs, "log_probs", "old_log_probs")
     reference = inputs["ref_log_probs"]
     if reference is not None:
@@ -144,7 +147,7 @@ def _arrange_policy_update(inputs: dict[str, Any], choose: Choose) -> dict[str, 
 
 
 def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask") -> dict[str, Any]:
-    """Choose ranks and microbatches that divide the rows."""
+    """Choose numbers of ranks and microbatches that divide the rows."""
     rows, ranks = inputs[mask].shape[0], inputs.get("dp_size", 1)
     if rows % ranks:
         ranks = inputs["dp_size"] = 1
@@ -154,7 +157,7 @@ def fitting(inputs: dict[str, Any], choose: Choose, mask: str = "response_mask")
 
 
 def cut_otherwise(inputs: Mapping[str, Any], choose: Choose, mask: str = "response_mask") -> list[dict[str, Any]]:
-    """Split the same batch differently, as one part that is the whole batch."""
+    """Split the same batch in another way, for the law that parts add up."""
     rows = inputs[mask].shape[0] // inputs.get("dp_size", 1)
     packs = "max_tokens_per_microbatch" in inputs
     now = (inputs["micro_batch_size"], inputs.get("max_tokens_per_microbatch"))
@@ -363,7 +366,7 @@ def _measure_supervised_update(call: Callable[..., Mapping[str, Any]], inputs: M
 
 
 def _oracle_supervised_update(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Maximum likelihood: ``- sum_it m_it log p_it / sum_it m_it``, over the valid tokens of all rows."""
+    """Compute the mean negative log-likelihood over the valid tokens of all rows."""
     valid = inputs["response_mask"] != 0
     count = int(valid.sum())
     if inputs["first_counts"] and inputs["first_token"] == "counted":
@@ -431,9 +434,12 @@ SUPERVISED_UPDATE = Contract(
 
 
 def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``call`` returns the ``gradient``, and ``stages``: the name of each boundary that the batch passed through, and
-    its resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every other input
-    field (of ``rows``) in a part must belong to that row."""
+    """Call a training step, and observe its gradient and what each function does to the batch.
+
+    ``call`` returns the ``gradient``, and ``stages``: the name of each boundary that the batch passed through, and
+    its resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every other
+    input field (of ``rows``) in a part must belong to that row.
+    """
     outputs = call(**{**_of_an_update(), **inputs, "log_probs": leaf(inputs["log_probs"])})
     rows, every = outputs["rows"], list(range(len(inputs["response_mask"])))
     lost = [
@@ -446,12 +452,12 @@ def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mappi
 
 
 def _of_an_update() -> dict[str, Any]:
-    """Return the inputs of the update that a step's scenario does not have."""
+    """Return the inputs of the update that the scenario of a step does not state."""
     return {item.name: item.default for item in POLICY_UPDATE.inputs if item.default is not REQUIRED}
 
 
 def _whole(part: Mapping[str, Any], rows: Mapping[str, Any]) -> list[int]:
-    """Return the number of each row of a part, or -1 if its fields belong to different rows."""
+    """Return the number of each row of a part; -1 if its fields belong to different rows."""
     columns = {name: part[name] for name in rows if name in part}
     columns = {name: column if hasattr(column, "dtype") else list(column) for name, column in columns.items()}
     return [
@@ -480,7 +486,7 @@ def _oracle_training_step(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arrange_training_step(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
-    """Give every response at least one token, and every prompt at least two responses, not always adjacent."""
+    """Give every response at least one token, and every prompt at least two responses."""
     spread(inputs, "log_probs", "old_log_probs")
     with_a_token(inputs, choose)
     rows = inputs["response_mask"].shape[0]

@@ -1,4 +1,4 @@
-"""Value losses: one scalar from a critic's values, its old values and the returns."""
+"""Define the contract of value losses: from a critic's values, its old values and the returns to one scalar."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ from sentinel.values.lazy import torch
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """``l(v) = (v - R)^2`` (PPO, equation 9); with a clip range ``c`` and the old value ``o``, a token's loss is
-    ``max(l(v), l(o + clip(v - o, -c, c)))`` (Engstrom et al., section 3, value function clipping)."""
+    """Compute the value loss ``(v - R)^2`` (PPO, equation 9), with value clipping if there is a clip range.
+
+    With a clip range ``c`` and the old value ``o``, a token's loss is ``max(l(v), l(o + clip(v - o, -c, c)))``
+    (Engstrom et al., section 3, value function clipping).
+    """
     valid = inputs["response_mask"] != 0
     v, old, returns = (torch.where(valid, inputs[key], 0.0) for key in ("vpreds", "values", "returns"))
     losses = _distance(v - returns, inputs)
@@ -42,7 +45,9 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distance(error: Any, inputs: Mapping[str, Any]) -> Any:
-    """Compute ``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| - delta^2``."""
+    """Compute the squared distance ``d^2``, or twice Huber's loss: ``d^2`` for ``|d| < delta``, else ``2 delta |d| -
+    delta^2``.
+    """
     if inputs["kind"] == "mse":
         return error.square()
     delta = inputs["huber_delta"]

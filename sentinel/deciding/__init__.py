@@ -1,1 +1,1 @@
-"""Turn a question into a decision: query the worker, check its answer and compare it with the expectation."""
+"""Decide recipes and laws: call the framework's function in a worker, check its answer, and compare the values."""

@@ -1,4 +1,5 @@
-"""Find the first name that a binding needs and a checkout's text lacks, and whether it was removed or moved.
+"""Find the first name that an adapter uses and a checkout's source does not define, and whether it was removed or
+moved.
 
 No code of the checkout runs.
 """
@@ -19,7 +20,7 @@ from sentinel.sources.mirrors import MirrorStore
 from sentinel.targets import Binding
 from sentinel.targets.checkout import Checkout
 
-#: The share of the longer definition's lines that two definitions must share to count as one moved definition.
+#: Two definitions count as one moved definition if they share at least this fraction of the longer one's lines.
 _NEAR_IDENTICAL = 0.9
 
 #: The most definitions of a name that are read; a hostile checkout may have any number.
@@ -28,7 +29,7 @@ _MOST = 20
 
 @dataclass(frozen=True)
 class Absence:
-    """A dotted path that a checkout lacks.
+    """A dotted path that an adapter uses and a checkout's source does not define.
 
     :ivar needed: the path that the adapter names.
     :ivar name: the shortest prefix of the path that is missing.
@@ -47,7 +48,7 @@ class Absence:
     existed: bool | None = None
 
     def describe(self, hint: str = "") -> str:
-        """Return a sentence about the missing name.
+        """Return a sentence that names the missing path and says whether it was removed or moved.
 
         :param hint: the worker's message. If a function is missing, its suggestion after ``;`` is appended.
         """
@@ -55,13 +56,13 @@ class Absence:
         if not self.place:
             when = {True: "removed upstream", False: "not there yet", None: "removed upstream, or not there yet"}
             return f"not in this version: the checkout has no {self.name} ({when[self.existed]}){near}"
-        other = "" if self.same else ", where it has other code: the adapter is older than this revision"
-        other = ", whose code could not be compared" if self.same is None else other
+        other = "" if self.same else ", with different code; update the adapter for this revision"
+        other = "; its code could not be compared with the old one" if self.same is None else other
         return f"not in this version: {self.needed} has moved to {self.place}{other}"
 
     @property
     def moved(self) -> dict[str, str]:
-        """Map the old path and module to the new ones; empty unless the code is known to be the same."""
+        """Map the old dotted path and its module to the new ones. Empty unless both definitions have the same code."""
         modules = (path.rsplit(".", self.depth)[0] for path in (self.needed, self.place))
         return {self.needed: self.place, next(modules): next(modules)} if self.same else {}
 
@@ -69,7 +70,8 @@ class Absence:
 def absence(
     binding: Binding, checkout: Checkout, sources: Sources, older: Iterable[Checkout], option: str = ""
 ) -> Absence | None:
-    """Return the first name of a binding that the text of a checkout lacks; None if it has all.
+    """Return the first dotted path that an adapter uses and the checkout's source does not define; None if all are
+    defined.
 
     :param option: an input for which the worker found no parameter.
     :param older: checkouts at which the binding works, to compare the code of a moved function with.
@@ -104,13 +106,13 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
     places = (
         list(_find_definitions(attributes, checkout)) if names[0] == needed else []
-    )  # parameters are not looked up elsewhere
+    )  # a missing parameter is not searched for in other files
     place = places[0][0] if len(places) == 1 else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))
 
 
 def _existed_before(name: str, checkout: Checkout) -> bool | None:
-    """Return whether an earlier commit had a module, or had a name in a module that still exists.
+    """Return True if an earlier commit in the mirror defined this module, or this name in a module that still exists.
 
     None if the mirror cannot show it, or if the name is a parameter.
     """
@@ -129,7 +131,7 @@ def _existed_before(name: str, checkout: Checkout) -> bool | None:
 
 
 def _find_definitions(attributes: Sequence[str], checkout: Checkout) -> Iterator[tuple[str, list[str]]]:
-    """Yield dotted path and lines of the definitions of nested names in a checkout."""
+    """Yield the dotted path and the lines of each definition of this (possibly nested) name in a checkout."""
     count = 0
     for file in sorted(files(checkout)):
         root = next((root for root in checkout.roots if file.startswith(f"{root}/")), None)
@@ -148,7 +150,7 @@ def _text(file: str, checkout: Checkout) -> str:
 
 
 def _definition(text: str, names: Sequence[str]) -> list[str]:
-    """Return the lines of a function or class, found through the names that contain it; empty if it does not exist."""
+    """Return the lines of a function or class, given the names of its enclosing classes; empty if it does not exist."""
     lines, indent = text.splitlines(), -1
     for name in names:
         head = re.compile(rf"(\s*)(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b")
@@ -164,7 +166,7 @@ def _definition(text: str, names: Sequence[str]) -> list[str]:
 
 
 def _ends(line: str, indent: int) -> bool:
-    """Return True if a line ends a block of this indent. A signature may close at the margin."""
+    """Return True if a line ends an indented block. The closing line of a signature does not."""
     text = line.lstrip()
     return bool(text) and len(line) - len(text) <= indent and not text.startswith((")", "]", "#"))
 

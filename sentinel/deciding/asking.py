@@ -1,4 +1,4 @@
-"""Query a worker about recipes at one checkout. Two processes answer each question in different circumstances."""
+"""Ask a worker to run recipes on one checkout. Each recipe runs in two processes, under different conditions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sentinel.recipes.catalog import Adapter, Catalog
 from sentinel.targets import Binding
 from sentinel.worker.answers import Failed, Measured
 
-#: Seconds for one process to answer many questions. If it takes longer, each question gets a process of its own.
+#: Time limit in seconds for one process that runs many recipes. After it, each recipe runs in its own process.
 _ALL_TOGETHER = 20.0
 
 
 @dataclass(frozen=True)
 class Question:
-    """A recipe with its adapter and contract. ``law`` decides if the recipe has no expected values."""
+    """A recipe to run, with its adapter and contract. ``law`` judges the recipe if it has no expected values."""
 
     recipe: Recipe
     adapter: Adapter
@@ -38,7 +38,7 @@ class Question:
 
     @property
     def pull(self) -> int | None:
-        """The pull request to fetch if a mirror lacks the commit."""
+        """The number of the pull request to fetch if the mirror lacks the commit."""
         return self.recipe.upstream.get("pull")
 
     @cached_property
@@ -47,7 +47,7 @@ class Question:
 
     @cached_property
     def request(self) -> Mapping[str, Any]:
-        """The request that is sent to a worker."""
+        """The request for the worker, as a JSON object."""
         recipe, contract = self.recipe, self.contract
         return {
             "boundary": recipe.boundary,
@@ -62,7 +62,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of two processes to one question.
+    """The answers of the two processes that ran a recipe.
 
     :ivar first: the answer that is judged.
     :ivar second: the second process's observation, under the recipe's variant names; None if there is none.
@@ -81,14 +81,14 @@ class Answers:
 
 
 def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
-    """Ask a question in a process of its own and, if that returns an observation, once more in another process."""
+    """Run a recipe in a new process and, if that returns values, once more in a second process."""
     boundary = question.recipe.boundary
     first = loaded.probe(boundary, question.request)
     if not repeat or isinstance(first, Failed):
         return Answers(first)
     repetition = Repetition(question.request, question.contract)
     second = loaded.probe(boundary, repetition.request)
-    if isinstance(second, Failed) and repetition.reordered:  # a boundary may reject another order of rows
+    if isinstance(second, Failed) and repetition.reordered:  # the function may reject permuted rows
         repetition = Repetition(question.request)
         second = loaded.probe(boundary, repetition.request)
     if isinstance(second, Failed):
@@ -97,7 +97,7 @@ def ask(loaded: Loaded, question: Question, repeat: bool = True) -> Answers:
 
 
 def ask_together(loaded: Loaded, questions: Sequence[Question]) -> list[Answers | None]:
-    """Ask many questions in one process, and again in a second process in the opposite order and with another seed.
+    """Run many recipes in one process, then in a second process in the opposite order and with another seed.
 
     So no question follows the same others in both processes, and an effect of one question on another shows. The result
     of a question is None if the two processes disagree or one ended early; it must then be repeated alone.
@@ -127,7 +127,7 @@ def _compare(first: Measured, second: Measured, repetition: Repetition) -> Answe
 
 
 def _drop_middles(indices: Sequence[int], questions: Sequence[Question]) -> list[int]:
-    """Drop the middle question of each boundary that has an odd number of them.
+    """Drop the middle recipe of each boundary that has an odd number of recipes.
 
     It has as many predecessors in either order, so a boundary that counts its calls would return the same result twice.
     """

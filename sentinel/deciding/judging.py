@@ -1,4 +1,4 @@
-"""Judge a measurement by its recipe's expected values or law, and check the verdict against the second answer."""
+"""Judge a worker's answer by expected values or by a law, and check the verdict against the second process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.worker.answers import Failed, Reply
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict with its comparisons. ``outcome`` includes what the law measured, or why it could not."""
+    """A verdict with the comparisons that led to it. ``outcome`` is the measurement, or why there is none."""
 
     verdict: Verdict
     outcome: Measurement | Failure
@@ -25,7 +25,7 @@ class Judgement:
 
 
 def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, references: References) -> Judgement:
-    """Return the verdict about an outcome: by the recipe's expected values, or by its law."""
+    """Return the verdict for a worker's answer, from the recipe's expected values or from its law."""
     if isinstance(outcome, Failure):
         return Judgement(verdicts.of_failure(outcome), outcome)
     law, contract = question.law, question.contract
@@ -40,13 +40,15 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
         if isinstance(case, Failure):
             return Judgement(verdicts.of_failure(case), case)
         effects = case.effects
-        outcome = replace(outcome, observation=case.observation, questions=None)  # sessions do not trace lookups
+        outcome = replace(
+            outcome, observation=case.observation, questions=None
+        )  # sessions do not trace which files and names are looked up
     verdict, comparisons = _compare(question, outcome, effects)
     return Judgement(verdict, outcome, comparisons)
 
 
 def confirm(question: Question, judgement: Judgement, answers: Answers) -> Judgement:
-    """Check a verdict against the second process's answer; return ``unsteady`` if that leads to another verdict."""
+    """Check a verdict against the second process's answer. Return ``unsteady`` if that answer gives another verdict."""
     measured = judgement.outcome
     if isinstance(measured, Failure):
         return judgement
@@ -78,7 +80,7 @@ def _unsteady(what: str) -> Verdict:
 
 
 def _consult(question: Question, references: References) -> Observation | Failure:
-    """Return the values of the contract's oracle for the recipe's variants."""
+    """Return the values that the contract's oracle computes for each variant of the recipe."""
     calls = {name: {"inputs": dict(inputs)} for name, inputs in question.recipe.variants.items()}
     reply = references.consult({**question.request, "calls": calls})
     replies = {"": Reply(refused=reply)} if isinstance(reply, Failed) else reply.answers
@@ -90,7 +92,7 @@ def _consult(question: Question, references: References) -> Observation | Failur
 
 
 def _case_of(question: Question, law: Law, loaded: Loaded, references: References) -> Case | Failure:
-    """Measure what a probe does not report: the side effects of a call, and the result of the second implementation."""
+    """Add to a probe's answer what a law needs: a call's side effects and the second implementation's result."""
     recipe, binding = question.recipe, question.binding
     if binding is None or (law.twin and not binding.twins):
         return Failure("law", f"the adapter names no second implementation (`twins`) of {recipe.boundary}")

@@ -1,4 +1,4 @@
-"""Call a boundary on scenarios in a session of one target at one ref, and let laws judge the results."""
+"""Call a framework's function on scenarios in one worker session, and check the laws on the results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.worker.client import Session, TargetProcess, WorkerError
 
 
 class References:
-    """Sessions that compute the values of contracts' oracles, one for each thread that uses them at the same time.
+    """Worker sessions that compute the values of contracts' oracles. Each thread uses its own session.
 
     They never run a target's code, so calls cannot affect each other, and all searches of a run share them.
     """
@@ -27,7 +27,7 @@ class References:
         self._idle: list[Session] = []
 
     def consult(self, request: Mapping[str, Any]) -> Replies | Failed:
-        """Return the worker's answer to a session's request.
+        """Return the worker's answer to a request.
 
         A session may be killed for reasons outside it, so the request is sent to up to three sessions. A request that
         ends all three is a failure of kind ``harness``.
@@ -58,13 +58,13 @@ class References:
             return self._oracle().session()
 
     def close(self) -> None:
-        """End the sessions that are idle."""
+        """End the sessions that no thread is using."""
         while self._idle:
             self._idle.pop().close()
 
 
 class Undecidable(Exception):
-    """No scenario of this boundary can be decided here. Carries the worker's failure."""
+    """Raised if no scenario of a boundary can be decided at this revision. Carries the worker's failure."""
 
     def __init__(self, failure: Failed) -> None:
         super().__init__(failure.reason)
@@ -72,7 +72,7 @@ class Undecidable(Exception):
 
 
 class Hangs:
-    """The boundaries of one revision that hung in this run. Each costs its timeout once and is not called again."""
+    """The boundaries of one revision that hung during this run. Each costs its timeout once and is not called again."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -87,7 +87,7 @@ class Hangs:
         self._reasons.setdefault(".".join(names[:end]) if imported else boundary, reason)
 
     def failure(self, boundary: str) -> Failed | None:
-        """Return why a boundary is not called again; None if it has not hung."""
+        """Return the failure of a boundary that has hung in this run; None if it has not."""
         for path, reason in self._reasons.items():
             if f"{boundary}.".startswith(f"{path}."):
                 return Failed("timeout", f"it hung before and is not called again in this run: {reason}")
@@ -96,7 +96,7 @@ class Hangs:
 
 @dataclass(frozen=True)
 class Subject:
-    """A boundary under search.
+    """A boundary whose laws are searched for violations.
 
     :ivar contract: its contract, narrowed to the inputs that the boundary accepts.
     :ivar laws: the laws that it must keep, in the contract's order.
@@ -115,7 +115,7 @@ class Subject:
 
     @property
     def scenario_inputs(self) -> list[str]:
-        """The names of the drawn inputs, which the boundary must accept."""
+        """Return the names of the inputs that a search draws; the boundary must accept all of them."""
         return sorted(
             item.name for item in self.contract.inputs if (item.domain or item.choices or item.kind == "labels")
         )
@@ -145,20 +145,20 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer contains in addition to observations. False: nothing. True: the functions that ran. ``lines``: each
-#: line with the line that ran before it. A mapping: the values returned by the boundary and by the functions listed
-#: under ``beside``, and which of the given ``lines`` ran.
+#: What an answer contains in addition to the observations. False: nothing. True: the functions that ran. ``lines``:
+#: each line with the line that ran before it. A mapping: the values returned by the boundary and by the functions
+#: listed under ``beside``, and which of the given ``lines`` ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]
 
-#: Key among the inputs of a call for options of the framework's own configuration, which override the adapter's.
+#: Key in a call's inputs for options of the framework's configuration; they override the adapter's values.
 SETTINGS = "settings"
 
-#: A law and the variants that it compares; the first is the scenario itself.
+#: A law with the variants that it compares. The first variant is the unchanged scenario.
 Plan = tuple[Law, Mapping[str, Inputs]]
 
 
 class LawSession:
-    """Calls a boundary in a session, and starts a new session if a call ends it.
+    """Calls a boundary in a worker session, and starts a new session if a call ends the old one.
 
     Methods raise :class:`Undecidable` if the boundary cannot be called at this revision, or if the oracle fails.
 
@@ -185,7 +185,7 @@ class LawSession:
         self._session = None
 
     def fresh(self) -> LawSession:
-        """Return another law session with a session of its own in the same process."""
+        """Return another law session for the same process. It has its own worker session."""
         return LawSession(self._target, self._references, self._explain, self._hangs)
 
     def try_(
@@ -196,7 +196,7 @@ class LawSession:
         coarsest: str = "",
         scenario_inputs: Sequence[str] | None = None,
     ) -> list[Trial]:
-        """Call the boundary on the variants of every plan, and return each law's result on its own variants.
+        """Call the boundary on the variants of every plan, and judge each plan's law on its variants.
 
         Variants that are the same object are called once, because nearly all plans contain the scenario itself.
 
@@ -216,7 +216,7 @@ class LawSession:
                 name = names[-1][variant] = call_names.setdefault((id(inputs), twin), f"{len(call_names)}")
                 boundary = subject.binding.twins[0] if twin else None
                 call = calls.setdefault(name, {"inputs": dict(inputs), "boundary": boundary, "watch": False})
-                call["watch"] |= law.watches  # watching does not change the observation
+                call["watch"] |= law.watches  # recording side effects does not change the observation
                 if law.needs_oracle and subject.contract.oracle is not None:
                     consultations[name] = {"inputs": dict(inputs)}
         answer, reference = self._ask(subject, calls, consultations, describe, scenario_inputs)
@@ -226,7 +226,7 @@ class LawSession:
         ]
 
     def observe(self, subject: Subject, calls: Mapping[str, Inputs], scenario_inputs: Sequence[str]) -> dict[str, Any]:
-        """Return the boundary's observation for each call's inputs.
+        """Call the boundary once for each of these inputs and return its observations.
 
         :raises Undecidable: if a call returns no observation.
         """
@@ -239,7 +239,7 @@ class LawSession:
         describe: Description = False,
         scenario_inputs: Sequence[str] | None = None,
     ) -> Replies:
-        """Return the replies to these calls, whose inputs may have :data:`SETTINGS`."""
+        """Return the worker's replies to these calls. The inputs of a call may contain :data:`SETTINGS`."""
         plain: dict[str, dict[str, Any]] = {}
         for name, inputs in calls.items():
             plain[name] = {"inputs": dict(inputs), "boundary": None, "watch": False}
@@ -247,19 +247,19 @@ class LawSession:
         return self._ask(subject, plain, {}, describe, scenario_inputs)[0]
 
     def consult(self, subject: Subject, calls: Mapping[str, Inputs]) -> dict[str, Any]:
-        """Return the oracle's observation for each call's inputs.
+        """Return the oracle's observations for these calls.
 
         :raises Undecidable: if the oracle returns none for a call.
         """
         return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Return the oracle's replies to these calls. A reply may be a reason instead of an observation."""
+        """Return the oracle's reply to each call: an observation, or the reason why there is none."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 
     def find(self, subject: Subject) -> Claim:
-        """Return where the worker found the boundary, without calling it."""
+        """Return where the worker found the boundary (file and line), without calling it."""
         claim = self._ask(subject, {}, {}, False)[0].provenance
         if claim is None:
             raise Undecidable(Failed("crash", "the session did not report where it found the boundary"))
@@ -310,7 +310,7 @@ class LawSession:
 
 
 class LineSession(LawSession):
-    """A law session that records the line jumps of all its calls.
+    """A law session that records which pairs of lines ran one after the other.
 
     :ivar jumps: file -> pairs of lines that ran one after the other. A negative line begins or ends a code object.
     """
@@ -336,7 +336,7 @@ class LineSession(LawSession):
 
 
 def _observations(answer: Replies) -> dict[str, Any]:
-    """Return the observation of each call.
+    """Return the observation of each call in a worker's reply.
 
     :raises Undecidable: if a call has no observation.
     """
@@ -398,7 +398,8 @@ def _look(
 
 
 def widen(contract: Contract, variants: Mapping[str, Inputs]) -> tuple[dict[str, Inputs], str] | None:
-    """Return the variants in float64 with their coarsest original dtype, or None if all floats are float64.
+    """Convert the variants to float64, and return them with their coarsest original dtype; None if all floats are
+    float64.
 
     Masks keep their dtype, because ``mask.sum() + 1e-8`` is another number in float64.
     """

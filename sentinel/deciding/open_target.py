@@ -1,4 +1,4 @@
-"""A target whose boundaries a search can call."""
+"""Define a target that is ready for a search."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sentinel.worker.answers import Failed
 
 @dataclass(frozen=True)
 class OpenTarget:
-    """One target at one ref, ready for a search.
+    """A framework at one revision, imported in a worker, whose boundaries a search can call.
 
     :ivar adapter: the digest of the adapter.
     :ivar load: imports a binding's modules once; returns the failure if that ends the process.

@@ -1,4 +1,4 @@
-"""Measurements and failures of a boundary, and the verdicts that follow from them."""
+"""Define the results of running a recipe (measurement or failure) and the decisions made from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from sentinel.targets.refs import Ref
 from sentinel.worker.answers import WorkerKind
 
 VerdictName = Literal["reproduced", "fixed", "changed", "inconclusive", "unavailable"]
-#: The verdicts that decide nothing and so do not support the claim that nothing is wrong.
+#: Verdicts that leave a recipe undecided. They do not support a claim that nothing is wrong.
 UNDECIDED = ("inconclusive", "unavailable")
 
-#: Reasons for a missing measurement, or for one that decides nothing. The evidence schema lists the same.
+#: Kinds of failure: why there is no measurement, or why a measurement gives no verdict. The evidence schema has the
+#: same list.
 Kind = Literal[WorkerKind, "ambiguous", "law", "ref", "unsteady"]
 
 #: variant name -> observation key -> value. A scenario without variants has the one variant ``""``.
@@ -25,7 +26,7 @@ Observation = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Provenance:
-    """The definition of the measured function. ``docs/SECURITY.md`` explains what this proves.
+    """Where the measured function is defined. ``docs/SECURITY.md`` explains what this proves.
 
     :ivar boundary: the dotted path of the function in this checkout.
     :ivar file: the file that defines it, relative to the checkout.
@@ -44,7 +45,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The results of a boundary on each variant of the scenario.
+    """The values that a boundary returned for each variant of a scenario.
 
     :ivar oracle: the contract's float64 reference on the same inputs, if a law needs it.
     :ivar ghosts: the missing third-party modules that the boundary's imports named.
@@ -66,7 +67,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Failure:
-    """The reason for a missing measurement.
+    """The reason why a boundary returned no values.
 
     :ivar traceback: upstream's traceback, with paths relative to the checkout.
     :ivar packages: needed packages that are not installed.
@@ -84,7 +85,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Environment:
-    """The versions and settings that numbers may depend on.
+    """The versions of Python and packages, and the settings, that numeric results may depend on.
 
     :ivar flags: environment variables and switches that change results, such as ``TORCHDYNAMO_DISABLE``.
     """
@@ -101,7 +102,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Comparison:
-    """An expected key and its observed value.
+    """An expected value and the observed value next to it.
 
     :ivar key: as the recipe addresses it: ``loss``, ``baseline.advantages``, ``difference(outlier,
         baseline).advantages``.
@@ -121,7 +122,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict and its reason in one sentence. ``inconclusive`` and ``unavailable`` also have a kind."""
+    """A verdict, and its reason in one sentence. ``inconclusive`` and ``unavailable`` also have a ``kind``."""
 
     name: VerdictName
     reason: str = ""
@@ -130,7 +131,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict with everything that led to it. Reports read nothing else.
+    """A verdict with everything that led to it. It is all that reports use.
 
     :ivar expect: the verdict that the recipe's pin expects at this ref; None if the pin has none.
     :ivar law: the law that decided, if the recipe has no expected values.
@@ -155,11 +156,11 @@ class Decision:
 
     @property
     def provenance(self) -> Provenance | None:
-        """The function that was called, if it is known."""
+        """Return where the measured function is defined; None if it was not found."""
         source = self.measurement or self.failure
         return source.provenance if source else None
 
     @property
     def law_alone(self) -> bool:
-        """Return True if this is the result of a search with a law, without a recipe."""
+        """Return True if a search with a law made this decision, without a recipe."""
         return bool(self.law) and not self.recipe.bug_id

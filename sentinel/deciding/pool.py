@@ -1,4 +1,4 @@
-"""Manage the processes of a run: a preloader per Python, a process per checkout, an oracle process per target."""
+"""Manage a run's worker processes: a preloader per Python, a process per checkout, an oracle per target."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Failure = TypeVar("_Failure", Failed, Failure)
 
 
 class Processes:
-    """Starts each process when it is first needed and keeps it. Methods may be called from any thread.
+    """Starts each worker process when it is first needed, and reuses it. All methods are thread-safe.
 
     :param options: the options of all processes.
     :param options_for: target -> its own options (``--sentinel-python``).
@@ -75,7 +75,7 @@ class Processes:
         return Environment(**words, device=options.device, sandbox=preloader.sandbox, flags=flags(), packages=packages)
 
     def explain(self, target: str, failure: _Failure) -> _Failure:
-        """Return the failure; for a failed import, with the missing packages and how to install them."""
+        """Return the failure. If an import failed, add the missing packages and how to install them."""
         if failure.kind not in ("import", "ghost"):
             return failure
         preload, there = self._catalog.adapters[target].target.preload, self.environment(target).packages
@@ -109,30 +109,30 @@ class Processes:
             return loaded
 
     def hold(self, target: str, ref: Ref) -> None:
-        """Keep the process of a target at a ref until it is released, because a search has sessions in it."""
+        """Keep the process of a target at a ref until :meth:`release`, because a search has sessions in it."""
         with self._lock:
             self._searches.add((target, ref))
 
     def discard(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref, unless it is held."""
+        """End the process of a target at a ref, unless a search holds it."""
         with self._lock:
             loaded = None if (target, ref) in self._searches else self._loaded.pop((target, ref), None)
         if loaded is not None:
             loaded.process.close()
 
     def release(self, target: str, ref: Ref) -> None:
-        """End the process of a target at a ref, even if a search held it."""
+        """End the process of a target at a ref, even if a search holds it."""
         with self._lock:
             self._searches.discard((target, ref))
         self.discard(target, ref)
 
     def references(self, target: str) -> References:
-        """Return the oracle's sessions for a target."""
+        """Return the sessions that compute oracle values for a target."""
         with self._lock:
             return self._references.setdefault(target, References(partial(self._oracle, target)))
 
     def sources(self, target: str) -> Sources:
-        """Return the parser of untrusted source, which runs in a process with the target's Python."""
+        """Return the parser for a checkout's untrusted source. It runs in a process with the target's Python."""
         with self._lock:
             return self._sources.setdefault(target, Sources(partial(self._oracle, target)))
 
@@ -146,7 +146,7 @@ class Processes:
             return process
 
     def close(self) -> None:
-        """End every process. Safe in any state, even after a signal."""
+        """End every process. It is safe to call at any time, even after a signal."""
         with self._lock:
             self._closed = True
             loaded, self._loaded = list(self._loaded.values()), {}
@@ -162,7 +162,7 @@ class Processes:
 
 
 def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]) -> str:
-    """Return the pip commands: Sentinel's extra for targets with most of these packages, then the other packages."""
+    """Return pip commands for these packages: Sentinel's extra where it has most of them, then the other packages."""
     extras: dict[str, set[str]] = {}
     own = {"targets", *targets}
     with suppress(metadata.PackageNotFoundError):  # Sentinel is not installed as a distribution
@@ -181,7 +181,7 @@ def _how_to_install(packages: Sequence[str], target: str, targets: Iterable[str]
 
 
 def contained_places(catalog: Catalog, packages: Iterable[str] = ()) -> Places:
-    """Return the files that contained processes may read, and the folders that are hidden from them.
+    """Return the files that worker processes may read, and the folders that are hidden from them.
 
     :param packages: packages that the targets preload; of editable installs, only these are mounted.
     """
@@ -205,7 +205,7 @@ def _package_of(file: Path) -> Path:
 
 
 class Loaded:
-    """A target process and its imports so far. If an import ends the process, it is replaced."""
+    """A worker process and the modules it has imported. A new process replaces it if an import ends it."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class Loaded:
         self.process = fork()
 
     def load(self, boundary: str, contract: str, contract_file: str) -> Failed | None:
-        """Import what a boundary needs, once. Return a failure if the import ended the process."""
+        """Import the modules of a boundary, once. Return a failure if the import ended the process."""
         key = boundary, contract
         if self._ahead and key not in self._imports and self.hangs.failure(boundary) is None:
             binding = self._target.binding(boundary, contract)
@@ -244,7 +244,7 @@ class Loaded:
         return self._imports.get(key)
 
     def follow(self, moved: Mapping[str, str], contract: str, contract_file: str) -> None:
-        """Use the new paths of moved names in every later call."""
+        """Use the new paths of moved functions and modules in all later calls."""
         self._moved.update(moved)
         self._load([*moved.values()], contract, contract_file)
 
@@ -256,26 +256,26 @@ class Loaded:
         return None
 
     def alive(self) -> TargetProcess:
-        """Return the process, or a new one if an import ended it. The next probe then reports why."""
+        """Return the process. If an import ended it, start a new one; the next probe then reports why."""
         if self.process.dead is not None:
             self.process = self._fork()
         return self.process
 
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
-        """Run several probes in one process. Return an empty sequence if the process ended before it returned all."""
+        """Run several probes in one process. Return an empty sequence if the process ended before it answered all."""
         for request in requests:
             self.load(request["boundary"], request["contract"], request["contract_file"])
         return self.alive().probes(requests, timeout)
 
     def probe(self, boundary: str, request: Mapping[str, Any]) -> Measured | Failed:
-        """Run one probe in a process of its own."""
+        """Run one probe in its own process."""
         self.load(boundary, request["contract"], request["contract_file"])
         if hung := self.hangs.failure(boundary):
             return hung
         answer = self.alive().probe(request)
         if self.process.dead is not None and self.process.dead.kind == "crash":
-            # Code of another ref may have killed the preloader and this process. If it crashes again, the boundary did
-            # it.
+            # Code of another ref may have killed the preloader and this process. If the process crashes again, the
+            # boundary is the cause.
             self.process = self._fork()
             answer = self.process.probe(request)
         if isinstance(answer, Failed) and answer.kind == "timeout":

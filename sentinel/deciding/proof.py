@@ -1,4 +1,4 @@
-"""Check a worker's answer against its checkout: the measured function must be loaded from it, from an unchanged file.
+"""Check that the function a worker measured was loaded from an unchanged file of the checkout.
 
 A path that a worker names is never opened, and a checkout's source is parsed in a contained process only. The evidence
 names the function's dotted path, its file and the file's blob id. ``docs/SECURITY.md`` explains what that proves.
@@ -19,16 +19,16 @@ from sentinel.worker import codes, versions
 from sentinel.worker.answers import Claim, Failed, Measured
 from sentinel.worker.client import TargetProcess
 
-#: Seconds for parsing one file: twenty times the time for the largest module of a framework.
+#: Time limit in seconds for parsing one file: twenty times what the largest module of a framework needs.
 _PATIENCE = 20.0
 
-#: The number of parsed sources that are kept, the last used.
+#: The size of the cache of parsed sources.
 _MOST_KNOWN = 256
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """The names and functions that a source defines; see :func:`sentinel.worker.codes.describe`.
+    """The names and functions that a source file defines; see :func:`sentinel.worker.codes.describe`.
 
     :ivar spans: first line -> last line of each function.
     :ivar names: the defined names, with imports as ``name=origin``.
@@ -41,14 +41,14 @@ class Definitions:
 
 
 class Sources:
-    """Parses sources of a checkout in a contained process, and caches the results."""
+    """Parses source files of a checkout in a contained process, and caches the results."""
 
     def __init__(self, process: Callable[[], TargetProcess]) -> None:
         self._process = process
         self._outcomes: dict[bytes, Definitions | Failed] = {}
 
     def describe(self, source: bytes) -> Definitions:
-        """Return the definitions of a source.
+        """Return the names and functions that a source file defines.
 
         :raises NotProvenError: if the process returns no result.
         """
@@ -72,13 +72,13 @@ class Sources:
 
 
 class NotProvenError(Exception):
-    """Raised if the measured code is not the checkout's, or if the worker's claim about it cannot be checked."""
+    """Raised if the measured function is not from the checkout, or if this cannot be checked."""
 
 
 def read_answer(
     answer: Measured | Failed, checkout: Checkout, sources: Sources, requires: Iterable[str] = ()
 ) -> Measurement | Failure:
-    """Turn a worker's answer into a measurement with checked provenance, or into a failure."""
+    """Check where a worker's answer comes from, and return it as a measurement or a failure."""
     try:
         if isinstance(answer, Failed):
             return failure_of(answer, checkout, sources, requires)
@@ -89,7 +89,7 @@ def read_answer(
 
 
 def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
-    """Return the provenance of the measured function after checking the worker's claim.
+    """Return where the measured function is defined, after checking the worker's claim.
 
     :raises NotProvenError: if the code was loaded from elsewhere, or its file was changed after the checkout was made.
     """
@@ -116,17 +116,17 @@ def prove(claim: Claim, checkout: Checkout, sources: Sources) -> Provenance:
 def failure_of(
     failure: Failed, checkout: Checkout, sources: Sources, requires: Iterable[str], paths: Sequence[str] = ()
 ) -> Failure:
-    """Return the failure of a worker with a checked kind; the kind changes if the checkout's text contradicts it.
+    """Return a worker's failure. Its kind changes if the checkout's source contradicts it.
 
     :param requires: the names that the question needs, all of them.
     :param paths: dotted paths of the boundary, of which one suffices.
     """
     kind, reason = failure.kind, failure.reason
-    # If the boundary was found, the adapter reported a missing option or estimator, which the text cannot confirm.
+    # The boundary was found, so the adapter reported a missing option or estimator. The source cannot confirm that.
     if kind == "not-in-this-version" and failure.provenance is None:
         there = all(stands(path, checkout, sources) for path in requires)
         if there and (not paths or any(stands(path, checkout, sources) for path in paths)):
-            kind, reason = "drift", f"the checkout has the name that the worker could not find ({reason})"
+            kind, reason = "drift", f"the checkout defines the name that the worker could not find ({reason})"
     if kind == "python" and not _needs_another(failure, checkout, sources):
         kind, reason = "import", f"the checkout does not show that it needs another Python ({reason})"
     proven = prove(failure.provenance, checkout, sources) if failure.provenance is not None else None
@@ -134,7 +134,7 @@ def failure_of(
 
 
 def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> bool:
-    """Return True if the file needs another Python or another version of a package.
+    """Return True if a file needs another Python, or another version of a package, than is installed.
 
     That is so if this Python cannot parse it, or if it uses a newer standard-library name, or imports the missing name
     from the given package.
@@ -149,7 +149,7 @@ def _needs_another(failure: Failed, checkout: Checkout, sources: Sources) -> boo
 
 
 def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str] = frozenset()) -> bool:
-    """Return True if the checkout's text defines a dotted path.
+    """Return True if a checkout's source defines a dotted path.
 
     The path is a module, a name in a module, a class field, or with ``(parameter)`` at the end a parameter. Inherited
     names are not found.
@@ -177,7 +177,7 @@ def stands(path: str, checkout: Checkout, sources: Sources, trail: frozenset[str
 
 
 def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
-    """Return the longest prefix of a dotted path that is a module of the checkout, and its file."""
+    """Return the longest prefix of a dotted path that is a module of the checkout, and the module's file."""
     blobs, parts = files(checkout), path.split(".")
     for end in range(len(parts), 0, -1):
         for root in checkout.import_roots:
@@ -189,7 +189,7 @@ def module_in(path: str, checkout: Checkout) -> tuple[str, str] | None:
 
 
 def _name(file: str, checkout: Checkout) -> str:
-    """Return a path relative to the checkout; empty if it leads elsewhere. Links are resolved; nothing is opened."""
+    """Return a path relative to the checkout; empty if it lies outside. Links are resolved; no file is opened."""
     base = os.path.realpath(checkout.path)
     if os.pardir in file.split(os.sep) or not file.startswith((f"{checkout.path}{os.sep}", f"{base}{os.sep}")):
         return ""
@@ -198,7 +198,7 @@ def _name(file: str, checkout: Checkout) -> str:
 
 
 def content_of(name: str, checkout: Checkout) -> bytes:
-    """Return the current content of a file of a checkout."""
+    """Return the current content of one of the checkout's files."""
     return codes.read_source(os.path.join(os.path.realpath(checkout.path), name), SOURCE_LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""Repeat a question in another process, under different circumstances that must not matter.
+"""Run a recipe again in another process, with changes that must not affect the verdict.
 
 The repetition uses another seed, another order of the variants, and random names for them. If the contract's rows are a
 set, each variant is also tried with its rows in a random order, which is an equivalent scenario.
@@ -23,7 +23,7 @@ SEED = 20260822
 
 
 class Repetition:
-    """A request with random names and orders, and the mapping back to the original names.
+    """A worker request with random variant names and orders, and the mapping back to the original names.
 
     :param contract: the request's contract, to also try permuted rows.
     :ivar request: the request to send.
@@ -44,12 +44,12 @@ class Repetition:
         self.request = {**request, "variants": disguised, "seed": SEED}
 
     def restore_names(self, observation: Observation) -> Observation:
-        """Return the observation under the recipe's variant names."""
+        """Return the observation with the recipe's variant names in place of the random ones."""
         answers = self._by_name(observation)
         return {name: answers[name, False] for name in self._variants}
 
     def rows_are_a_set(self, observation: Observation, observed: Observation) -> bool:
-        """Return True if permuted rows gave equally permuted results in every variant that was permuted."""
+        """Return True if permuted input rows gave equally permuted results in every permuted variant."""
         answers = self._by_name(observation)
         verdicts = []
         for name, variants in self.reordered.items():

@@ -1,4 +1,4 @@
-"""Decide jobs: open the checkout, query the worker, judge its answers; several checkouts at a time."""
+"""Decide jobs: open the checkout, call the function in a worker, judge the result. Checkouts run in parallel."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def runner_of(
 
 @dataclass(frozen=True)
 class Job:
-    """One question: what is this recipe's verdict at this ref? ``expect`` is the pin's verdict, or None."""
+    """A recipe to decide at a ref. ``expect`` is the verdict that the recipe's pin expects, or None."""
 
     recipe: Recipe
     ref: Ref
@@ -62,15 +62,15 @@ class Job:
 #: Identifies a job in a run: bug id, file, ref.
 _Key = tuple[str, str, Ref]
 
-#: The most questions in one process.
+#: The most recipes that one process runs.
 _TOGETHER = 32
 
-#: The most pins whose checkouts are opened to read the code of a function that a revision lacks.
+#: If a revision lacks a function, at most this many pins' checkouts are opened to read the function's former code.
 _KNOWN = 3
 
 
 class Runner:
-    """Decides jobs. Create one for a run and :meth:`close` it at the end.
+    """Decides jobs. Create one runner per run and :meth:`close` it at the end.
 
     :param options: how probes run; ``options_for`` has other options for single targets (``--sentinel-python``).
     :param repeat: whether two processes answer each question: see :mod:`sentinel.deciding.repetition`.
@@ -93,14 +93,14 @@ class Runner:
         self._closed = False
 
     def start(self, targets: Iterable[str]) -> None:
-        """Start to import torch and the packages of these targets, without waiting."""
+        """Begin to import torch and the packages of these targets, without waiting for the end."""
         for name in targets:
             self._processes.preloader(name, targets).start()
 
     # -- recipes ------------------------------------------------------------------------------------------------------
 
     def plan(self, jobs: Sequence[Job]) -> None:
-        """Decide these jobs before :meth:`decide` is called, in order, with at most one thread per core.
+        """Start to decide these jobs in the background, in order, with at most one thread per core.
 
         Each checkout has one thread.
         """
@@ -115,12 +115,12 @@ class Runner:
             self._pool.submit(self._decide_group, group, promises)
 
     def decide(self, job: Job) -> Decision:
-        """Return a job's decision: the planned one if it exists, otherwise decide now."""
+        """Return a job's decision. Wait for it if :meth:`plan` has the job; otherwise decide it now."""
         promise = self._planned.pop(_key(job), None)
         return promise.result() if promise is not None else self._decide(job)
 
     def _decide_group(self, group: Sequence[Job], promises: Sequence[Future[Decision]]) -> None:
-        """Decide the jobs of one checkout and fulfil their promises."""
+        """Decide the jobs of one checkout and store each decision in its future."""
         together: dict[_Key, tuple[Checkout, Answers]] = {}
         for index, (job, promise) in enumerate(zip(group, promises)):
             if self._closed or not promise.set_running_or_notify_cancel():
@@ -147,7 +147,7 @@ class Runner:
         return {_key(job): (checkout, each) for job, each in zip(jobs, answers) if each is not None}
 
     def _decide(self, job: Job, checkout: Checkout | None = None, answers: Answers | None = None) -> Decision:
-        """Return the decision of a job. The other arguments are given if the job was part of a batch."""
+        """Decide one job. ``checkout`` and ``answers`` are given if the job was decided as part of a group."""
         question = Question.about(job.recipe, self._catalog)
         target = question.adapter.target
         began = time.monotonic()
@@ -192,7 +192,7 @@ class Runner:
     def _read(
         self, question: Question, answer: Measured | Failed, checkout: Checkout, lack: Absence | None
     ) -> Measurement | Failure:
-        """Return a checked measurement of the checkout's code, or a failure."""
+        """Check a worker's answer, and return it as a measurement of the checkout's code or as a failure."""
         target = question.recipe.target
         outcome = read_answer(answer, checkout, self._processes.sources(target), question.recipe.requires)
         if lack is not None and isinstance(answer, Failed):
@@ -200,7 +200,7 @@ class Runner:
         return self._processes.explain(target, outcome) if isinstance(outcome, Failure) else outcome
 
     def calls(self, job: Job) -> Mapping[str, Any]:
-        """Return the calls of the boundary's own function, by variant (:mod:`sentinel.worker.recording`).
+        """Return the calls of the framework's function, by variant (:mod:`sentinel.worker.recording`).
 
         Empty if the boundary cannot be called at this revision.
         """
@@ -230,11 +230,13 @@ class Runner:
         self._processes.environment(target)
 
     def open_target(self, target: str, ref: Ref, bindings: Sequence[Binding]) -> OpenTarget:
-        """Open a target at a ref for a search, with these bindings' modules imported."""
+        """Import the modules of these bindings at a ref, so that a search can call them."""
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
-        self._processes.hold(target, ref)  # planned recipes of the same checkout may end at any moment
+        self._processes.hold(
+            target, ref
+        )  # planned recipes of the same checkout may end, and release the process, at any time
         loaded = self._processes.loaded(adapter.target, ref, checkout)
 
         def load(binding: Binding) -> Failed | None:
@@ -252,7 +254,7 @@ class Runner:
     # -- names that a checkout lacks ----------------------------------------------------------------------------------
 
     def _absence(self, question: Question, answer: Measured | Failed, checkout: Checkout) -> Absence | None:
-        """Return what a checkout lacks if the boundary, or an option of it, was not found."""
+        """If a boundary or one of its options was not found, return the path that the checkout lacks."""
         if isinstance(answer, Measured) or answer.kind != "drift":
             return None
         if answer.provenance is not None and not answer.unknown_input:
@@ -266,7 +268,7 @@ class Runner:
     def absence(
         self, target: str, binding: Binding, checkout: Checkout, older: Iterable[Checkout], option: str = ""
     ) -> Absence | None:
-        """Return what the text of a checkout lacks of a binding.
+        """Return the first dotted path that a binding uses and the checkout's source does not define.
 
         :param older: checkouts at which the binding is known to work.
         :param option: an input for which the worker found no parameter.
@@ -274,14 +276,14 @@ class Runner:
         return absence(binding, checkout, self._processes.sources(target), older, option)
 
     def checkouts_of_pins(self, target: str, recipes: Iterable[Recipe]) -> Iterator[Checkout]:
-        """Yield the available checkouts of these recipes' last pins."""
+        """Yield the checkouts of these recipes' last pins, if they are available."""
         refs = (pin.ref for recipe in recipes for pin in recipe.pins[::-1])
         for ref in islice(refs, _KNOWN):
             with suppress(SentinelError):
                 yield self.checkout(target, ref)
 
     def follow(self, target: str, ref: Ref, moved: Mapping[str, str], contract: str) -> None:
-        """Use the new paths of moved names in every later call at a ref."""
+        """Use the new paths of moved functions and modules in all later calls at a ref."""
         loaded = self._processes.loaded(self._catalog.adapters[target].target, ref, self.checkout(target, ref))
         loaded.follow(moved, contract, self._catalog.contracts[contract].file)
 
@@ -292,7 +294,7 @@ class Runner:
         self._processes.release(target, ref)
 
     def close(self) -> None:
-        """End every process. Safe in any state, even after a signal."""
+        """End every process. It is safe to call at any time, even after a signal."""
         self._closed = True
         for promise in self._planned.values():
             promise.cancel()

@@ -1,4 +1,4 @@
-"""Read the options of processes, and the way to checkouts, from the user's settings."""
+"""Turn the user's settings into options for worker processes and into a function that opens checkouts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sentinel.targets.refs import Ref
 from sentinel.worker import interpreters
 from sentinel.worker.client import Options
 
-#: Returns the checkout of a target at a ref. The last argument is the pull request to fetch if the mirror lacks the
+#: Return the checkout of a target at a ref. The last argument is the pull request to fetch if the mirror lacks the
 #: commit. Raises :class:`~sentinel.errors.Unavailable`.
 OpenCheckout = Callable[[Target, Ref, "int | None"], Checkout]
 
-#: Runs in a process of its own: a process that queries CUDA must not fork afterwards.
+#: It runs in its own process, because a process that has used CUDA must not fork.
 _GPUS = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
 
 
@@ -38,7 +38,7 @@ def opener(
 
 
 def options_of(settings: Settings, target: str) -> Options:
-    """Return the options with which a target's probes run.
+    """Return the options for a target's worker processes.
 
     :raises SentinelError: if the device is not on this machine.
     """

@@ -1,4 +1,4 @@
-"""Derive the verdict from an observation and the expectation. Numbers are compared nowhere else."""
+"""Derive a verdict from observed and expected values. No other module compares numbers with a recipe."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from sentinel.recipes.addresses import parse_address
 from sentinel.values.closeness import minus, mismatch
 from sentinel.values.tolerance import Tolerance
 
-#: Kinds of failure that this machine causes: it lacks the revision or the Python.
+#: Kinds of failure caused by this machine: the revision or the required Python is not available.
 NOT_HERE = ("ref", "python")
 #: Kinds of failure that make a ref ``unavailable`` instead of ``inconclusive``.
 UNAVAILABLE = (*NOT_HERE, "not-in-this-version")
 
 
 class MissingKeyError(Exception):
-    """Raised if an expected key was not observed although the contract declares it."""
+    """Raised if a recipe expects a key that was not observed although the contract declares it."""
 
 
 def of_failure(failure: Failure) -> Verdict:
-    """Return the verdict of a failure: ``unavailable`` or ``inconclusive``, with the reason."""
+    """Return the verdict for a failure, ``unavailable`` or ``inconclusive``, with the reason."""
     name = "unavailable" if failure.kind in UNAVAILABLE or failure.absent else "inconclusive"
     return Verdict(name, failure.reason, failure.kind)  # type: ignore[arg-type]
 
 
 def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Compare the observation with both sets of values.
+    """Compare the observation with the recipe's unpatched and fixed values, and return the verdict.
 
     The verdict is ``reproduced``, ``fixed``, or ``changed`` if neither set matches.
     """
@@ -42,7 +42,7 @@ def by_expectation(recipe: Recipe, observation: Observation) -> tuple[Verdict, t
         return Verdict("inconclusive", str(error), "drift"), ()
     unpatched = bool(recipe.expected_unpatched) and all(item.matches_unpatched is not False for item in comparisons)
     fixed = bool(recipe.expected_fixed) and all(item.matches_fixed is not False for item in comparisons)
-    if unpatched and fixed:  # possible only if the recipe's tolerance exceeds the difference
+    if unpatched and fixed:  # possible only if the recipe's tolerance exceeds the difference of the two sets
         return Verdict("inconclusive", "the observation matches both value sets", "ambiguous"), comparisons
     if unpatched:
         return Verdict("reproduced", "the observation equals the unpatched values"), comparisons
@@ -80,7 +80,7 @@ def _judge(observed: Any, expected: Expected | None, recipe: Tolerance) -> tuple
 
 
 def read(address: str, observation: Observation) -> Any:
-    """Return the value at an address of the recipe language.
+    """Return the observed value at a key such as ``baseline.advantages`` or ``difference(a, b).loss``.
 
     :raises MissingKeyError: if it was not observed.
     """
@@ -89,7 +89,7 @@ def read(address: str, observation: Observation) -> Any:
     if _MISSING in values:
         keys = observation[parsed.variants[values.index(_MISSING)]]
         raise MissingKeyError(
-            f"drift: {address!r} was not observed; the boundary returned {', '.join(keys) or 'nothing'}"
+            f"drift: {address!r} was not observed; the function returned {', '.join(keys) or 'nothing'}"
         )
     if len(values) == 1:
         return values[0]
@@ -103,7 +103,7 @@ _MISSING = object()
 
 
 def _reach(value: Any, parts: Sequence[str]) -> Any:
-    """Look up a dotted key of the generic contract.
+    """Look up a dotted key of the ``generic`` contract in a value.
 
     Keys may contain dots: ``gradients.output.values`` is the key ``output.values`` of ``gradients``.
     """
@@ -126,7 +126,7 @@ def by_law(
     contract: Contract | None = None,
     effects: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> tuple[Verdict, tuple[Comparison, ...]]:
-    """Decide by a law on the scenario's variants: ``reproduced`` if it is broken, ``fixed`` if it holds."""
+    """Check a law on a recipe's variants. The verdict is ``reproduced`` if the law is broken, ``fixed`` if it holds."""
     try:
         violations = law.violations(
             Case(recipe.variants, measurement.observation, measurement.oracle, contract, effects)

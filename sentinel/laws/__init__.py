@@ -1,1 +1,1 @@
-"""The laws: properties that every boundary of a contract must have, in every framework. One small module each."""
+"""Define the laws: properties that the functions of a contract must have in every framework. Each law is one module."""

@@ -1,4 +1,5 @@
-"""Decide whether two observations agree: which numbers are compared, and what difference rounding explains.
+"""Decide whether two observations agree: choose the numbers to compare, and bound the difference that rounding
+explains.
 
 The error bound. A quantity that is computed with n roundings is off by a factor 1 + theta, ``|theta| <= gamma_n =
 n u / (1 - n u)``, ``u = eps / 2`` (Higham, Accuracy and Stability of Numerical Algorithms, 2nd edition, lemma 3.1). A
@@ -43,7 +44,7 @@ LARGEST = {
 
 LARGEST_EXPONENT = {dtype: math.log(largest) for dtype, largest in LARGEST.items()}
 
-#: Inputs in nats, which formulas exponentiate.
+#: Domains of inputs in nats; formulas exponentiate them.
 NATS = ("log_prob", "log_ratio")
 
 #: A Python number is most often ``tensor.item()`` of a float32 tensor.
@@ -51,7 +52,7 @@ BARE = "float32"
 
 Roles = tuple[ObservedRole, ...]
 
-#: Roles that laws that compare calls look at.
+#: Roles of the observed keys that are compared between two calls.
 COMPARED: Roles = ("output", "gradient", "metric", "decision")
 
 Numbers = npt.NDArray[np.float64]
@@ -59,7 +60,7 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Scale:
-    """The quantities that the error bound of a comparison depends on.
+    """The quantities that determine how far rounding can move a result.
 
     :ivar count: N, the size of the largest input.
     :ivar condition: K.
@@ -75,7 +76,9 @@ class Scale:
     dtype: str
 
     def bound(self, dtype: str) -> float:
-        """Return how far apart two correct values of this dtype may be; 0 if it is not a float dtype."""
+        """Return the largest difference of two values of this dtype that rounding explains; 0 if it is no float
+        dtype.
+        """
         if dtype not in FLOATS:
             return 0.0
         epsilon = max(EPSILON[dtype], EPSILON.get(self.dtype, 0.0))
@@ -84,8 +87,7 @@ class Scale:
         return roundings * self.count * condition * epsilon * self.magnitude
 
     def limit(self, dtype: str) -> float:
-        """Return the magnitude above which an infinite result is accepted: the sum of N such values overflows the
-        coarsest dtype.
+        """Return the magnitude above which an infinite result counts as overflow and is accepted.
 
         If the square of the sum of N inputs overflows (float16), an infinity on the way is accepted everywhere.
         """
@@ -97,23 +99,23 @@ class Scale:
 
 
 def scale_of(case: Case, inputs: Iterable[Inputs], observations: Iterable[Mapping[str, Any]]) -> Scale:
-    """Return the scale of a comparison of these observations, which were made from these inputs."""
+    """Return the scale for a comparison of these observations, given the inputs that they were computed from."""
     contract = case.contract
     count, condition, magnitude, dtype = 1, 1.0, 0.0, case.coarsest
-    ids: set[int] = set()  # variants share most of their inputs
+    ids: set[int] = set()
     for scenario in inputs:
         valid, mask = valid_tokens(contract, scenario), mask_name(contract, scenario)
         for name, value in scenario.items():
             if not isinstance(value, Tensor) or id(value) in ids:
                 continue
             ids.add(id(value))
-            if name == mask:  # a count of tokens is as exact as the mask that it sums
+            if name == mask:  # a count of tokens is exact, because it sums a mask
                 dtype = _coarser(dtype, value.dtype)
                 continue
             size = _largest(value, valid if axes(contract, scenario, name) in PER_TOKEN else None)
             declared = contract.input(name) if contract is not None else None
             count = max(count, math.prod(value.shape))
-            # A log-prob on the way is not 0 even if all logits and the results are.
+            # An intermediate log-prob is not 0 even if all logits and the results are 0.
             of_a_distribution = declared is not None and "vocabulary" in declared.shape
             magnitude = max(magnitude, size, float(of_a_distribution))
             dtype = _coarser(dtype, value.dtype)
@@ -160,7 +162,7 @@ def numbers(value: Any) -> tuple[Numbers, str] | None:
 
 @dataclass(frozen=True)
 class Match:
-    """Which rows and tokens of two variants correspond.
+    """The rows and tokens of one variant, and the corresponding ones of a second variant.
 
     :ivar rows: indices in the first variant and in the second, in the same order; None if all rows correspond.
     :ivar columns: the same for tokens.
@@ -177,7 +179,7 @@ WHOLE = Match()
 
 @dataclass(frozen=True)
 class Difference:
-    """The place where two values are further apart than rounding explains.
+    """The largest violation of the rounding bound, and its place.
 
     :ivar place: the element; empty for a scalar.
     :ivar symptom: ``value``, ``non-finite`` or ``shape``.
@@ -192,11 +194,11 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """The difference in words, if the right value is known."""
+        """Return the difference as text. The right value must be known."""
         return f"{self._where}expected {self.pair[0]!r}, observed {self.pair[1]!r}{self.bound}"
 
     def between(self, one: str, other: str) -> str:
-        """Return the difference of two outputs in words. Either may be wrong."""
+        """Return the difference of two outputs as text. Either output may be wrong."""
         return f"{self._where}{self.pair[0]!r} in {one}, {self.pair[1]!r} in {other}{self.bound}"
 
     @property
@@ -212,7 +214,7 @@ def difference(
     counts: Flags | None = None,
     slack: Numbers | float = 0.0,
 ) -> Difference | None:
-    """Return the largest violation of ``|observed - demanded| <= bound + slack``, or None.
+    """Return the element that exceeds ``|observed - demanded| <= bound + slack`` by most; None if no element does.
 
     Positions whose right value is not finite are not compared, nor are infinities that :meth:`Scale.limit` accepts.
 
@@ -244,7 +246,7 @@ def same(
     prefix: str = "",
     roles: Roles = COMPARED,
 ) -> list[Violation]:
-    """Compare two variants at the rows and tokens that correspond.
+    """Compare the observations of two variants at corresponding rows and tokens, and return the violations.
 
     With an oracle, a key is skipped if the oracle's value differs between the variants by more than rounding. Other
     keys may differ by as much as the oracle's value does.
@@ -278,7 +280,7 @@ def same(
 
 
 def _demands(values: Numbers, counts: Flags | None) -> bool:
-    """Return True if a value can be compared with these numbers: at least one that counts is finite."""
+    """Return True if at least one of these numbers is finite and at a position that counts."""
     counting = values if counts is None else values[np.broadcast_to(counts, values.shape)]
     return not counting.size or bool(np.isfinite(counting).any())
 
@@ -290,7 +292,7 @@ def literal(values: Numbers, dtype: str) -> Tensor | float:
 def aligned(
     observation: Mapping[str, Mapping[str, Any]], first: str, second: str, item: Observed, match: Match = WHOLE
 ) -> tuple[Numbers, Numbers, str] | None:
-    """Return a key's values in both variants, aligned, and the coarser dtype; None if a value is missing."""
+    """Return a key's values in both variants at corresponding positions, and the coarser dtype; or None."""
     values = [numbers(observation[variant].get(item.key)) for variant in (first, second)]
     if values[0] is None or values[1] is None:
         return None
@@ -315,7 +317,7 @@ def _part(values: Numbers, shape: tuple[str, ...], match: Match, side: int) -> N
 
 
 def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Match = WHOLE) -> Flags | None:
-    """Return the positions of a key that count, in the first variant's rows and columns; None if all do."""
+    """Return flags for the positions of a key that count, such as unmasked tokens; None if all do."""
     valid = valid_tokens(contract, inputs)
     if valid is None or item.shape[:1] != ("batch",):
         return None
@@ -329,7 +331,7 @@ def counted(contract: Contract | None, inputs: Inputs, item: Observed, match: Ma
 def _movement(
     case: Case, first: str, second: str, item: Observed, match: Match, counts: Flags | None, bound: float
 ) -> Numbers | float | None:
-    """Return how far the oracle's value moves between two variants; None if further than rounding explains."""
+    """Return how far the oracle's value moves between two variants; None if it moves by more than rounding explains."""
     if not case.oracle or first not in case.oracle or second not in case.oracle:
         return 0.0
     pair = aligned(case.oracle, first, second, item, match)
@@ -346,7 +348,7 @@ def _movement(
 def each_number(
     case: Case, variant: str, roles: Roles = COMPARED
 ) -> Iterator[tuple[Observed, Numbers, str, Flags | None]]:
-    """Yield each observed key of these roles with its values, its dtype, and the positions that count."""
+    """Yield each observed key with one of these roles: its values, dtype, and flags for positions that count."""
     for item in observed_keys(case, variant):
         pair = numbers(case.observation[variant].get(item.key)) if item.role in roles else None
         values = None if pair is None else _part(pair[0], item.shape, WHOLE, 0)
@@ -355,7 +357,7 @@ def each_number(
 
 
 def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, Answer]]:
-    """Yield each observed key of these roles that the oracle has too, with its variant.
+    """Yield each key that both the framework and the oracle return, with its variant.
 
     :raises DoesNotApply: if there is no oracle.
     """
@@ -373,7 +375,7 @@ def against_oracle(case: Case, roles: Roles) -> Iterator[tuple[str, Observed, An
 
 @dataclass(frozen=True)
 class Answer:
-    """A framework's values next to the oracle's.
+    """A framework's values and the oracle's values of one key.
 
     :ivar observed: the framework's values.
     :ivar demanded: the oracle's values.
@@ -393,7 +395,7 @@ class Answer:
 
 
 def disagreements(case: Case, roles: Roles) -> list[Violation]:
-    """Return the places where the framework's numbers of these roles differ from the oracle's.
+    """Return the places where the framework's numbers of these roles differ from the oracle's by more than rounding.
 
     :raises DoesNotApply: if they have none in common.
     """
@@ -407,13 +409,15 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
         if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
-            symptom = item.key if option is not None and option.knob else worst.symptom  # one finding per option
+            symptom = (
+                item.key if option is not None and option.knob else worst.symptom
+            )  # report one violation for each option
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
     return violations
 
 
 def distances(right: Numbers, observed: Numbers, counts: Flags | None) -> Numbers | None:
-    """Return how far each element is from the right value; None if the shapes differ.
+    """Return each element's distance from the right value; None if the shapes differ.
 
     It is 0 at positions that do not count, and NaN where the right value is not finite.
     """

@@ -12,10 +12,11 @@ from sentinel.values.literals import typed
 
 @law("inputs and global state stay as they are, and a second call gives the same answer", watches=True)
 def nothing_else_is_touched(case: Case) -> Iterator[Violation]:
-    """After ``y = f(x)``, x and global state are unchanged, and a second ``f(x)`` from the same seeds equals y exactly.
+    """Check that a call changes neither its inputs nor global state, and that a second call returns the same values.
 
-    Catches rewards that are added to an input in place (slime #2114), a dictionary that is changed for its caller
-    (slime #1371, SkyRL #1189), and a metric that reseeds the process-wide generator (verl #7260).
+    The second call starts from the same seeds and must be equal bit by bit. Catches rewards that are added to an
+    input in place (slime #2114), a dictionary that is changed for its caller (slime #1371, SkyRL #1189), and a
+    metric that reseeds the process-wide generator (verl #7260).
     """
     if not any(case.effects.values()):
         raise DoesNotApply("the side effects of the call were not watched")
@@ -30,6 +31,6 @@ def nothing_else_is_touched(case: Case) -> Iterator[Violation]:
         if again is None:
             continue
         for key, value in case.observation[variant].items():
-            if value != again.get(key) and typed(value) != typed(again.get(key)):  # typed: NaN is NaN
+            if value != again.get(key) and typed(value) != typed(again.get(key)):  # compare types too; NaN equals NaN
                 detail = "a second call with the same inputs returns another value"
                 yield Violation(address(variant, key), again.get(key), None, detail, "not-repeatable")

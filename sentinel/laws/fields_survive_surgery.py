@@ -17,10 +17,10 @@ _LOSSES = {
 
 @law("pad, split, reorder and concat keep every field, with its shape and dtype")
 def fields_survive_surgery(case: Case) -> Iterator[Violation]:
-    """Rows that pad, split, reorder or concat return have every field of the rows that they received, with the same
-    shape and dtype. The symptoms are ``dropped``, ``shape`` and ``dtype``.
+    """Check that padded, split, reordered and concatenated rows keep every field, with its shape and dtype.
 
-    Catches a padding microbatch without a field that the loss reads (SkyRL #1811).
+    The symptoms are ``dropped``, ``shape`` and ``dtype``. Catches a padding microbatch without a field that the
+    loss reads (SkyRL #1811).
     """
     if not any(key in observed for observed in case.observation.values() for key in _LOSSES):
         raise DoesNotApply("the observation does not compare fields")

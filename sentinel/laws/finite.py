@@ -19,7 +19,7 @@ from sentinel.values.literals import FLOATS, Tensor
     oracle_optional=True,
 )
 def finite_in_finite_out(case: Case) -> Iterator[Violation]:
-    """If every input is finite, so is every output, gradient and metric at valid positions.
+    """Check that every output, gradient and metric at valid positions is finite if every input is finite.
 
     An infinity is accepted if the oracle's value is infinite too, or does not fit the coarsest dtype of inputs and
     outputs (N such values, for a batch of N numbers, since they may be summed on the way). Without an oracle every

@@ -23,11 +23,14 @@ _MEANINGS = {
     needs_oracle=True,
 )
 def gradients_stay_where_they_belong(case: Case) -> Iterator[Violation]:
-    """``g[b, t] == 0`` if the mask is 0; ``|g| <= bound`` if the oracle's gradient is exactly 0; ``g != 0`` if the
+    """Check that gradients are 0 on masked tokens, and elsewhere nonzero exactly where the oracle's gradient is
+    nonzero.
+
+    ``g[b, t] == 0`` if the mask is 0; ``|g| <= bound`` if the oracle's gradient is exactly 0; ``g != 0`` if the
     oracle's gradient is larger than the bound.
 
-    Catches an importance weight that is not detached (AReaL #1405), a reward that is not detached (AReaL #964), and a
-    token that loses its gradient to a stray ``no_grad`` or mask.
+    Catches an importance weight that is not detached (AReaL #1405), a reward that is not detached (AReaL #964), and
+    a token that loses its gradient to a stray ``no_grad`` or mask.
     """
     answers = list(against_oracle(case, ("gradient",)))
     if not answers:

@@ -13,7 +13,7 @@ from sentinel.laws.layout import PER_TOKEN, Flags, axes, equal, first_two, float
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Multiply the numbers in all rows of one group by one factor; multiples stay inside every input's domain."""
+    """Make a variant in which the numbers in one group's rows are multiplied by a factor, within their domains."""
     labels = inputs.get(contract.group) if contract.group else None
     keys = labels if isinstance(labels, list) else list(range(row_count(contract, inputs)))
     groups = list(dict.fromkeys(keys))
@@ -42,8 +42,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def groups_are_isolated(case: Case) -> Iterator[Violation]:
-    """``output[rows of other groups]`` does not depend on the values of one group. If the contract has no groups, each
-    row is a group.
+    """Check that the outputs for a group's rows do not depend on the inputs of another group.
 
     Scalars of the whole batch are not compared. If the contract's own definition mixes groups (whitening over the
     batch), the oracle moves too, and nothing is compared. Catches a baseline that counts another prompt's rows (slime
@@ -59,7 +58,7 @@ def groups_are_isolated(case: Case) -> Iterator[Violation]:
 
 
 def _touched(case: Case, first: str, other: str) -> Flags:
-    """Return a flag per row: True if its group has other values in the two variants."""
+    """Return a flag per row: True if the row's group has different inputs in the two variants."""
     contract, one, two = case.contract, case.inputs[first], case.inputs[other]
     rows = row_count(contract, one)
     if set(one) != set(two) or row_count(contract, two) != rows:

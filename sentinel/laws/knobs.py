@@ -14,7 +14,7 @@ from sentinel.values.literals import HALVES, Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Set one knob to another of its choices."""
+    """Make a variant in which one configuration option has another of its values."""
     if any(isinstance(value, Tensor) and value.dtype in HALVES for value in inputs.values()):
         raise DoesNotApply("rounding to 16 bits may hide what a knob does")
     knobs = [item for item in contract.inputs if item.knob and item.name in inputs]
@@ -31,8 +31,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def every_knob_counts(case: Case) -> Iterator[Violation]:
-    """``f(x, k) != f(x, k')`` for two values of a configuration input, if the oracle's values for them differ by more
-    than rounding explains.
+    """Check that changing a configuration option changes the result, if it changes the oracle's result.
 
     A knob has no effect only if all outputs and gradients stay the same to the last bit; ``the_oracle_agrees`` finds
     wrong effects. Catches sampling parameters that are ignored (ROLL's), a length check that never fires (SkyRL
@@ -76,7 +75,7 @@ def every_knob_counts(case: Case) -> Iterator[Violation]:
 
 
 def _turned(one: Inputs, other: Inputs) -> tuple[str, str]:
-    """Return the names of the configuration inputs in which two variants differ, and the names with both values."""
+    """Return the names of the options in which two variants differ, and these names with both values."""
     names = [name for name, value in one.items() if not equal(value, other.get(name))]
     if not names or set(one) != set(other) or any(isinstance(one[name], (Tensor, list)) for name in names):
         raise DoesNotApply("the variants differ in more than a configuration value, or in nothing")

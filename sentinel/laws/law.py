@@ -1,4 +1,4 @@
-"""A law: a statement that every boundary of a contract must satisfy, checked on observations.
+"""Define a law: a statement that every boundary of a contract must satisfy, checked on inputs and observed values.
 
 A law is decided from inputs and observations alone, so it applies to the variants of a recipe and of a search. A search
 also needs :attr:`Law.vary`, which makes the variants that the law compares from one scenario.
@@ -16,7 +16,7 @@ from sentinel.contracts.contract import Choose, Contract, DoesNotApply, Inputs
 
 @dataclass(frozen=True)
 class Case:
-    """The inputs and observations that a law is decided from.
+    """The inputs and observed values that a law is checked on.
 
     :ivar inputs: variant -> canonical input -> literal.
     :ivar observation: variant -> key -> value, from the real boundary.
@@ -37,7 +37,7 @@ class Case:
     coarsest: str = ""
 
     def without(self, keys: Collection[str]) -> Case:
-        """Return a copy whose observations lack some keys."""
+        """Return a copy without these keys in its observations."""
         observation = {
             variant: {key: value for key, value in values.items() if key not in keys}
             for variant, values in self.observation.items()
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Violation:
-    """One place where a law does not hold.
+    """One observed value that breaks a law.
 
     :ivar demanded: the right value; None if the law does not define it (two outputs disagree, and either may be wrong).
     :ivar symptom: ``value`` (a wrong number), ``non-finite`` (a NaN or infinity where a number belongs), or a
@@ -93,11 +93,11 @@ class Law:
 
     @property
     def rank(self) -> int:
-        """The rank of a finding: 1 if an oracle gives the right value, 2 otherwise."""
+        """Return 1 if an oracle gives the right value for a violation of this law, else 2."""
         return 1 if self.needs_oracle and not self.oracle_optional else 2
 
     def violations(self, case: Case) -> list[Violation]:
-        """Check observations that may lack the contract's form.
+        """Check the law on a case whose observations may not have the contract's keys and shapes.
 
         :raises DoesNotApply: also if they lack it.
         """
@@ -108,7 +108,7 @@ class Law:
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:
-    """Turn a function that yields violations into a law with the function's name."""
+    """Return a decorator that turns a function that yields violations into a law with the function's name."""
 
     def record(function: Callable[[Case], Iterable[Violation]]) -> Law:
         @wraps(function)

@@ -1,4 +1,4 @@
-"""Find the rows and tokens in the inputs and observations of a case; pick, reorder and replace them.
+"""Find the rows and tokens in inputs and observed values; select, reorder and replace them.
 
 The contract's symbolic shapes define them. Without a contract (a published recipe), the shape of the mask does.
 """
@@ -35,7 +35,7 @@ def valid_tokens(contract: Contract | None, inputs: Inputs) -> Flags | None:
 
 
 def mask_of(contract: Contract | None, inputs: Inputs) -> Flags:
-    """As :func:`valid_tokens`.
+    """Return the tokens that count, as booleans of shape ``[batch, tokens]``.
 
     :raises DoesNotApply: if the scenario has no mask.
     """
@@ -96,7 +96,7 @@ def float_inputs(contract: Contract, inputs: Inputs, *shapes: tuple[str, ...]) -
 
 
 def entries(value: Any, shape: tuple[str, ...], rows: Indices | None = None, columns: Indices | None = None) -> Any:
-    """Return an input's array or list at these rows and columns; a value without rows is returned as it is."""
+    """Return an array or list at these rows and columns. A value without rows is returned unchanged."""
     if isinstance(value, Tensor):
         array = value.array()
         for axis, indices in (("batch", rows), ("tokens", columns)):
@@ -129,7 +129,7 @@ def permutation(contract: Contract | None, one: Inputs, other: Inputs) -> Indice
 
 
 def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]]:
-    """Return a hashable key per row: its part of every input that has rows."""
+    """Return a hashable key per row, built from the row's entries in every input."""
     columns: list[list[Any]] = []
     for name, value in inputs.items():
         if axes(contract, inputs, name)[:1] == ("batch",):
@@ -141,13 +141,13 @@ def _row_keys(contract: Contract | None, inputs: Inputs) -> list[tuple[Any, ...]
 
 
 def like(value: Tensor, array: npt.NDArray[Any], dtype: str = "") -> Tensor:
-    """Return a copy of a tensor literal with other values, and another dtype if given."""
+    """Return a copy of a tensor literal with these values, and with another dtype if one is given."""
     made = from_array(array, dtype or value.dtype)
     return replace(value, dtype=made.dtype, shape=made.shape, data=made.data)
 
 
 def equal(left: Any, right: Any) -> bool:
-    """Return True if two inputs, or entries of them, are equal. NaN equals NaN."""
+    """Return True if two inputs, or two entries of an input, are equal. NaN equals NaN."""
     if left is right:
         return True
     if isinstance(left, Tensor) and isinstance(right, Tensor):
@@ -159,7 +159,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
-    """Yield the contract's observed keys; without a contract, the keys with one number per row or token."""
+    """Yield the keys that the contract observes; without a contract, the keys with one number per row or per token."""
     if case.contract is not None:
         yield from case.contract.observes
         return
@@ -170,7 +170,7 @@ def observed_keys(case: Case, variant: str) -> Iterator[Observed]:
 
 
 def address(variant: str, key: str) -> str:
-    """Return the name that recipes use for a key of a variant."""
+    """Return a key with its variant, as recipes write it: ``baseline.loss``."""
     return f"{variant}.{key}" if variant else key
 
 

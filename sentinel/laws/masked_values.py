@@ -25,13 +25,12 @@ from sentinel.laws.layout import (
 )
 from sentinel.values.literals import FLOATS, Tensor, tensor
 
-#: Values for masked tokens. All fit float16, also times :func:`_vary`'s factors.
+#: Values for masked tokens. All fit float16, even after :func:`_vary` multiplies them.
 JUNK = (7.0, -3.0, 1e4, math.inf, math.nan)
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Put other values on all masked tokens of one input, or of all inputs, each with another value so that they do
-    not cancel.
+    """Make variants with other values on the masked tokens of one input, or of all inputs.
 
     Finite numbers go only to rows that also have a valid token. Rows without one are the subject of
     ``a_rejected_row_is_an_absent_row``, and one bug would be reported twice. NaN and infinity go to all rows.
@@ -56,11 +55,14 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 @law("a value where the mask is 0 changes neither output nor gradient", vary=_vary)
 def masked_values_have_no_influence(case: Case) -> Iterator[Violation]:
-    """For every position *(b, t)* with ``mask[b, t] == 0`` and every x: ``f(.., v, ..) == f(.., v with v[b, t] = x,
+    """Check that values on masked tokens do not influence the outputs, and that their gradients are 0.
+
+    For every position *(b, t)* with ``mask[b, t] == 0`` and every x: ``f(.., v, ..) == f(.., v with v[b, t] = x,
     ..)`` at valid tokens and in scalars, and d f / d v *[b, t]* is 0.
 
     Catches a reduction that divides by the number of valid tokens but sums all of them (ROLL #444), a NaN that is
-    multiplied by a zero mask (SkyRL #1635, verl #6349), and a recursion that runs through masked tokens (AReaL #392).
+    multiplied by a zero mask (SkyRL #1635, verl #6349), and a recursion that runs through masked tokens (AReaL
+    #392).
     """
     applies = False
     for variant in case.observation:

@@ -8,9 +8,9 @@ from sentinel.laws.law import Case, Violation, law
 
 @law("a reported metric equals the oracle's", needs_oracle=True)
 def metrics_tell_the_truth(case: Case) -> list[Violation]:
-    """``|metric - oracle's metric| <= bound``, for every metric that the boundary reports.
+    """Check that each reported metric is within the rounding bound of the oracle's metric.
 
-    Catches a clip fraction that is counted after clamping (verl #6806), a mean over rejected tokens
-    (AReaL's importance weight), and a minimum that includes masked zeros (SkyRL #1859).
+    Catches a clip fraction that is counted after clamping (verl #6806), a mean over rejected tokens (AReaL's
+    importance weight), and a minimum that includes masked zeros (SkyRL #1859).
     """
     return disagreements(case, ("metric",))

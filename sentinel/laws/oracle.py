@@ -12,10 +12,10 @@ from sentinel.values.literals import Tensor
 
 @law("the framework equals the contract's float64 reference", needs_oracle=True)
 def the_oracle_agrees(case: Case) -> list[Violation]:
-    """``|output - oracle(inputs)| <= bound`` at valid positions, for outputs and gradients. The oracle computes in
-    float64 from the values that the framework received, with the boundary's declared dialect.
+    """Check that outputs and gradients at valid positions are within the rounding bound of the oracle's.
 
-    An oracle value that does not fit the framework's dtype is not compared. Catches any wrong formula: a
+    The oracle computes in float64 from the values that the framework received, with the boundary's declared
+    dialect. An oracle value that does not fit the framework's dtype is not compared. Catches any wrong formula: a
     sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
     """
     if case.contract is None:
@@ -24,7 +24,7 @@ def the_oracle_agrees(case: Case) -> list[Violation]:
 
 
 def _misshapen(case: Case, contract: Contract) -> list[Violation]:
-    """Return the outputs whose number of dimensions is not the contract's; their numbers cannot be compared."""
+    """Return a violation for each output whose number of dimensions is not the contract's."""
     violations = []
     for variant, observation in case.observation.items():
         for item in contract.observes:
@@ -37,7 +37,7 @@ def _misshapen(case: Case, contract: Contract) -> list[Violation]:
 
 
 def _all_keys(case: Case) -> list[Violation]:
-    """Without a contract, compare every key within the tolerance of its own dtype."""
+    """Compare every key within the tolerance of its dtype, for a case without a contract."""
     if not any((case.oracle or {}).values()):
         raise DoesNotApply("the contract has no oracle")
     assert case.oracle is not None

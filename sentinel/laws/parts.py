@@ -15,26 +15,28 @@ from sentinel.values.literals import Tensor
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Split the scenario into the contract's parts."""
+    """Make variants that split the batch into microbatches or ranks, as the contract defines them."""
     if contract.parts is None:
         raise DoesNotApply("the contract does not define parts of a batch")
     parts = contract.parts(inputs, choose)
     return {BASELINE: inputs, **{f"part_{number}": part for number, part in enumerate(parts, start=1)}}
 
 
-# By algorithm: a loss may average over tokens that it selects from the whole batch.
+# Depends on the algorithm: a loss may average over tokens that it selects from the whole batch.
 @law(
     "losses and gradients of microbatches and ranks add up to those of the whole batch, however it is split",
     vary=_vary,
     by_algorithm=True,
 )
 def parts_add_up(case: Case) -> Iterator[Violation]:
-    """``sum_p f(x_p) == f(x)`` for the scalar outputs of microbatches or ranks ``x_p`` that make up the batch x, each
-    computed with the global normalisers. Outputs per row, concatenated, equal those of the whole batch.
+    """Check that the losses of microbatches or ranks add up to the loss of the whole batch.
 
-    A contract states this law if its scalar outputs are sums over rows; metrics are not compared. Catches a normaliser
-    that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and an aggregation mode that omits the factor
-    for the number of ranks (verl #5366, #4769).
+    ``sum_p f(x_p) == f(x)`` for the parts ``x_p`` of the batch x, each computed with the global normalisers.
+    Outputs per row, concatenated, equal those of the whole batch.
+
+    A contract states this law if its scalar outputs are sums over rows; metrics are not compared. Catches a
+    normaliser that is taken from the microbatch (verl #5877, #3994, SkyRL #1296), and an aggregation mode that
+    omits the factor for the number of ranks (verl #5366, #4769).
     """
     first, parts = first_two(case)
     order = permutation(case.contract, case.inputs[first], _joined(case, parts))
@@ -57,7 +59,7 @@ def parts_add_up(case: Case) -> Iterator[Violation]:
 
 
 def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
-    """Sum scalars; concatenate rows in the order of the whole batch."""
+    """Sum scalar values; concatenate values per row in the order of the whole batch."""
     if not item.shape:
         return np.asarray(np.sum(pieces, axis=0))
     joined = np.concatenate(pieces)
@@ -67,7 +69,7 @@ def _total(pieces: list[Numbers], item: Observed, order: Indices) -> Numbers:
 
 
 def _joined(case: Case, parts: tuple[str, ...]) -> dict[str, Any]:
-    """Concatenate the rows of the parts into one scenario."""
+    """Concatenate the rows of the microbatches or ranks into one scenario."""
     contract, inputs = case.contract, [case.inputs[name] for name in parts]
     whole = dict(inputs[0])
     for name, value in inputs[0].items():

@@ -27,7 +27,7 @@ from sentinel.values.literals import Tensor
 
 
 def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -> Flags:
-    """Return the rows that get no training signal of their own, as booleans of shape ``[batch]``.
+    """Return flags of shape ``[batch]``: True for rows that get no training signal.
 
     These are the rows whose mask is all zero and, if ``mask_no_eos_with_zero`` is on, the rows that fill the whole
     length.
@@ -40,7 +40,7 @@ def rejected_rows(inputs: Mapping[str, Any], contract: Contract | None = None) -
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Remove the rejected rows; or put other numbers on them (``masked_values_have_no_influence`` puts NaN there).
+    """Make variants without the rejected rows, or with other numbers on them.
 
     Global token and sequence counts of the scenario count valid ones only, so they stay.
     """
@@ -54,7 +54,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
         array = inputs[name].array()
         changes[name] = like(inputs[name], np.where(rejected.reshape(-1, *[1] * (array.ndim - 1)), number, array))
     variants: dict[str, Inputs] = {BASELINE: inputs}
-    if inputs.get("group_layout") != "equal":  # without a row, groups do not have equal size
+    if inputs.get("group_layout") != "equal":  # removing a row leaves groups of different sizes
         variants["without"] = pick_rows(contract, inputs, np.flatnonzero(~rejected))
     if names:
         variants["changed"] = {**inputs, **changes}
@@ -66,7 +66,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def a_rejected_row_is_an_absent_row(case: Case) -> Iterator[Violation]:
-    """In variants that differ only in rejected rows, ``output[accepted rows]`` and scalars are the same.
+    """Check that changing or removing rejected rows changes neither scalars nor the outputs of accepted rows.
 
     A variant with fewer rows must equal another variant without its rejected rows. Catches group statistics over rows
     that rejection sampling has dropped (verl #6452), sequences without a token in the divisor of a mean over sequences

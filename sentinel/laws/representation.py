@@ -18,7 +18,7 @@ _INTEGERS = ("int64", "int32")
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Convert one input to another dtype, to numbered labels, or to a non-contiguous layout."""
+    """Make a variant with one input in another dtype, with renumbered labels, or in a non-contiguous memory layout."""
     options = [
         (item.name, other)
         for item in contract.inputs
@@ -33,11 +33,11 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 @law("the result does not depend on the dtype of masks and integers, on group labels, or on memory layout", vary=_vary)
 def representation_is_invisible(case: Case) -> Iterator[Violation]:
-    """``f(x) == f(x')`` if x' has the values of x in another dtype or memory layout, or labels for the same groups.
-    The output's dtype may change; its values may not.
+    """Check that the result does not depend on the dtype of masks and integers, on group labels, or on memory layout.
 
-    Catches an integer mask that indexes although a boolean mask selects (verl #60, #1082), integer labels that are not
-    renumbered (verl #7150), and a ``view`` of a non-contiguous tensor.
+    The output's dtype may change; its values may not. Catches an integer mask that indexes although a boolean mask
+    selects (verl #60, #1082), integer labels that are not renumbered (verl #7150), and a ``view`` of a non-
+    contiguous tensor.
     """
     first, others = first_two(case)
     for other in others:
@@ -55,7 +55,7 @@ def _identical(left: Any, right: Any) -> bool:
 
 
 def _restates(contract: Contract | None, one: Inputs, two: Inputs, name: str) -> bool:
-    """Return True if two values of an input mean the same."""
+    """Return True if an input has the same meaning in two variants: equal values, or labels of the same groups."""
     left, right = one[name], two[name]
     if isinstance(left, Tensor) and isinstance(right, Tensor):
         return np.array_equal(left.array().astype(np.float64), right.array().astype(np.float64), equal_nan=True)
@@ -82,7 +82,7 @@ def _others(item: Input, value: Any) -> Iterator[Any]:
 
 
 def _holds(dtype: str, value: Tensor) -> bool:
-    """Return True if a dtype can represent every value: 0 and 1 always, other integers in the integer types."""
+    """Return True if a dtype can represent every value of a tensor."""
     array = value.array().astype(np.float64)
     if dtype == "bool" or dtype in FLOATS:
         return bool(((array == 0) | (array == 1)).all())

@@ -14,7 +14,7 @@ from sentinel.laws.layout import axes, equal, first_two, permutation, pick_rows,
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Permute the rows.
+    """Make a variant with its rows in another order.
 
     If the rows of each group are adjacent, they stay adjacent, as some boundaries require: groups are permuted, and
     rows within each group.
@@ -37,7 +37,7 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 @law("permuting rows permutes the output", vary=_vary)
 def order_does_not_matter(case: Case) -> Iterator[Violation]:
-    """``f(P x) == P f(x)`` for every permutation P of the rows. Scalars stay the same.
+    """Check that permuting the rows of a batch permutes the outputs in the same way and leaves scalars unchanged.
 
     Rows that are equal in all inputs must have equal outputs. Catches outputs that return in the order of packing
     (SkyRL #1882), and groups that are formed by position instead of label (verl #7150).
@@ -53,7 +53,7 @@ def order_does_not_matter(case: Case) -> Iterator[Violation]:
 
 
 def _blocks(labels: list[Any]) -> list[list[int]] | None:
-    """Return the rows of each group if they are adjacent, else None."""
+    """Return the rows of each group, if each group's rows are adjacent; else None."""
     rows: dict[Any, list[int]] = {}
     for row, label in enumerate(labels):
         rows.setdefault(label, []).append(row)

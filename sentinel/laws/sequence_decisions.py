@@ -12,7 +12,7 @@ from sentinel.values.literals import Tensor
 
 @law("a decision about a sequence is the same for all its valid tokens")
 def a_sequence_decision_is_one_decision(case: Case) -> Iterator[Violation]:
-    """For every row *b*: the decision mask has one value on all valid tokens of the row.
+    """Check that a mask that keeps or rejects whole sequences has one value on all valid tokens of each row.
 
     Catches a sequence-level statistic compared with a token-level sign (slime #1917).
     """

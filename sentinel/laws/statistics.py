@@ -11,12 +11,12 @@ from sentinel.laws.agreement import Numbers, same
 from sentinel.laws.law import Case, Violation, law
 from sentinel.laws.layout import Flags, first_two, float_inputs, like, row_count, valid_tokens
 
-#: Domains of the inputs that boundaries normalise.
+#: Domains of the inputs that are normalised, such as rewards.
 _DOMAINS = ("reward", "advantage", "value")
 
 
 def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Inputs]:
-    """Shift the scores of one group or of all rows; scale the scores of all rows.
+    """Make variants whose scores are shifted, in one group or in all rows, or scaled in all rows.
 
     Scores per token are shifted on the last valid token only, so that a response's sum is shifted once.
     """
@@ -43,13 +43,16 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
     vary=_vary,
 )
 def normalisation_laws(case: Case) -> Iterator[Violation]:
-    """``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
-    divides by a standard deviation.
+    """Check that shifting scores does not change centred advantages, and that scaling scores does not change normalised
+    ones.
 
-    The oracle decides which of the two apply, and whether over a group or the batch: where its value stays, the
-    framework's must stay. It may move as far as the oracle does (an epsilon added to the deviation). Catches a mean
-    and a deviation over different sets (SkyRL #1782), and rewards that count once in the baseline and twice in the
-    score (slime #2302).
+    ``f(r + c) == f(r)`` for an estimator that subtracts a mean; ``f(a r) == f(r)``, a > 0, for an estimator that
+    divides by a standard deviation. The oracle decides which of the two apply, and whether over a group or the
+    batch: where its value stays, the framework's must stay. It may move as far as the oracle does (an epsilon added
+    to the deviation).
+
+    Catches a mean and a deviation over different sets (SkyRL #1782), and rewards that count once in the baseline
+    and twice in the score (slime #2302).
     """
     first, others = first_two(case)
     if not case.oracle:
@@ -61,14 +64,16 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         try:
             yield from same(case, first, other, prefix="by definition the value stays, ", roles=("output",))
             applies = True
-        except DoesNotApply:  # by definition the value changes: an estimator may be centred and not scaled
+        except (
+            DoesNotApply
+        ):  # the value may change by definition: an estimator may subtract a mean without dividing by a deviation
             continue
     if not applies:
         raise DoesNotApply("by definition the value changes, or nothing in the observation can be compared")
 
 
 def _same_tokens(case: Case, first: str, other: str) -> bool:
-    """Return True if the same tokens of the same rows count in both variants."""
+    """Return True if both variants have the same rows and the same valid tokens."""
     rows = {row_count(case.contract, case.inputs[name]) for name in (first, other)}
     masks = [valid_tokens(case.contract, case.inputs[name]) for name in (first, other)]
     return len(rows) == 1 and np.array_equal(*masks)  # type: ignore[arg-type]
@@ -84,7 +89,7 @@ def _rows(contract: Contract, inputs: Inputs, choose: Choose) -> Flags:
 
 
 def _tokens(contract: Contract, inputs: Inputs, name: str, rows: Flags) -> Numbers:
-    """Return the tokens to shift: the last valid token for an outcome reward, every valid token for other values."""
+    """Return flags for the tokens to shift: the last valid one for a reward per response, otherwise all valid ones."""
     valid = valid_tokens(contract, inputs)
     counts = np.ones(inputs[name].shape, dtype=bool) if valid is None else valid
     declared = contract.input(name)

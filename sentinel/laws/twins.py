@@ -1,4 +1,4 @@
-"""The law ``twins_agree``: two implementations of one computation give the same result."""
+"""Define the law ``twins_agree``: two implementations of one computation give the same result."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ def _vary(contract: Contract, inputs: Inputs, choose: Choose) -> dict[str, Input
 
 @law("two implementations of the same computation agree", vary=_vary, twin="twin")
 def twins_agree(case: Case) -> Iterator[Violation]:
-    """``f(x) == g(x)`` for two implementations f and g of the same computation.
+    """Check that two implementations of the same computation, f and g, return the same values.
 
-    Also for one implementation in two precisions: float32 inputs give the result of float64 inputs, up to the rounding
-    of float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.) Catches a
-    packed mode that drops another end than the padded mode (verl #6372), log-probs that are recomputed
+    One implementation must also return the same values for float32 and float64 inputs, up to the rounding of
+    float32. (Half precision is left to the oracle, because rounding can move a ratio across a threshold.)
+
+    Catches a packed mode that drops another end than the padded mode (verl #6372), log-probs that are recomputed
     without the temperature of the loss (AReaL #581), and a loss computed in fewer bits than it is given (ROLL's).
     """
     first, others = first_two(case)
@@ -47,7 +48,7 @@ def twins_agree(case: Case) -> Iterator[Violation]:
             yield from same(case, first, other, prefix="the two implementations disagree: ")
             continue
         for item in same(case, first, other, prefix="in another precision, ", roles=("output", "gradient")):
-            # A search repeats a wrong value in float64, where this variant does not exist.
+            # A search repeats a violation in float64, where this variant does not exist.
             yield replace(item, symptom="precision") if item.symptom == "value" else item
 
 

@@ -1,4 +1,4 @@
-"""Recipes: YAML or JSON files that each pin a known bug. This package reads, checks and normalises them."""
+"""Read, check and normalise recipes: YAML or JSON files that each describe a known bug."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def load_recipe(path: Path, catalog: Catalog) -> Recipe:
 
 
 def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
-    """Load the copy of a recipe inside an evidence document."""
+    """Load the copy of a recipe in an evidence document."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as folder:
         file = Path(folder) / "recipe.json"
         file.write_text(json.dumps(document), encoding="utf-8")
@@ -68,9 +68,9 @@ def load_copy(document: Mapping[str, Any], catalog: Catalog) -> Recipe:
 
 
 def recipe_files(folder: Path) -> list[Path]:
-    """Return the files below a folder that may be recipes; hidden folders and links to folders are skipped."""
+    """Return the files below a folder that may be recipes. Hidden folders and links to folders are skipped."""
     if not folder.is_dir():
-        raise SentinelError(f"{folder}: there is no such folder of recipes")
+        raise SentinelError(f"{folder}: no such folder")
     return sorted(_files_below(folder))
 
 
@@ -126,7 +126,7 @@ def find_recipes(catalog: Catalog, targets: Iterable[str] = (), bug_globs: Itera
 
 
 def _every(catalog: Catalog) -> list[Recipe]:
-    """Return the recipes of all targets, for a message; empty if a recipe cannot be loaded."""
+    """Return the recipes of all targets, for an error message; empty if a recipe cannot be loaded."""
     try:
         return find_recipes(catalog)
     except SentinelError:
@@ -134,7 +134,7 @@ def _every(catalog: Catalog) -> list[Recipe]:
 
 
 def _matches(recipe: Recipe, glob: str) -> bool:
-    """Return True if a bug id matches a glob, ignoring case; bug ids are unique without case."""
+    """Return True if a bug id matches a glob, ignoring case."""
     return fnmatchcase(recipe.bug_id.casefold(), glob.casefold())
 
 
@@ -158,7 +158,9 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
         if document is None:
             errors.append(str(problem))
             continue
-        if path.suffix.lower() == ".json" and not _claims_to_be_a_recipe(document.data):
+        if path.suffix.lower() == ".json" and not (
+            isinstance(document.data, dict) and document.data.keys() & {"recipe_version", "validation_mode"}
+        ):
             continue
         recipe, problems = examine_document(document, path, catalog)
         errors += [str(item) for item in problems if item.severity == "error"]
@@ -169,12 +171,8 @@ def _load_all(files: Iterable[Path], catalog: Catalog) -> list[Recipe]:
     return recipes
 
 
-def _claims_to_be_a_recipe(data: Any) -> bool:
-    return isinstance(data, dict) and ("recipe_version" in data or "validation_mode" in data)
-
-
 def _distinct(recipes: list[Recipe]) -> list[Recipe]:
-    """Return one recipe per bug id; a published recipe replaces the native one."""
+    """Return one recipe per bug id. A recipe in the published format replaces one in Sentinel's format."""
     by_id: dict[str, list[Recipe]] = {}
     for recipe in recipes:
         by_id.setdefault(recipe.bug_id.casefold(), []).append(recipe)
@@ -196,7 +194,7 @@ def _distinct(recipes: list[Recipe]) -> list[Recipe]:
 
 
 def duplicate(first: Path, second: Recipe) -> Problem:
-    """Return the problem of a second file with the same bug id."""
+    """Return the problem that two files have the same bug id."""
     from sentinel.recipes.problems import Problem, shown
     from sentinel.values.documents import read
 
@@ -206,7 +204,7 @@ def duplicate(first: Path, second: Recipe) -> Problem:
 
 
 def adopt_pins(recipe: Recipe, bundled: Mapping[str, Recipe]) -> Recipe:
-    """Return a recipe without pins with the pins, watched refs and upstream numbers of the bundled recipe."""
+    """Return a recipe without pins, completed with pins and upstream numbers of the bundled recipe."""
     other = bundled.get(recipe.bug_id)
     if other is None or other.target != recipe.target or recipe.pins:
         return recipe

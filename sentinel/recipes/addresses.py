@@ -1,4 +1,4 @@
-"""Parse addresses, which name one value of an observation.
+"""Parse addresses such as ``baseline.loss``, which name one observed value.
 
 ``loss`` without variants, ``baseline.advantages`` with variants, and ``difference(outlier, baseline).advantages`` for
 the first variant's value minus the second's.
@@ -18,7 +18,7 @@ _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[^\s.,()]+)*")
 
 
 class AddressError(ValueError):
-    """Raised if an address does not name a value."""
+    """Raised if a text is not the address of an observed value."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Compare settings of a training configuration with the conditions under which a bug affects it (``affects``).
+"""Decide whether a training configuration has the settings under which a bug occurs (a recipe's ``affects``).
 
 An entry is a sentence, or ``{when: {setting: condition}, where: sentence}``: all conditions must hold, and ``where``
 names a further condition on data or hardware. Entries are alternatives. A condition is
@@ -34,7 +34,7 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True)
 class Affected:
-    """One entry of ``affects``.
+    """One entry of a recipe's ``affects``: settings under which the bug occurs.
 
     :ivar when: setting -> condition, as written in the recipe; empty if the entry is prose.
     :ivar where: a further condition in words, or the whole entry if it is prose.
@@ -49,7 +49,7 @@ class Affected:
 
 
 def read_affected(entry: Any) -> Affected:
-    """Read an entry of ``affects``.
+    """Read one entry of a recipe's ``affects``.
 
     An entry that is invalid in a recipe is read as prose, so that foreign evidence can be shown.
     """
@@ -59,7 +59,7 @@ def read_affected(entry: Any) -> Affected:
 
 
 def in_text(value: Any) -> str:
-    """Return a value as configurations write it: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Return a value as configuration files write it: ``true``, ``null``, ``0.5``; a list with commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -105,14 +105,13 @@ def holds(condition: Any, value: str) -> bool:
 
 
 def is_undecidable(condition: Any, value: str) -> bool:
-    """Return True if a condition is a numeric bound and the value is not a number, unless the option is switched
-    off."""
+    """Return True if a condition is a numeric bound but the setting's value is neither a number nor off."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound is not None and bound[1] != "!=" and value.lower() not in (*OFF, "true") and _number(value) is None
 
 
 def can_both_hold(one: Any, other: Any) -> bool:
-    """Return True if some value of a setting meets both conditions. A bound by another setting excludes nothing."""
+    """Return True if some value of a setting meets both conditions. A bound that names another setting is ignored."""
     if bounding(one) or bounding(other):
         return True
     values = {value for condition in (one, other) for value in _samples(condition)}
@@ -120,7 +119,7 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield values on both sides of a condition: the values it names, numbers next to a bound, and others."""
+    """Yield test values for a condition: values that it names, numbers on both sides of a bound, and others."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))
@@ -132,7 +131,7 @@ def _samples(condition: Any) -> Iterator[str]:
 
 
 def bounding(condition: Any) -> str:
-    """Return the name of the setting that a bound refers to; empty if there is none."""
+    """Return the name of the setting that a bound refers to (``< other.setting``); empty if there is none."""
     bound = _BOUND.fullmatch(in_text(condition))
     return bound[2] if bound and bound[1] != "!=" and _number(bound[2]) is None else ""
 

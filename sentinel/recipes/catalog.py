@@ -1,4 +1,4 @@
-"""Collect the targets, contracts, laws and recipe folders of this run, both bundled and added by plugins."""
+"""Collect the targets, contracts, laws and recipe folders of a run, from Sentinel and from plugins."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def bundled(folder: str) -> Path:
-    """Return the folder ``adapters`` or ``recipes``: in the installed package, or next to it in a source tree."""
+    """Return the folder of bundled ``adapters`` or ``recipes``, in the installed package or in the source tree."""
     inside = _PACKAGE / "_bundled" / folder
     return inside if inside.is_dir() else _PACKAGE.parent / folder
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter's target and file.
+    """A target and the file of its adapter.
 
     :ivar digest: ``sha256:<hex>`` of the file; for a package, of the names and digests of its modules.
     """
@@ -71,7 +71,7 @@ class OnDemand(Mapping[str, _T]):
 
 @dataclass(frozen=True)
 class Catalog:
-    """Everything that this run knows.
+    """The targets, contracts, laws and recipe folders of a run.
 
     :ivar adapters: by target. Access raises SentinelError if the adapter does not import or names something unknown.
     """
@@ -90,7 +90,7 @@ class Catalog:
 
     @property
     def adapter_files(self) -> dict[str, Path]:
-        """The adapters' files by target, without importing them."""
+        """Return the adapters' files by target, without importing the adapters."""
         files = self.adapters.files if isinstance(self.adapters, OnDemand) else {}
         return {name: files.get(name) or self.adapters[name].file for name in self.adapters}
 
@@ -101,7 +101,7 @@ class Catalog:
         laws: Iterable[Law] = (),
         recipe_folders: Iterable[Path] = (),
     ) -> Catalog:
-        """Return the catalog with additions.
+        """Return a copy of the catalog with these additions.
 
         :raises SentinelError: if an addition has the name of an existing entry.
         """
@@ -121,7 +121,7 @@ class Catalog:
 
 
 def _require_names(adapter: Adapter, contracts: Mapping[str, Contract]) -> None:
-    """Check the names in an adapter.
+    """Check that the names in an adapter exist: contracts, their inputs, and the bindings that registries use.
 
     :raises SentinelError: if a binding names an unknown contract or input, or a registry names an unknown boundary.
     """
@@ -185,14 +185,14 @@ def _digest(file: Path) -> str:
 
 
 def _bundled_adapters() -> dict[str, Path]:
-    """Return the files or package folders of the bundled adapters by target, which is the file's name."""
+    """Return the files or package folders of the bundled adapters by target name."""
     folder = bundled("adapters")
     packages = {file.parent.name: file for file in folder.glob("*/__init__.py")}
     return dict(sorted({**{file.stem: file for file in folder.glob("*.py")}, **packages}.items()))
 
 
 def _members(package: str, kind: type[_T]) -> list[_T]:
-    """Return all module-level objects of a type in the modules of a package of Sentinel."""
+    """Return all module-level objects of a type in a package's modules."""
     members: dict[int, _T] = {}
     spec = importlib.util.find_spec(package)
     assert spec is not None
@@ -207,7 +207,7 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 
 @cache
 def bundled_catalog() -> Catalog:
-    """Return the catalog of what Sentinel ships."""
+    """Return the catalog of what Sentinel includes, without plugins."""
     contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
     files = _bundled_adapters()
     adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)

@@ -17,7 +17,7 @@ from sentinel.values.documents import DocumentError, Place, read
 
 
 def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
-    """Return a file's recipe with all errors and warnings."""
+    """Return a file's recipe, with all errors and warnings."""
     recipe, problems = examine(path, catalog)
     try:
         findings = Findings(shown(path), read(path))
@@ -45,7 +45,7 @@ def _check(path: Path, catalog: Catalog) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, str]]:
-    """Yield string knobs whose value neither the contract nor the binding lists; it may be new or misspelled."""
+    """Yield a message for each string option whose value neither contract nor binding lists; it may be misspelled."""
     contract = catalog.contracts[recipe.contract]
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     accepts, fixed = (binding.accepts, binding.fixed) if binding else ({}, {})
@@ -64,7 +64,7 @@ def _unknown_choices(recipe: Recipe, catalog: Catalog) -> Iterator[tuple[Place, 
 
 
 def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
-    """Yield a message for each knob that the boundary needs and the recipe leaves at its default, null."""
+    """Yield a message for each option that the boundary needs and that the recipe leaves at its default, null."""
     binding = catalog.targets[recipe.target].binding(recipe.boundary, recipe.contract)
     if binding is None:
         return
@@ -78,7 +78,7 @@ def _missing_knobs(recipe: Recipe, catalog: Catalog) -> Iterator[str]:
 
 
 def _unfinished(value: Any, place: Place = ()) -> Iterator[Place]:
-    """Yield the places where a template's placeholder is left."""
+    """Yield the places where a template's ``TODO`` is left."""
     if isinstance(value, str) and value.startswith((TODO, f"git:{TODO}")):
         yield place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()

@@ -1,4 +1,4 @@
-"""Compute digests of everything but upstream's code that decides a verdict: recipe, binding, contract and law.
+"""Compute digests of a recipe, binding, contract and law, to detect changes that make recorded verdicts stale.
 
 Prose is left out, so docstrings, comments, titles, stories, reasons and links can change without another run. Digests
 do not depend on the Python version or on where Sentinel is installed.
@@ -33,7 +33,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return the digest of a recipe's boundary, scenario, expected values, law and requirements."""
+    """Return the digest of what affects a recipe's verdict: boundary, scenario, expectations, requirements."""
     expected = {"unpatched": recipe.expected_unpatched, "fixed": recipe.expected_fixed}
     parts = {
         "boundary": [recipe.target, recipe.contract, recipe.boundary],
@@ -51,7 +51,7 @@ def recipe_digest(recipe: Recipe) -> str:
 
 
 def contract_digest(contract: Contract, law: Law | None = None) -> str:
-    """Return the digest of a contract, and of the law if a law decides: the declarations and the code they use."""
+    """Return the digest of a contract, and of a law if given: of their declarations and the code that they use."""
     return _sha256("\n".join(_Walk(Path(contract.file).parent).lines((contract, law))))
 
 
@@ -75,7 +75,7 @@ def _sha256(text: str) -> str:
 
 
 class _Walk:
-    """Writes a declaration, and the code that it reaches, as text.
+    """Writes a declaration, and the code that it uses, as text for a digest.
 
     :param folder: a folder whose code is followed, in addition to Sentinel's own.
     """
@@ -174,7 +174,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @cache
 def _source(file: str, line: int, name: str) -> tuple[str, ...]:
-    """Return a function's syntax; for lambdas, that of all lambdas on the line."""
+    """Return a function's syntax tree as text. For a lambda, include all lambdas on its line."""
     return tuple(" ".join(_written(node)) for node in _functions(file).get((line, name), ()))
 
 
@@ -191,7 +191,7 @@ def _functions(file: str) -> Mapping[tuple[int, str], list[ast.AST]]:
 
 
 def _written(node: Any) -> Iterator[str]:
-    """Yield syntax without docstrings, annotations and positions, the same for every Python version."""
+    """Yield a syntax tree as text, without docstrings, annotations and positions, the same for every Python version."""
     if isinstance(node, ast.AST):
         yield type(node).__name__
         for field, value in ast.iter_fields(node):

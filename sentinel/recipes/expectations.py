@@ -1,4 +1,4 @@
-"""Read the expected values of a recipe, and check that the two sets can be distinguished."""
+"""Read a recipe's expected values, and check that an observation can tell the buggy from the fixed ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.values.tolerance import Tolerance
 
 
 def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
-    """Return the tolerance that a mapping writes."""
+    """Read a tolerance from a mapping."""
     if not isinstance(written, Mapping):
         return Tolerance()
     for name in ("relative", "absolute"):
@@ -34,7 +34,7 @@ def read_tolerance(findings: Findings, written: Any, place: Place) -> Tolerance:
 def read_expectations(
     findings: Findings, contract: Contract, variants: Collection[str], written: Mapping[str, Any], place: Place
 ) -> dict[str, Expected]:
-    """Read expected values, keyed by their canonical addresses."""
+    """Read a recipe's expected values, keyed by their full addresses."""
     expected: dict[str, Expected] = {}
     keys = None if contract.open_keys else contract.keys
     observed = set(contract.keys)
@@ -92,7 +92,7 @@ def _value(written: Any) -> Any:
 def indistinguishable(
     unpatched: Mapping[str, Expected], fixed: Mapping[str, Expected], tolerance: Tolerance
 ) -> str | None:
-    """Return why no observation could distinguish the two sets, or None if one can.
+    """Return why no observed value could distinguish the buggy from the fixed values; None if one can.
 
     They can be distinguished by a common key whose values differ by more than the tolerance, or if each has a key that
     the other lacks. If one set has all keys of the other, with equal values, an observation that matches the larger set

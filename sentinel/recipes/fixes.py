@@ -1,4 +1,4 @@
-"""Read fixes: ``<BUG-ID>.fix.yaml`` next to a recipe describes a fix without quoting upstream's code.
+"""Read a bug's fix from ``<BUG-ID>.fix.yaml`` next to its recipe. The file does not quote upstream's code.
 
 An edit names a file, its git blob id and a range of lines, and contains the new lines. Alternatively the fix is a
 commit of upstream (``head``).
@@ -32,7 +32,7 @@ Files = Mapping[str, "bytes | None"]
 
 @dataclass(frozen=True)
 class Edit:
-    """A range of lines and its replacement.
+    """A range of lines in a file, and their replacement.
 
     :ivar blob: the git blob id of the file that the lines belong to; empty for a new file.
     :ivar first, last: the lines to remove, from 1; ``last == first - 1`` removes none.
@@ -49,7 +49,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Fix:
-    """A fix that can be tried.
+    """A fix of one or more bugs, as edits or as an upstream commit.
 
     :ivar bugs: ids of the bugs that it fixes, the file's name first.
     :ivar commit: the upstream commit with the bug, to which the edits apply.
@@ -80,12 +80,12 @@ class Fix:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that it edits or adds."""
+        """Return the files that the fix edits or adds."""
         return tuple(dict.fromkeys(edit.file for edit in self.edits))
 
     @property
     def tests(self) -> tuple[Edit, ...]:
-        """The edits of files in a ``test`` or ``tests`` folder."""
+        """Return the edits in ``test`` or ``tests`` folders."""
         return tuple(edit for edit in self.edits if is_test(edit.file))
 
     @property
@@ -94,12 +94,12 @@ class Fix:
 
     @property
     def patched(self) -> Ref:
-        """The ref of the fixed code: ``head``, or the commit with the edits applied."""
+        """Return the ref of the fixed code: upstream's own ``head``, or the commit with the edits applied."""
         return Ref("git", self.head) if self.head else Ref("path", str(self.path))
 
 
 def is_test(file: str) -> bool:
-    """Whether a file is in a folder ``test`` or ``tests``."""
+    """Return True if a file is in a folder named ``test`` or ``tests``."""
     return bool(re.search(r"(^|/)tests?/", file))
 
 
@@ -123,7 +123,7 @@ def load_fix(path: Path) -> Fix:
     if ("head" in data) == ("edits" in data):
         raise RecipeError(f"{place()}: a fix has either `edits` or upstream's own `head`")
     if path.name != f"{data['bugs'][0]}{SUFFIX}":
-        raise RecipeError(f"{place('bugs', 0)}: name the file {data['bugs'][0]}{SUFFIX}, like its first bug")
+        raise RecipeError(f"{place('bugs', 0)}: rename the file to {data['bugs'][0]}{SUFFIX}, like its first bug")
     edits = []
     for number, edit in enumerate(data.get("edits", ())):
         if ("blob" in edit) != ("lines" in edit):
@@ -166,7 +166,7 @@ def fix_of(catalog: Catalog, target: str, bug_id: str) -> Fix | None:
 def apply_edits(
     fix: Fix, blob_of: Callable[[str], str], content: Callable[[str], bytes]
 ) -> dict[str, tuple[bytes, bytes]]:
-    """Return each file that a fix changes, with its content before and after.
+    """Return the content of each file that a fix changes, before and after.
 
     :param blob_of: returns a path's blob id at the commit, or "" if the file does not exist.
     :param content: returns a blob's content.
@@ -179,7 +179,7 @@ def apply_edits(
         for edit in edits:
             if edit.blob != there:
                 was = f"is blob {there[:12]}" if there else "does not exist"
-                meant = f"the edit is for blob {edit.blob[:12]}" if edit.blob else "the edit creates it"
+                meant = f"the edit was written for blob {edit.blob[:12]}" if edit.blob else "the edit creates it"
                 raise SentinelError(f"{edit.place}: {file} {was} at {fix.commit[:12]}, but {meant}")
         before = content(there) if there else b""
         files[file] = before, _with(before, edits)

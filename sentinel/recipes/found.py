@@ -1,4 +1,4 @@
-"""Write the scenario of a search's finding as a recipe."""
+"""Turn a scenario in which a search found a broken law into a recipe."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LONGEST_ID = 100
 
 
 def found_id(target: str, boundary: str, law: str, symptom: str = "value") -> str:
-    """Return the bug id of a finding: the boundary's own name and the law."""
+    """Return a bug id for a broken law, made from the names of the function and the law."""
     parts = [target, boundary.rpartition(".")[2].strip("_"), law]
     text = "-".join([*parts, *([symptom] if symptom != "value" else [])]).upper().replace("_", "-")
     return text[:_LONGEST_ID].rstrip("-")
 
 
 def pin_of(commit: str | None, version: str | None) -> str:
-    """Return the immutable ref of a checkout, or "" if it has none."""
+    """Return the immutable ref (commit or release) of a checkout; empty if it has none."""
     return f"git:{commit}" if commit else f"pypi:{version}" if version else ""
 
 
@@ -33,7 +33,7 @@ def found_recipe(
     pin: str = "",
     name: str = "",
 ) -> dict[str, Any]:
-    """Return a scenario as a recipe document that a law decides.
+    """Return a recipe document for a scenario that breaks a law.
 
     :param variants: further variants -> the inputs that differ from ``scenario``.
     :param details: the violations: the key of each value, and how it is wrong.

@@ -1,4 +1,4 @@
-"""Read from a recipe how a real run triggers the bug, how realistic that is, and which root cause it shares."""
+"""Read from a recipe how a training run triggers the bug, how realistic that is, and the bug's root cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def realism(document: Mapping[str, Any]) -> str:
 
 
 def highest_severity(document: Mapping[str, Any]) -> str:
-    """Return the highest severity that a recipe may have, whatever the framework.
+    """Return the highest severity that a recipe's kind of bug may have.
 
     ``low``: no run triggers it, something else must fail first, or only a metric is wrong. ``medium``: it raises, which
     is not silent. Otherwise ``high``.
@@ -41,7 +41,7 @@ def highest_severity(document: Mapping[str, Any]) -> str:
 
 
 def order(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Return a sort key: severity, then realism. A bug with unknown reach comes before faults."""
+    """Return a sort key: severity, then how realistic the bug is."""
     severity, real = str(document.get("severity") or ""), realism(document)
     place = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
     return place, 2 * REALISMS.index(real) if real else 3
@@ -56,7 +56,7 @@ def grade(document: Mapping[str, Any]) -> str:
 
 
 def describe_reach(document: Mapping[str, Any]) -> str:
-    """Return how a real run triggers the bug, with the places in the framework that show it."""
+    """Return how a training run triggers the bug, with the places in the framework that show it."""
     reach = document.get("reach")
     if not isinstance(reach, Mapping):
         return ""
@@ -87,13 +87,12 @@ def by_root(items: Iterable[T], about: Callable[[T], tuple[str, Mapping[str, Any
 
 
 def row(target: str, document: Mapping[str, Any]) -> dict[str, str]:
-    """Return the fields of a recipe that :func:`count_bugs` reads."""
+    """Return the fields of a recipe that :func:`count_bugs` needs."""
     return {"target": target, "root": root(document), "realism": realism(document)}
 
 
 def count_bugs(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the numbers of bugs and of hardening issues, each with its recipes, as text: ``9 bugs (12 recipes) and 2
-    of hardening (3)``.
+    """Return the numbers of bugs and hardening issues as text: ``9 bugs (12 recipes) and 2 of hardening (3)``.
 
     Every count of bugs uses this function. A bug is one root cause in one target, however many recipes show it. A
     recipe that no run can trigger is hardening, not a bug.

@@ -1,4 +1,4 @@
-"""Read values of the recipe language into :mod:`sentinel.values.literals`, according to the kind of input.
+"""Convert a recipe's input values to literals (:mod:`sentinel.values.literals`), as the contract declares them.
 
 * ``[[1.0, .nan]]``: a tensor of the contract's dtype (inputs of kind ``tensor``)
 * ``{tensor: [[1.0]], dtype: float32, requires_grad: true, contiguous: false}``: a tensor; not contiguous means that its
@@ -46,14 +46,14 @@ from sentinel.values.literals import (
 
 
 class LiteralError(ValueError):
-    """Raised if a value does not fit its input; ``place`` is the path inside the value."""
+    """Raised if a value is not valid for its input. ``place`` is the path to the part that is wrong."""
 
     def __init__(self, message: str, place: tuple[Any, ...] = ()) -> None:
         super().__init__(message)
         self.message, self.place = message, place
 
     def below(self, *outer: Any) -> LiteralError:
-        """Return the same error with ``outer`` in front of its place."""
+        """Return the same error with ``outer`` prepended to its place."""
         return LiteralError(self.message, (*outer, *self.place))
 
 
@@ -117,7 +117,7 @@ def make_tensor(value: Any, dtype: Any, requires_grad: Any = False, contiguous: 
 
 
 def _misfit(value: Any, dtype: str) -> tuple[Any, ...]:
-    """Return the place of the first element that does not fit the dtype."""
+    """Return the index of the first element that the dtype cannot represent."""
     if isinstance(value, list):
         for index, item in enumerate(value):
             below = _misfit(item, dtype)
@@ -177,7 +177,7 @@ def read_input(spec: Input, value: Any, packages: Collection[str] = ()) -> Any:
 
 
 def inside(path: Any, packages: Collection[str]) -> str | None:
-    """Return why a dotted path is not inside these packages, or None if it is."""
+    """Return why a dotted path is not in one of these packages; None if it is."""
     if not isinstance(path, str) or not _DOTTED.fullmatch(path):
         return f"{describe(path)} is not a dotted path such as {next(iter(packages), 'package')}.module.name"
     if path.partition(".")[0] not in packages:
@@ -186,7 +186,7 @@ def inside(path: Any, packages: Collection[str]) -> str | None:
 
 
 def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherwise: str) -> str:
-    """Return the key that names a mapping's kind of literal."""
+    """Return the key that says which kind of literal a mapping is, such as ``tensor`` or ``new``."""
     form = next((name for name in forms if name in value), None)
     if form is None:
         wrong = next(iter(value), "")
@@ -203,7 +203,7 @@ def _form(value: Mapping[str, Any], forms: Mapping[str, tuple[str, ...]], otherw
 
 
 def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
-    """Return the tensor that ``{tensor: ...}`` or ``{full: ..., shape: ...}`` writes.
+    """Return the tensor for ``{tensor: ...}`` or ``{full: ..., shape: ...}``.
 
     :param dtype: the dtype if the literal has none; None for torch's default.
     """
@@ -219,7 +219,7 @@ def tensor_literal(value: Mapping[str, Any], dtype: str | None) -> Tensor:
 def _full(value: Mapping[str, Any]) -> Any:
     fill, shape = read_tags(value["full"]), value.get("shape")
     if not isinstance(fill, (bool, int, float)):
-        raise LiteralError(f"full takes a number, found {describe(fill)}", ("full",))
+        raise LiteralError(f"{{full: ...}} needs a number, found {describe(fill)}", ("full",))
     if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
         raise LiteralError("{full: ...} needs a shape, such as shape: [2, 3]", ("shape",) if "shape" in value else ())
     if math.prod(shape) > MAX_ELEMENTS or len(shape) > 16 or max(shape, default=0) > MAX_ELEMENTS:
@@ -247,7 +247,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def read_any(value: Any, packages: Collection[str]) -> Any:
-    """Return a typed literal: convert nested lists and mappings, and mappings that are literals themselves."""
+    """Return the literal for a value of any type; lists and mappings are converted recursively."""
     if isinstance(value, list):
         return [_below(item, packages, index) for index, item in enumerate(value)]
     if not isinstance(value, Mapping):
@@ -257,7 +257,7 @@ def read_any(value: Any, packages: Collection[str]) -> Any:
     form = _form(value, _FORMS, "a literal")
     content, (kind, make) = value[form], _LITERALS[form]
     if isinstance(content, Mapping) and kind != "a mapping":
-        escape = f"write a dictionary or arguments with the key {form!r} as {{mapping: {{{form}: ...}}}}"
+        escape = f"to pass a dictionary with this key, write {{mapping: {{{form}: ...}}}}"
         raise LiteralError(f"{form} does not take a mapping; {escape}", (form,))
     if not isinstance(content, {"a list": list, "a string": str, "a mapping": Mapping}.get(kind, object)):
         raise LiteralError(f"{form} takes {kind}, found {describe(content)}", (form,))
@@ -302,7 +302,7 @@ def _path(value: Mapping[str, Any], packages: Collection[str], form: str) -> str
 def _new(value: Mapping[str, Any], packages: Collection[str]) -> New:
     arguments = value.get("arguments") or {}
     if not isinstance(arguments, Mapping):
-        raise LiteralError(f"arguments takes a mapping, found {describe(arguments)}", ("arguments",))
+        raise LiteralError(f"{{arguments: ...}} needs a mapping, found {describe(arguments)}", ("arguments",))
     return New(_path(value, packages, "new"), _members(arguments, packages, "arguments"))
 
 

@@ -1,4 +1,4 @@
-"""Validate documents against the JSON Schemas that Sentinel publishes or reads its own records with."""
+"""Validate documents against JSON Schemas."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class JsonSchema:
             raise SentinelError(f"not valid JSON data: {str(error)[:200]}") from None
 
     def part(self, error: Any) -> Mapping[str, Any]:
-        """Return the part of the schema that an error violates."""
+        """Return the subschema that an error violates."""
         node: Any = self.schema
         for step in error.schema_path[:-1]:
             node = node[step]

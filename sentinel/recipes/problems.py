@@ -1,4 +1,4 @@
-"""Collect the problems of a recipe with their places; all stages of loading add to one list."""
+"""Collect the problems of a recipe with their positions in the file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sentinel.values.documents import Document, Place
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem of a document, with its place.
+    """A problem in a document, with its position.
 
     :ivar severity: an ``error`` keeps the recipe from loading, a ``warning`` does not.
     """
@@ -36,7 +36,7 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
 
     def error(self, place: Place, message: str, key: bool = False) -> None:
-        """Add an error.
+        """Add an error at a place in the document.
 
         :param key: point at the key of this place instead of its value.
         """
@@ -72,7 +72,7 @@ def describe(value: Any) -> str:
 
 
 def shown(path: Path) -> str:
-    """Return the path relative to the current folder if it lies below it, else the whole path."""
+    """Return a path relative to the current folder if it is below it, else the whole path."""
     try:
         return str(path.absolute().relative_to(Path.cwd()))
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""The data of a validated recipe."""
+"""Define the data of a validated recipe."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ class Recipe:
 
     @property
     def has_values(self) -> bool:
-        """True if expected values decide the verdict, False if a law does."""
+        """Return True if expected values decide the verdict, False if a law does."""
         return bool(self.expected_unpatched or self.expected_fixed)
 
     def scenario_inputs(self, contract: Contract, fixed: Collection[str]) -> list[str]:
-        """Return the inputs that the scenario states and the boundary must accept.
+        """Return the inputs that the scenario gives and the boundary must accept.
 
         Selectors and dialect inputs are read by the oracle only, so the boundary needs no parameter for them.
         """
@@ -95,7 +95,7 @@ class Recipe:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """The laws that the bug breaks according to the recipe."""
+        """Return the laws that the bug breaks, according to the recipe."""
         return tuple(name for name in (self.invariant, *self.also_breaks) if name)
 
     def trigger(self, law: str) -> Trigger:

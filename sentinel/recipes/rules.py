@@ -1,4 +1,4 @@
-"""Turn a document into a recipe: check every rule of the recipe language that needs the catalog.
+"""Turn a document into a recipe, and check the rules that need the catalog of targets, contracts and laws.
 
 A recipe states both sets of expected values, or neither. Without values a law decides: the recipe's ``invariant`` or
 the contract's law. One set alone is an error, because every other result could only be ``changed``.
@@ -33,7 +33,7 @@ _PARAMETER = re.compile(r"(.*)\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: Target | None) -> tuple[Pin, ...]:
-    """Read pins with their verdicts. A moving ref is an error, because its verdict can change."""
+    """Read the pins of a recipe, with their expected verdicts."""
     pins: list[Pin] = []
     for index, item in enumerate(written):
         place = ("pins", index, "ref")
@@ -54,12 +54,12 @@ def read_pins(findings: Findings, written: Iterable[Mapping[str, Any]], target: 
 
 
 def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
-    """Read the refs in ``watch``, which may move. They are decided only on request."""
+    """Read the refs in ``watch``, which may be branches. They are decided only on request."""
     refs: list[Ref] = []
     for index, text in enumerate(written):
         ref = _ref(findings, text, ("watch", index))
         if ref is not None and ref.kind not in ("git", "pypi"):
-            message = f"{ref.kind}: names something else on each machine; watch git: or pypi: refs"
+            message = f"{ref.kind}: refs differ between machines; watch git: or pypi: refs"
             findings.error(("watch", index), message)
         elif ref is not None:
             refs.append(ref)
@@ -67,7 +67,7 @@ def read_watch(findings: Findings, written: Iterable[str]) -> tuple[Ref, ...]:
 
 
 def read_requires(findings: Findings, written: str | list[str], target: Target) -> tuple[str, ...]:
-    """Read dotted paths inside the target's packages; ``function(parameter)`` names a parameter."""
+    """Read ``requires``: dotted paths in the target's packages. ``function(parameter)`` names a parameter."""
     listed = [written] if isinstance(written, str) else written
     for index, path in enumerate(listed):
         match = _PARAMETER.fullmatch(path)
@@ -116,7 +116,7 @@ def examine_document(document: Document, path: Path, catalog: Catalog) -> tuple[
 
 
 class _Reading:
-    """One pass over a document of valid structure. Keys with an error are not read again."""
+    """Reads one recipe document whose structure is valid. Keys with an error are not read again."""
 
     def __init__(self, findings: Findings, path: Path, catalog: Catalog, broken: set[str]) -> None:
         self.findings, self.path, self.catalog, self.broken = findings, path, catalog, broken
@@ -198,7 +198,7 @@ class _Reading:
         )
 
     def _check_reach(self, native: Mapping[str, Any]) -> None:
-        """Report each entry of ``affects`` whose settings do not meet the conditions of ``reach``."""
+        """Report each entry of ``affects`` whose settings contradict the conditions of ``reach``."""
         needed = native.get("reach", {}).get("when", {}).items()
         for index, entry in enumerate(native.get("affects", ())):
             when = entry["when"] if isinstance(entry, Mapping) else {}
@@ -233,7 +233,7 @@ class _Reading:
         return owners[0]
 
     def _contract(self, target: Target) -> Contract | None:
-        """Return the recipe's contract, or None (with a reported error) if the boundary is not bound to it."""
+        """Return the recipe's contract; None, with a reported error, if the boundary is not bound to it."""
         boundary, name = self.data.get(self.boundary_key), None if self.published else self.data.get("contract")
         contracts, place = self.catalog.contracts, (self.boundary_key,)
         if name is not None and name not in contracts:
@@ -297,7 +297,7 @@ class _Reading:
         return reader.published(written) if self.published else reader.native(written, self.data.get("variants") or {})
 
     def _trigger(self, contract: Contract, place: Place) -> Trigger:
-        """Read a ``when:`` condition; its names must be inputs of a contract."""
+        """Read a ``when:`` condition, whose names must be inputs of a contract."""
         written: Any = {} if self.published else self.data
         for step in place:
             written = written.get(step) if isinstance(written, dict) else written[step]
@@ -323,7 +323,7 @@ class _Reading:
         return Trigger(alternatives(written), contract.mask, contract.group)
 
     def _invariant(self, contract: Contract, has_values: bool) -> str | None:
-        """Return the name of the law: the recipe's invariant, or the contract's law if no values are expected."""
+        """Return the name of the law that decides: the recipe's ``invariant``, or else the contract's law."""
         sides = [key for key in ("expected_unpatched", "expected_fixed") if key in self.whole]
         if len(sides) == 1:
             other = "expected_fixed" if sides[0] == "expected_unpatched" else "expected_unpatched"

@@ -1,4 +1,4 @@
-"""Read the scenario of a recipe: inputs by canonical name, variants, and defaults."""
+"""Read a recipe's scenario: inputs, variants and defaults."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class ScenarioReader:
     literals: dict[Place, Any] = field(default_factory=dict)
 
     def native(self, written: Mapping[str, Any], variants: Mapping[str, Any]) -> Variants:
-        """Read the scenario of a native recipe; unknown inputs are errors."""
+        """Read the scenario of a recipe in Sentinel's format. Unknown inputs are errors."""
         shared = self._named(written, self.place)
         return self._build(shared, {name: self._named(own or {}, ("variants", name)) for name, own in variants.items()})
 
     def published(self, written: Mapping[str, Any]) -> Variants:
-        """Read the scenario of a published recipe.
+        """Read the scenario of a recipe in the published format.
 
         ``baseline_X`` and ``outlier_X`` are variants; unknown keys are prose.
         """

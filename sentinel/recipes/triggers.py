@@ -1,4 +1,4 @@
-"""Decide which scenarios trigger a recipe's bug (``when:``). The controller reads this data without torch.
+"""Decide whether a scenario triggers a recipe's bug (``when:``), without torch.
 
 A trigger is a list of alternatives, of which one suffices; an alternative is ``{input: condition}``, and all its
 conditions must hold. Its key ``only`` lists the observation keys that come out wrong; all others must be right.
@@ -47,7 +47,7 @@ _BOUND = re.compile(r"(?:>=|<=|!=|>|<) \S+")
 
 @dataclass(frozen=True)
 class _Values:
-    """One input of a scenario, with the mask and the group labels."""
+    """One input of a scenario, with the scenario's mask and group labels."""
 
     array: _Array
     valid: _Array | None
@@ -56,7 +56,7 @@ class _Values:
 
     @property
     def masked(self) -> _Array:
-        """True for elements of masked tokens, or of rows without a valid token."""
+        """Return flags: True for elements of masked tokens, or of rows without a valid token."""
         if self.valid is None or not self.array.shape:
             return np.zeros(self.array.shape, bool)
         if self.array.shape[: self.valid.ndim] == self.valid.shape:
@@ -89,7 +89,7 @@ def _constant_group(values: _Values) -> bool:
 
 
 def _overflows(values: _Array) -> bool:
-    """Return True if a value or its square is not finite in its dtype; multiplied by a mask of 0, it gives NaN."""
+    """Return True if a value or its square overflows its dtype, so that multiplication by a mask of 0 gives NaN."""
     with np.errstate(over="ignore", invalid="ignore"):
         return not np.isfinite(values * values).all()
 
@@ -103,7 +103,7 @@ def _exp_overflows(values: _Array, dtype: str) -> bool:
 
 
 def _votes(values: _Values) -> bool:
-    """Return True if a group has both a rejected and an accepted row."""
+    """Return True if some group has both a rejected and an accepted row."""
     there = (values.array != 0).any(-1)
     return any(0 < there[rows].sum() < len(rows) for rows in values.groups(counted=False))
 
@@ -142,7 +142,7 @@ _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 @dataclass(frozen=True)
 class Explained:
-    """The violations in a scenario that a bug explains.
+    """The violations that a known bug explains in a scenario.
 
     :ivar whole: whether it explains every violation. Otherwise ``keys`` are the observation keys that it may affect.
     """
@@ -153,7 +153,7 @@ class Explained:
 
 @dataclass(frozen=True)
 class Trigger:
-    """The scenarios that trigger a recipe's bug.
+    """The scenarios that trigger a recipe's bug, as conditions on inputs.
 
     :ivar alternatives: empty if the recipe has no ``when:``; then only the recipe's own scenario is known to trigger
         it.
@@ -165,7 +165,7 @@ class Trigger:
     group: str = ""
 
     def explain(self, contract: Contract, variants: Iterable[Inputs]) -> Explained:
-        """Return the violations that the bug explains in a scenario, at a boundary of any contract."""
+        """Return the violations that the bug explains in a scenario."""
         keys: set[str] = set()
         for alternative in self.alternatives:
             conditions = [(name, condition) for name, condition in alternative.items() if name != ONLY]
@@ -187,7 +187,7 @@ class Trigger:
             with np.errstate(invalid="ignore"):
                 apart = one.array().astype(np.float64) - other.array().astype(np.float64)
             inputs = {**inputs, name: from_array(apart, "float64")}
-            dtype = _promoted(one.dtype, other.dtype)
+            dtype = one.dtype if one.dtype == other.dtype else "float32"
         elif name not in inputs:
             name = {self.mask: contract.mask, self.group: contract.group}.get(name, name)
         value = inputs.get(name)
@@ -220,13 +220,8 @@ class Trigger:
         return ", or ".join(sentences)
 
 
-def _promoted(one: str, other: str) -> str:
-    """Return the dtype of the difference of two tensors, as far as :func:`_exp_overflows` distinguishes dtypes."""
-    return one if one == other else "float32"
-
-
 def alternatives(written: Any) -> tuple[Alternative, ...]:
-    """Read the alternatives of a ``when:`` that fits the schema."""
+    """Read the alternatives of a ``when:`` condition that matches the schema."""
     if written is None:
         return ()
     if written == ALWAYS:
@@ -241,7 +236,7 @@ def also_broken_laws(document: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def unfit(item: Input | None, condition: Any) -> str:
-    """Return why an input cannot meet a condition; empty if it can.
+    """Return why no value of an input can meet a condition; empty if one can.
 
     :param item: the input; None stands for :data:`ANY`.
     """

@@ -1,1 +1,1 @@
-"""Record the verdict of each recipe at each commit, decided once for each distinct closure of its code."""
+"""Record the verdict of each recipe at each commit. Commits with the same relevant code share one verdict."""

@@ -28,7 +28,9 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Basis:
-    """:ivar recipe, adapter, worker: digests of the deciding parts of the recipe, of the adapter, and of the modules of
+    """Digests of what a recipe's verdicts depend on, besides the target's code.
+
+    :ivar recipe, adapter, worker: digests of the deciding parts of the recipe, of the adapter, and of the modules of
         Sentinel that decide.
     :ivar environment: versions and flags that can change numbers.
     """
@@ -44,7 +46,7 @@ class Basis:
 
 
 def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
-    """Return what a recipe's verdicts depend on today: binding, contract, recipe.
+    """Compute the digests that a recipe's verdicts depend on: of its binding, contract, recipe and the environment.
 
     :raises SentinelError: if the interpreter of ``--sentinel-python`` cannot run.
     """
@@ -68,7 +70,7 @@ def basis(catalog: Catalog, recipe: Recipe, settings: Settings) -> Basis:
 
 
 def deciding_digest(catalog: Catalog, target: str, recipes: Sequence[Recipe]) -> str:
-    """Return a digest of recipes, laws, contracts and Sentinel's modules: what decides besides the target's code."""
+    """Return a digest of the recipes, laws, contracts and modules of Sentinel that verdicts depend on."""
     others = {catalog.contracts[binding.contract].file for binding in catalog.targets[target].bindings}
     codes = (getattr(law.check, "__code__", None) for law in catalog.laws.values())
     others |= {code.co_filename for code in codes if code is not None}
@@ -118,7 +120,7 @@ print(json.dumps({**have, "python": ["python", platform.python_version()]}))
 
 
 def surroundings(python: str | None) -> Surroundings:
-    """Return a function from a top-level module to its distribution and version.
+    """Return a function that maps a top-level module to its distribution and version.
 
     :param python: the interpreter; None for the running one.
     """
@@ -129,7 +131,7 @@ def surroundings(python: str | None) -> Surroundings:
 
 
 def third_party(name: str) -> bool:
-    """Return True if a top-level module belongs to neither the standard library nor the interpreter."""
+    """Return True if a top-level module is neither in the standard library nor built into the interpreter."""
     return name not in sys.stdlib_module_names and name not in sys.builtin_module_names
 
 

@@ -17,7 +17,9 @@ Decide = Callable[[Commit], ClosureVerdict]
 
 @dataclass
 class Bisection:
-    """:ivar steps: each decided commit with its verdict.
+    """The result of a bisection.
+
+    :ivar steps: each decided commit with its verdict.
     :ivar first: the first commit with the verdict of the later end; None if ``suspects`` cannot be decided.
     :ivar suspects: the range that contains the change, if commits next to it cannot be decided.
     """
@@ -28,7 +30,7 @@ class Bisection:
 
 
 def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection:
-    """Find the first commit between two, along first parents, that has the verdict of the later one.
+    """Find the first commit between ``good`` and ``bad``, along first parents, with the verdict of the later one.
 
     If ``bad`` is the older commit, this is the commit that removed the bug.
 
@@ -56,9 +58,9 @@ def bisect(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> Bisection
 
 
 def _ends(mirror: Path, good: Commit, bad: Commit, decide: Decide) -> tuple[Commit, Commit, str | None]:
-    """Return the older end, the later end and the verdict of the older end."""
+    """Return the older of two commits, the later one, and the verdict of the older one."""
     if good.sha == bad.sha:
-        raise SentinelError(f"the good and the bad commit are the same, {good.sha[:9]}")
+        raise SentinelError(f"the good and the bad commit are the same ({good.sha[:9]}); name two commits")
     entries = {"good": decide(good), "bad": decide(bad)}
     for name, which in (("good", good), ("bad", bad)):
         entry = entries[name]

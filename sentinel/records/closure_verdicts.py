@@ -1,4 +1,4 @@
-"""Store one verdict for each distinct closure, and look up the verdict of a commit.
+"""Store one verdict for each closure (the set of files that a probe read), and look up the verdict of a commit.
 
     history/<target>/closures/<id>.json        the questions of a closure
     history/<target>/<BUG-ID>/<basis>.jsonl    one line per verdict, after a first line with the basis
@@ -30,8 +30,7 @@ TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 @dataclass(frozen=True)
 class ClosureVerdict:
-    """One verdict. It holds for every revision whose lookups have the same results, if ``commit`` vouches for that
-    revision.
+    """One stored verdict. It holds for every revision in which the same files have the same content.
 
     :ivar closure, answers: the key: the id of the closure, and the digest of the results of its lookups.
     :ivar verdict, kind, reason: as in :class:`~sentinel.deciding.outcomes.Verdict`; a reason may name lines of
@@ -56,7 +55,7 @@ class ClosureVerdict:
 
 
 class ClosureVerdicts:
-    """The verdicts of one recipe on one basis, in memory and on disk. Not thread-safe."""
+    """The stored verdicts of one recipe, for one state of recipe, binding and environment. Not thread-safe."""
 
     def __init__(self, store: ClosureVerdictStore, target: str, bug_id: str, basis: Basis) -> None:
         self._store = store
@@ -74,7 +73,7 @@ class ClosureVerdicts:
         return iter([entry for entries in self._by_answers.values() for entry in entries])
 
     def read(self) -> None:
-        """Read the verdicts from disk."""
+        """Read the stored verdicts from disk."""
         for line in lines(self._file):
             with suppress(TypeError, KeyError):
                 entry = ClosureVerdict(**line)
@@ -83,7 +82,7 @@ class ClosureVerdicts:
                     self._remember(entry, closure)
 
     def find(self, revision: Revision, commit: str, lineage: Lineage) -> ClosureVerdict | None:
-        """Return the stored verdict of a revision, from a commit that vouches for ``commit``; None if there is none."""
+        """Return the stored verdict that applies to a revision, or None."""
         for closure in reversed(list(self._recent.values())):
             for entry in self._by_answers.get((closure.id, revision.answers(closure)), ()):
                 if lineage.vouches(entry.commit, commit):
@@ -93,7 +92,7 @@ class ClosureVerdicts:
         return None
 
     def add(self, entry: ClosureVerdict, closure: Closure) -> None:
-        """Store a verdict; on disk only if its reason is permanent.
+        """Store a verdict in memory, and on disk if its reason cannot change.
 
         :raises SentinelError: if the disk is full or not writable.
         """
@@ -110,7 +109,7 @@ class ClosureVerdicts:
 
 
 class ClosureVerdictStore:
-    """The closure verdicts under one ``SENTINEL_HOME``."""
+    """The stored verdicts in one ``SENTINEL_HOME``."""
 
     def __init__(self, home: Home | None = None) -> None:
         self.home = home or Home.default()
@@ -134,7 +133,7 @@ class ClosureVerdictStore:
             self._closures[target, closure.id] = closure
 
     def append(self, file: Path, head: Mapping[str, Any], line: Mapping[str, Any]) -> None:
-        """Append a line to a file; a new file begins with ``head``."""
+        """Append a line to a file. Begin a new file with the line ``head``."""
         with writing(self.home.path):
             file.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.folder / ".lock"), open(file, "ab+") as stream:
@@ -150,7 +149,7 @@ class ClosureVerdictStore:
 
 
 def _remove_partial_line(stream: Any) -> int:
-    """Remove an incomplete last line of a file, which a killed run left, and return the length in bytes."""
+    """Remove an incomplete last line, which a killed run may leave, and return the file's length in bytes."""
     end = at = stream.seek(0, os.SEEK_END)
     while at:
         begin = max(0, at - 4096)
@@ -165,7 +164,7 @@ def _remove_partial_line(stream: Any) -> int:
 
 
 def lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a file except the first."""
+    """Yield the lines of a file as JSON data, without the first line."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Compare revisions by the file lookups of a probe (its closure), resolved in the git trees without a checkout.
+"""Compare revisions by the files that a probe looked up (its closure), read from git trees without a checkout.
 
 :mod:`sentinel.worker.trace` defines the lookups, which the code calls questions. If two revisions resolve all lookups
     of a probe alike, the probe has the same result at both. Proof by induction: the first lookup does not depend on the
@@ -26,7 +26,10 @@ _CACHED = 100_000
 
 @dataclass(frozen=True)
 class Closure:
-    """:ivar questions: sorted, as :func:`closure_of` returns them."""
+    """The file lookups of a probe. Revisions in which they have the same results get the same verdict.
+
+    :ivar questions: sorted, as :func:`closure_of` returns them.
+    """
 
     questions: tuple[str, ...]
 
@@ -36,17 +39,17 @@ class Closure:
 
     @property
     def opaque(self) -> bool:
-        """Whether only an identical tree is known to give the same verdict."""
+        """Return True if the verdict may depend on any file, so that it holds for an identical tree only."""
         return EVERYTHING in self.questions
 
     @cached_property
     def packages(self) -> tuple[str, ...]:
-        """The third-party modules that were searched."""
+        """Return the third-party modules that the probe looked up."""
         return tuple(question[2:] for question in self.questions if question[0] == "p")
 
     @cached_property
     def places(self) -> tuple[tuple[str, frozenset[str] | None], ...]:
-        """The folders of the lookups, sorted, each with the names that were searched (None: the folder was listed)."""
+        """Return the folders that the probe looked into, each with the names it looked for (None: it listed them)."""
         names: dict[str, set[str] | None] = {}
         for question in self.questions:
             kind, path = question[0], question[2:]
@@ -71,7 +74,7 @@ class Closure:
 
 
 def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) -> Closure:
-    """Return the closure of a probe: the lookups whose results can differ between revisions, sorted.
+    """Return the lookups of a probe whose results can differ between revisions, sorted.
 
     A checkout contains only the package roots. A top-level module that is searched outside them is a third-party
     module; the lookup becomes whether the environment has it, for example ``p:ray``.
@@ -95,7 +98,7 @@ def closure_of(questions: Iterable[str] | None, roots: Sequence[PackageRoot]) ->
 
 
 class Revision:
-    """The trees of one revision, in which the lookups of closures are resolved."""
+    """The git trees of one revision, in which a closure's lookups are repeated."""
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Revision:
         self.roots = tuple((path, entry[1]) for path, entry in entries if entry is not None and entry[0] == TREE)
 
     def answers(self, closure: Closure) -> str:
-        """Return a digest of the results of a closure's lookups in this revision, and of its package roots.
+        """Return a digest of the results of a closure's lookups in this revision.
 
         :raises MissingObjectError: if the mirror lacks a tree.
         """
@@ -130,7 +133,7 @@ class Revision:
         return digest
 
     def _lines(self, closure: Closure) -> list[str] | None:
-        """Return the results; None if they depend on the whole tree, because a symbolic link may lead anywhere."""
+        """Return the results of the lookups; None if a symbolic link makes them depend on the whole tree."""
         if closure.opaque:
             return None
         lines: list[str] = []
@@ -160,7 +163,7 @@ class Revision:
         return None if any(entry.startswith(LINK) for _, entry in entries) else json.dumps([path, entries])
 
     def _folder(self, path: str) -> str | None:
-        """Return the tree object of a folder, None if there is none, or ``LINK`` if it lies behind a link."""
+        """Return the git tree of a folder; None if it does not exist, ``LINK`` if a symbolic link leads to it."""
         if path not in self._folders:
             parent, _, name = path.rpartition("/")
             above = self._folder(parent)

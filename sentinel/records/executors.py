@@ -1,4 +1,4 @@
-"""Run the probes of a sweep. The sweep decides which probes run, in which order, and what is stored.
+"""Run the probes of a sweep, here or elsewhere. The sweep itself decides which probes run and stores the results.
 
 A piece of work contains everything that it depends on, so it can run anywhere, and twice, with the same result. An
 executor has lanes. Each lane runs its work in order, ideally at neighbouring commits.
@@ -34,7 +34,7 @@ from sentinel.worker.client import Options
 
 @dataclass(frozen=True)
 class Work:
-    """The recipes of one target to probe at one commit."""
+    """Recipes of one target to run at one commit."""
 
     target: str
     commit: str
@@ -44,7 +44,7 @@ class Work:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of probing one recipe.
+    """The result of running one recipe.
 
     :ivar questions: the file lookups in the checkout; None if they are unknown.
     :ivar verdict: without its closure, which follows from the lookups.
@@ -56,15 +56,18 @@ class ProbeResult:
 
 
 class Executor(Protocol):
-    """:ivar lanes: the number of probes that run at the same time."""
+    """Runs probes for a sweep.
+
+    :ivar lanes: the number of probes that run at the same time.
+    """
 
     lanes: int
 
     def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
-        """Run a piece of work in a lane."""
+        """Start to probe recipes at a commit in one lane, and return a future of the results."""
 
     def close(self) -> None:
-        """Stop all work. It may be called in any state."""
+        """Stop all probes. It is safe to call at any time."""
 
 
 class Local:
@@ -95,7 +98,7 @@ class Local:
 
     def _checkout(self, target: Target, ref: Ref, pull: int | None) -> Checkout:
         if ref not in self._checkouts:  # a pin, whose text would help to explain a missing name
-            raise Unavailable(f"{ref.short} is not part of this walk")
+            raise Unavailable(f"{ref.short} is not a commit of this sweep")
         return self._checkouts[ref]
 
     def submit(self, lane: int, work: Work) -> Future[tuple[ProbeResult, ...]]:
@@ -150,7 +153,7 @@ def modules_of(target: Target, recipe: Recipe) -> tuple[str, ...]:
 
 
 def group_by_modules(target: Target, recipes: Sequence[Recipe]) -> list[list[Recipe]]:
-    """Group recipes that import the same modules, so that the lookups of their process are each recipe's closure."""
+    """Group recipes that import the same modules, so that they can share one process and one closure."""
     groups: dict[tuple[str, ...], list[Recipe]] = {}
     for recipe in recipes:
         groups.setdefault(modules_of(target, recipe), []).append(recipe)
@@ -158,7 +161,7 @@ def group_by_modules(target: Target, recipes: Sequence[Recipe]) -> list[list[Rec
 
 
 def sweep_leftovers(folder: Path) -> None:
-    """Remove the working copies of killed runs."""
+    """Remove the working copies that killed runs left in a folder."""
     for lock in free_locks(folder, "*.lock"):
         remove_tree(lock.with_suffix(""))
         lock.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Store and read histories: the result of a sweep for one bug, as a line of ``<folder>/<target>.jsonl``.
+"""Store and read histories. A history is the result of a sweep for one bug: one line of ``<folder>/<target>.jsonl``.
 
 The folder is ``SENTINEL_HOME/history``, or ``reports/history`` for committed histories. A line contains the runs of
 neighbouring revisions with the same verdict, and the releases by verdict. Changes and lifetimes follow from that and
@@ -127,7 +127,7 @@ def history_of(
     entries: Mapping[str, ClosureVerdict],
     origin: Callable[[Commit, ClosureVerdict], Origin | None] = lambda commit, entry: None,
 ) -> dict[str, Any]:
-    """Return the history of one recipe.
+    """Return the history of one recipe as a JSON document.
 
     :param entries: commit -> verdict, including tags outside the branch.
     :param origin: returns the origin of the code that is first decided at a commit.
@@ -152,7 +152,7 @@ def history_of(
 
 
 def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> dict[str, list[str]]:
-    """Return the names of releases by verdict and kind."""
+    """Return the tag names of releases, grouped by verdict and kind."""
     outcomes: dict[str, list[str]] = {}
     for tag in tags:
         outcomes.setdefault(" ".join(filter(None, entries[tag.commit.sha].outcome)), []).append(tag.name)
@@ -160,7 +160,7 @@ def _by_outcome(tags: Sequence[Tag], entries: Mapping[str, ClosureVerdict]) -> d
 
 
 def _clean(value: Any) -> Any:
-    """Make all text safe to print and free of local paths: subjects, reasons and tag names are untrusted."""
+    """Return data whose text is safe to print and has no local paths; commit subjects and tag names are untrusted."""
     if isinstance(value, Mapping):
         return {message(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -169,12 +169,12 @@ def _clean(value: Any) -> Any:
 
 
 def plain_commit(commit: Commit) -> dict[str, Any]:
-    """Return a commit as a history stores it."""
+    """Return a commit as JSON data for a history."""
     return {"sha": commit.sha, "date": commit.date, "subject": commit.subject, "pull": commit.pull}
 
 
 def state_of(verdict: str, kind: str) -> str | None:
-    """Return ``reproduced``, ``fixed`` or ``changed``; ``absent`` if this version lacks the code; None if undecided."""
+    """Return ``reproduced``, ``fixed``, ``changed``, ``absent`` (the version lacks the code), or None if undecided."""
     if verdict in ("reproduced", "fixed", "changed"):
         return verdict
     return "absent" if kind == "not-in-this-version" else None
@@ -197,7 +197,7 @@ def runs_of(commits: Sequence[Commit], entries: Mapping[str, ClosureVerdict]) ->
 
 
 def _gist(reason: str) -> str:
-    """Return the constant part of a reason, without signatures and suggested names."""
+    """Return a reason without signatures and suggested names, which vary between commits."""
     return re.split(r"[;(\[]", reason, maxsplit=1)[0]
 
 
@@ -213,7 +213,7 @@ _BY_STATE = {"reproduced": "introduced", "fixed": "fixed", "changed": "changed",
 
 
 def changes_of(runs: Sequence[History], origins: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
-    """Return the changes along a line of commits.
+    """Return the changes of verdict along a branch.
 
     ``what`` is ``present`` (at the first decided revision), ``introduced``, ``fixed``, ``changed`` (the code matches
     neither value set), ``removed`` (the code is gone) or ``appeared`` (the code exists, without the bug). ``after`` is
@@ -276,12 +276,21 @@ def _moment(text: str) -> datetime:
 
 
 def expand(line: History, target: str) -> dict[str, Any]:
-    """Return the history of a line, with its changes and lifetimes.
+    """Return the full history for a stored line, including changes and periods with the bug.
 
     :raises SentinelError: if a date is invalid.
     """
     # JSON Schema accepts 2.0 as an integer.
-    runs = [{**_NO_RUN, **run, "commits": int(run.get("commits", 1)), **_ends(run)} for run in line["runs"]]
+    runs = [
+        {
+            **_NO_RUN,
+            **run,
+            "commits": int(run.get("commits", 1)),
+            "first": {**_NO_COMMIT, **run["first"]},
+            "last": {**_NO_COMMIT, **run.get("last", run["first"])},
+        }
+        for run in line["runs"]
+    ]
     dates = [run[end]["date"] for run in runs for end in ("first", "last")]
     dates += [date for _, _, date in line.get("tags", ())]
     if (line["source"]["kind"] == "git" or any(dates)) and not all(map(is_moment, dates)):
@@ -306,15 +315,11 @@ def expand(line: History, target: str) -> dict[str, Any]:
     }
 
 
-def _ends(run: History) -> dict[str, Any]:
-    return {"first": {**_NO_COMMIT, **run["first"]}, "last": {**_NO_COMMIT, **run.get("last", run["first"])}}
-
-
 # -- the store --------------------------------------------------------------------------------------------------------
 
 
 def fold(history: History) -> dict[str, Any]:
-    """Return the line of a history, without derived values, nulls and defaults."""
+    """Return the line to store for a history, without values that can be derived, nulls and defaults."""
     runs = []
     for run in history["runs"]:
         first, last = (_without_defaults(run[end], _NO_COMMIT) for end in ("first", "last"))
@@ -377,7 +382,7 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 
 def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Return the histories of a folder.
+    """Return the histories in a folder.
 
     :param target: only this target's; empty for all.
     :param on_error: called with a message for each unreadable file; the others are returned.
@@ -397,7 +402,7 @@ def load_all(folder: Path, target: str = "", on_error: Callable[[str], None] | N
 
 
 def require_all(folder: Path) -> list[dict[str, Any]]:
-    """Return the histories of a folder.
+    """Return the histories in a folder. Raise if there are none.
 
     :raises NothingExamined: if it has none.
     """
@@ -411,7 +416,7 @@ def require_all(folder: Path) -> list[dict[str, Any]]:
 
 
 def require_bug(folder: Path, bug: str) -> list[dict[str, Any]]:
-    """Return the histories of a bug, the longest first.
+    """Return the histories of a bug, the longest first. Raise if there are none.
 
     :raises NothingExamined: if it has none.
     """

@@ -1,4 +1,4 @@
-"""Read from the text of a revision which of its modules import which, without running or compiling it.
+"""Read the imports of a revision's modules from their source, without running or compiling it.
 
 A probe also reports its lookups, but from inside the process that ran the checkout's code, which could forge the
 report. The imports of the text do not depend on that process.
@@ -58,7 +58,8 @@ class Imports:
         self._texts: dict[str, _Text] = {}
 
     def questions(self, tree: str, modules: Iterable[str]) -> set[str]:
-        """Return the lookups (see :mod:`sentinel.worker.trace`) of importing these modules from a revision.
+        """Return the file lookups (see :mod:`sentinel.worker.trace`) that importing these modules from a revision
+        makes.
 
         :returns: only :data:`~sentinel.worker.trace.EVERYTHING` if a module computes the name of an import.
         :raises MissingObjectError: if the mirror lacks a tree.
@@ -79,7 +80,7 @@ class Imports:
         return questions
 
     def _walk(self, tree: str, name: str, questions: set[str]) -> Iterator[tuple[str, bool, str]]:
-        """Yield each module on the path to a dotted name: its name, whether it is a package, and its blob."""
+        """Yield each package and module on the path to a dotted name: name, whether it is a package, git blob."""
         first, *others = name.split(".")
         for root in self._roots:
             if root.package != first:
@@ -128,7 +129,7 @@ def _names(text: str) -> Iterator[str]:
 
 
 def _absolute(name: str, module: str, is_package: bool) -> str:
-    """Return the absolute form of a name; empty if a relative name leaves its package."""
+    """Return the absolute form of an imported name; empty if a relative import leaves the top-level package."""
     level = len(name) - len(name.lstrip("."))
     if not level:
         return name

@@ -1,4 +1,4 @@
-"""Connect the mirror of one target with its stored verdicts, and run sweeps."""
+"""Run sweeps of one target on its git mirror, and store the verdicts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ class Ledger:
 
     def __init__(self, catalog: Catalog, settings: Settings, target: Target, store: MirrorStore | None = None) -> None:
         if settings.url_of(target.name):
-            raise SentinelError(f"histories are recorded for upstream only; remove the --repo-url of {target.name}")
+            raise SentinelError(
+                f"histories are recorded for the upstream repository only; leave out --repo-url for {target.name}"
+            )
         self.catalog = catalog
         self.settings = settings
         self.target = target
@@ -59,7 +61,7 @@ class Ledger:
         self.surroundings = surroundings(self.options.python)
 
     def commit(self, name: str) -> Commit:
-        """Return the commit that a name refers to.
+        """Return the commit that a branch, tag or hash refers to.
 
         :raises SentinelError: if the name is not a valid git name.
         :raises Unavailable: if the mirror has no such commit.
@@ -70,7 +72,7 @@ class Ledger:
         )
 
     def select(self, selection: Selection) -> tuple[Selection, list[Commit], list[Tag]]:
-        """Return the resolved selection, its commits in order, and the release tags.
+        """Resolve a selection, and return it with its commits in order and the release tags.
 
         :raises Unavailable: if a ref does not exist.
         :raises NothingExamined: if no commit is selected.
@@ -121,7 +123,7 @@ class Ledger:
 
     @contextmanager
     def decider(self, recipes: Sequence[Recipe], executor: Callable[[], Executor]) -> Iterator[Decide]:
-        """Yield a function that decides the recipes at a commit. Workers start when they are needed."""
+        """Yield a function that decides the recipes at a commit. Workers start on first use."""
         entries = self._entries(recipes)
         with self.trees() as trees, ExitStack() as stack:
             running: list[Executor] = []
@@ -136,7 +138,7 @@ class Ledger:
             yield lambda commit: sweep.decide(commit, submit)
 
     def _entries(self, recipes: Sequence[Recipe]) -> dict[str, ClosureVerdicts]:
-        """Return each recipe's stored verdicts on the current basis, by bug id."""
+        """Return each recipe's valid stored verdicts, by bug id."""
         on = {recipe.bug_id: basis(self.catalog, recipe, self.settings) for recipe in recipes}
         return {bug: ClosureVerdicts(self.entries, self.target.name, bug, of) for bug, of in on.items()}
 
@@ -148,11 +150,11 @@ class Ledger:
 
     @property
     def options(self) -> Options:
-        """Worker options for probes of this target."""
+        """Return the options for worker processes of this target."""
         return replace(options_of(self.settings, self.target.name), trace=True)
 
     def local(self, lanes: int | None = None) -> Local:
-        """Return an executor for this machine's cores."""
+        """Return an executor that uses this machine's cores."""
         return Local(self.catalog, self.entries.folder / "copies", self.mirrors.path, self.options, lanes)
 
     def _origins(self, trees: GitTrees) -> Callable[[Commit, ClosureVerdict], Origin | None]:

@@ -1,4 +1,4 @@
-"""Compare the evidence of a run with a baseline: the changes, whether they are worse, and their commits."""
+"""Compare the evidence of a run with a baseline: list what changed, whether it is worse, and the responsible commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Change:
-    """:ivar what: one of :data:`KINDS`.
+    """A difference between a run and its baseline.
+
+    :ivar what: one of :data:`KINDS`.
     :ivar subject: the bug, or ``<boundary>: <law>``.
     :ivar about: title, severity, place and command.
     :ivar before, after: the verdicts with their kinds; empty if nothing is recorded.
@@ -66,12 +68,12 @@ class Change:
 
     @property
     def worse(self) -> bool:
-        """Whether a pull request must not be merged with this change; if not, :attr:`why_not_worse` has the reason."""
+        """Return True if a pull request with this change must not be merged."""
         return not self.why_not_worse
 
     @property
     def why_not_worse(self) -> str:
-        """The reason why nothing gets worse; empty if the change is worse."""
+        """Return the reason why this change is not worse; empty if it is worse."""
         before, after = self.before.partition(" ")[0], self.after.partition(" ")[0]
         if self.what == "newly seen":
             return "the two searches drew different scenarios; compare the revisions with `sentinel diff`"
@@ -80,7 +82,7 @@ class Change:
         if after == "fixed":
             return "the bug is not present"
         if not before:
-            return f"no verdict is recorded for it, and it is {after}"
+            return f"the baseline has no verdict for it, and it is now {after}"
         if before == after:
             return "the verdict is the same"
         if before == "reproduced" and self.after == "unavailable (not-in-this-version)":
@@ -113,7 +115,7 @@ def changes(run: Path, baseline: Path, across_refs: bool = False) -> list[Change
     missing = recorded.keys() - {_subject(now) for now in documents.values()}
     for document in (recorded[subject] for subject in missing):
         # The branch itself may have suppressed the evidence.
-        before, detail = verdict_text(document), "the run has no evidence of it"
+        before, detail = verdict_text(document), "the run did not decide it"
         every.append(Change("missing", *_about(document), before, "", detail, _commit(document)))
     different = [change for change in every if change is not None]
     return sorted(different, key=Change.order)
@@ -168,7 +170,7 @@ def _commit(document: Document | None) -> str:
 def with_commits(
     several: list[Change], recipes: Mapping[str, Recipe], ledger_of: Callable[[str], Ledger]
 ) -> Iterator[Change]:
-    """Yield the changes; those of a bug that appeared or disappeared with the commit responsible."""
+    """Yield the changes. Add the responsible commit if a bug appeared or disappeared."""
     for change in several:
         if change.what not in ("newly broken", "newly fixed"):
             yield change
@@ -196,5 +198,5 @@ def _why_not(change: Change, recipes: Mapping[str, Recipe]) -> str:
     if not (change.old and change.new):
         return "the two revisions are not git commits"
     if change.old == change.new:
-        return "both are the same commit: the recipe, the adapter or the environment has changed"
+        return "both verdicts are of the same commit: the recipe, the adapter or the environment has changed"
     return ""

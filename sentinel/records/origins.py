@@ -1,4 +1,4 @@
-"""Find out whether the code at the beginning of a history was written in that commit or moved there.
+"""Find out whether the first commit of a history wrote the buggy code or moved it from another file.
 
 Before the first commit that has a boundary there is nothing to probe, but the code may have existed under another name.
 So the lines of its definition are searched in all Python files of that commit and of its parent. ``git blame -C -C -C``
@@ -26,7 +26,7 @@ _OTHER = bytes(byte for byte in range(256) if not chr(byte).isalnum())
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of a boundary's definition at the commit at which it is first decided.
+    """The origin of a function's code at the first commit that could be decided.
 
     :ivar lines: the number of its non-blank lines.
     :ivar older: how many of them existed in the parent and were removed there, i.e. were moved or renamed. Copied lines
@@ -38,7 +38,7 @@ class Origin:
 
 
 def origin(trees: GitTrees, entry: ClosureVerdict, tree: str, before: str) -> Origin | None:
-    """Return the origin of the definition that was probed, or None if it cannot be located.
+    """Return the origin of the definition that was probed; None if it cannot be found.
 
     :param tree, before: the trees of its commit and of the parent.
     :raises MissingObjectError: if the mirror lacks a source file.
@@ -68,12 +68,12 @@ def _sources(trees: GitTrees, tree: str) -> Iterator[str]:
 
 
 def code_lines(source: bytes) -> list[bytes]:
-    """Return the non-blank lines, without indentation."""
+    """Return the non-blank lines of a source file, without indentation."""
     return [line.strip() for line in source.splitlines() if line.strip()]
 
 
 def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
-    """Yield the index and text of each three consecutive lines that are distinctive enough to search."""
+    """Yield each three consecutive lines that are distinctive enough to search for, with their index."""
     letters = [len(line.translate(None, _OTHER)) for line in lines]
     for n in range(len(lines) - _ROW + 1):
         if sum(letters[n : n + _ROW]) >= _LETTERS:
@@ -81,7 +81,7 @@ def rows(lines: Sequence[bytes]) -> Iterator[tuple[int, tuple[bytes, ...]]]:
 
 
 def _end(source: bytes, line: int) -> int | None:
-    """Return the last line of the definition that begins, with its decorators, on a line; None if there is none."""
+    """Return the last line of the definition whose first line (with decorators) is given; None if there is none."""
     try:
         tree = syntax_of(source)
     except SyntaxError:

@@ -1,4 +1,4 @@
-"""Decide each recipe at each of many commits, by probing each distinct closure once."""
+"""Decide each recipe at many commits. A recipe is run once for each distinct state of the files that it reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ OnCommit = Callable[[int, int, int], None]
 
 
 class Sweep:
-    """:ivar probed: the number of measured verdicts."""
+    """Runs recipes over many commits of one target.
+
+    :ivar probed: the number of measured verdicts.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Sweep:
         return {bug: entries[commit.sha] for bug, entries in self._done.items()}
 
     def _missing(self, commit: Commit) -> tuple[Revision | None, list[Recipe]]:
-        """Return a commit's tree and the recipes whose verdict is unknown there; record the known verdicts."""
+        """Return a commit's git tree and the recipes without a stored verdict there; record the stored verdicts."""
         try:
             revision = Revision(self._trees, commit.tree, self._target.roots, self._memo, self._surroundings)
             by_bug = self._by_roots.setdefault(revision.roots, {})
@@ -126,7 +129,7 @@ class Sweep:
         executor: Executor,
         running: dict[Future[tuple[ProbeResult, ...]], tuple[int, Commit, Revision]],
     ) -> int:
-        """Submit the next work of a lane, and return how many commits before it needed no probe."""
+        """Submit the next commit of a lane that needs a probe, and return how many commits before it needed none."""
         finished = 0
         for commit in lanes.of(lane):
             revision, missing = self._missing(commit)
@@ -146,7 +149,7 @@ class Sweep:
         self.probed += 1
 
     def _questions(self, result: ProbeResult, commit: Commit) -> Iterable[str] | None:
-        """Return the lookups of a commit: those of the probe, and those that follow from the commit's text.
+        """Return all file lookups of a probe: those that were traced, and those that follow from the commit's imports.
 
         None if they are unknown, or reported by the code of a branch, whose text may hide what a function imports.
         """
@@ -157,7 +160,7 @@ class Sweep:
 
 
 class _Lanes:
-    """Distributes commits. Each lane walks along neighbours; an idle lane takes half of the longest remaining walk."""
+    """Distributes commits over lanes, each with neighbouring commits. An idle lane takes half of the longest one."""
 
     def __init__(self, commits: Sequence[Commit], lanes: int) -> None:
         self._commits = commits

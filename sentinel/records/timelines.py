@@ -1,4 +1,4 @@
-"""Show histories: the changes of a bug, a timeline for the terminal, and a table of all bugs."""
+"""Show the history of bugs as text: one bug's changes, a timeline for the terminal, and a table of all bugs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MARKS = (
 
 
 def timeline(record: History, width: int = 72) -> str:
-    """Return one line for the whole history, evenly by commits. A rare verdict keeps at least one column."""
+    """Return a timeline of this many columns, evenly by commits. Each verdict that occurs has at least one column."""
     total = record["commits"]
     width = min(width, total)
     cells: list[set[str]] = [set() for _ in range(width)]
@@ -42,7 +42,7 @@ def timeline(record: History, width: int = 72) -> str:
 
 
 def pictures(records: Sequence[History], width: int = 24) -> dict[tuple[str, str], str]:
-    """Map target and bug to a timeline of the branch's commits, oldest first."""
+    """Return a timeline of the branch for each target and bug, oldest commit first."""
     commits = [record for record in records if _kind_of(record) == "commits" and record["commits"] > 1]
     return {(record["target"], record["bug_id"]): f"|{timeline(record, width)}|" for record in commits}
 
@@ -75,7 +75,7 @@ def story(record: History, width: int = 72) -> list[str]:
 
 
 def heading(record: History) -> str:
-    """Return the heading of a record."""
+    """Return the heading of a history."""
     source = record["source"]
     if source["kind"] == "pypi":
         return f"{record['target']}: {count(record['commits'], record)} of {source['ref']} on PyPI"
@@ -94,7 +94,7 @@ def releases(record: History) -> list[str]:
 
 
 def change_text(change: History) -> str:
-    """Return ``introduced: 2025-03-01 0123456 "subject" (#12)``, with the uncertainty of the commit."""
+    """Return a change of verdict as text: ``introduced: 2025-03-01 0123456 "subject" (#12)``."""
     text = f"{_CHANGE_TEXTS[change['what']]}: {commit_line(change['commit'])}"
     origin = change["origin"]
     if origin:
@@ -112,7 +112,7 @@ def lifetime_text(lifetime: History) -> str:
 
 
 def releases_with_bug(record: History) -> list[str]:
-    """Return the releases that have the bug."""
+    """Return the names of the releases that have the bug."""
     return [item["name"] for item in record["releases"] if item["verdict"] == "reproduced"]
 
 
@@ -121,7 +121,7 @@ def span(names: Sequence[str]) -> str:
 
 
 def row(record: History) -> tuple[str, ...]:
-    """Return a bug's row in the table of :data:`HEADINGS`."""
+    """Return a bug's table row; see :data:`HEADINGS` for the columns."""
     lifetimes = record["spells"]
     started = "; ".join(_date(lifetime["introduced"]) for lifetime in lifetimes)
     ended = "; ".join(_date(lifetime["ended"]) if lifetime["ended"] else "still present" for lifetime in lifetimes)
@@ -139,7 +139,7 @@ def row(record: History) -> tuple[str, ...]:
 
 
 def overview(records: Sequence[History]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return headings and one row per bug: its longest record, and the tags and PyPI releases with the bug."""
+    """Return the headings and one row per bug, with the tags and PyPI releases that have the bug."""
     bugs: dict[tuple[str, str], dict[str, History]] = {}
     for record in sorted(records, key=lambda record: int(record["commits"])):
         bugs.setdefault((record["target"], record["bug_id"]), {})[_kind_of(record)] = record
@@ -158,7 +158,7 @@ def _kind_of(record: History) -> str:
 
 
 def counts(records: Sequence[History]) -> list[str]:
-    """Return totals over the records of commits, as sentences."""
+    """Return totals over the bugs' histories, as sentences."""
     of_git = [record for record in records if _kind_of(record) == "commits"]
     with_bug = [record for record in of_git if record["spells"]]
     lifetimes = [lifetime for record in with_bug for lifetime in record["spells"]]
@@ -198,7 +198,7 @@ def _date(change: History) -> str:
 
 
 def came_with_its_code(change: History) -> bool:
-    """Return True if a history begins with code that was written in that commit, i.e. less than half of it is older.
+    """Return True if the bug came with new code: less than half of the code's lines are older than the commit.
 
     If the commit moved or renamed the code, the earlier state of the bug is unknown.
     """

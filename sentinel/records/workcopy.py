@@ -36,7 +36,9 @@ from sentinel.targets.refs import Ref
 
 
 class WorkCopy:
-    """:param folder: a folder of its own, whose contents are removed.
+    """A working copy of a target that can move to another commit.
+
+    :param folder: a folder of its own, whose contents are removed.
 
     Not thread-safe. No process may run in the copy while it moves.
     """
@@ -59,7 +61,7 @@ class WorkCopy:
         self._stamp = stamp(self._top)
 
     def move(self, commit: str, roots: Sequence[tuple[str, str]]) -> Checkout:
-        """Make the copy equal to a commit and return its checkout.
+        """Change the working copy to a commit, and return its checkout.
 
         :raises Unavailable: if the commit has none of the package roots, or the mirror lacks a source file.
         """
@@ -178,7 +180,7 @@ class WorkCopy:
             os.utime(place, (_time(blob), _time(blob)))
 
     def _relink(self) -> None:
-        """Create all links last, because a link may lead to another."""
+        """Create all symbolic links last, because a link may lead to another."""
         for path in [path for path, omission in self._left_out.items() if omission.reason == _LEADS_OUT]:
             del self._left_out[path]
         for path in make_links(self._top, self._links):
@@ -189,7 +191,7 @@ _LEADS_OUT = "a symbolic link that leads out of the checkout"
 
 
 def _outermost(roots: Mapping[str, str]) -> dict[str, str]:
-    """Return the roots that lie in no other root: a package was once in a folder of its own name."""
+    """Return the package roots that are not inside another root."""
     return {path: tree for path, tree in roots.items() if not any(path.startswith(f"{other}/") for other in roots)}
 
 

@@ -1,4 +1,4 @@
-"""Compare evidence with recorded evidence: whether it changed, and in which direction.
+"""Compare new evidence with recorded evidence, and say whether the verdict got better, worse or merely different.
 
 The verdict, the kind of reason and the observation are compared; numbers within a tolerance by dtype, because another
 CPU or torch version may add in another order. Differences of the environment are reported but do not count.
@@ -27,7 +27,7 @@ from sentinel.values.tolerance import Tolerance
 
 @dataclass(frozen=True)
 class Difference:
-    """One element that is not identical. ``within`` is True if it agrees within the tolerance."""
+    """One element that differs between two documents. ``within`` is True if the difference is within the tolerance."""
 
     where: str
     recorded: str
@@ -44,7 +44,7 @@ class Difference:
 
 
 def compare(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str = BARE) -> Iterator[Difference]:
-    """Yield every element that is not identical, including those within the tolerance."""
+    """Yield every element that differs between two documents, including differences within the tolerance."""
     if is_tensor(recorded) and is_tensor(now):
         for part in ("dtype", "shape"):
             if recorded[part] != now[part]:
@@ -74,7 +74,7 @@ def _leaf(recorded: Any, now: Any, where: str, tolerance: Tolerance, dtype: str)
 
 
 def number(value: Any) -> float | None:
-    """Return the float in a document, tagged or not; None for values that must be equal: integers, booleans, text."""
+    """Return a float from an evidence document; None for integers, booleans and text, which must be equal."""
     if isinstance(value, float):
         return value
     return float(value) if isinstance(value, str) and value in TAGGED else None
@@ -95,7 +95,7 @@ _SHOWN = 3
 
 
 def difference(recorded: Recorded, now: Recorded) -> list[str]:
-    """Return the differences as sentences, the first with the direction of the verdict; empty if there are none."""
+    """Return the differences between recorded and new evidence as sentences; empty if they agree."""
     if (recorded["target"], recorded["bug_id"]) != (now["target"], now["bug_id"]):
         one, other = (message(f"{document['target']} {document['bug_id']}") for document in (recorded, now))
         return [f"different bugs: {one} is recorded, this is {other}"]
@@ -113,7 +113,7 @@ def difference(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
-    """Return True if this machine lacks the revision or the Python version of the recorded verdict.
+    """Return True if this machine lacks the revision, or the Python version, that the recorded verdict needs.
 
     Such a result does not concern the code. If the Python version is the same, the code has changed its requirement.
     """
@@ -122,7 +122,7 @@ def is_unavailable_here(recorded: Recorded, now: Recorded) -> bool:
 
 
 def circumstances(recorded: Recorded, now: Recorded) -> list[str]:
-    """Return the differences that do not count: environment, Sentinel, recipe, adapter and code."""
+    """Return differences that do not affect the result: environment, versions of Sentinel, recipe, adapter and code."""
     there, here = _circumstances(recorded), _circumstances(now)
     names = sorted(set(there) | set(here))
     return [
@@ -143,7 +143,7 @@ def _verdict_difference(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def direction(recorded: Recorded, now: Recorded) -> str:
-    """Return the direction of a change of verdict, or ``drifted`` if only the measurement changed."""
+    """Return whether the verdict got better or worse, or ``drifted`` if only the measured values changed."""
     if recorded["verdict"] == now["verdict"] or now["verdict"] == "changed":
         return "drifted"
     if now["kind"] == "drift":
@@ -154,7 +154,7 @@ def direction(recorded: Recorded, now: Recorded) -> str:
 
 
 def verdict_text(document: Recorded) -> str:
-    """Return the verdict with its kind, as text."""
+    """Return a document's verdict as text, with the kind of reason."""
     return f"{document['verdict']} ({message(document['kind'])})" if document["kind"] else str(document["verdict"])
 
 
@@ -169,7 +169,7 @@ def _drift(recorded: Recorded, now: Recorded) -> list[str]:
 
 
 def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list[Difference]]]:
-    """Yield each observation key of either document with its differing elements."""
+    """Yield each observation key of either document, with the elements that differ."""
     there, here = flat(recorded["observation"]), flat(now["observation"])
     for key in sorted(set(there) | set(here)):
         if key not in here or key not in there:
@@ -180,7 +180,7 @@ def _compare_keys(recorded: Recorded, now: Recorded) -> Iterator[tuple[str, list
 
 
 def _tolerance(now: Recorded, key: str) -> Tolerance:
-    """Return the recipe's tolerance of a key, otherwise the recipe's for all keys."""
+    """Return the tolerance for a key: the recipe's own for this key, otherwise the recipe's general one."""
     expectation = now["expectation"]
     chosen = expectation["tolerance"]
     for side in ("unpatched", "fixed"):
@@ -217,7 +217,7 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The comparison of one observation key.
+    """Whether the values of one observation key agree.
 
     :ivar outcome: ``identical``, ``within tolerance`` or ``different``.
     """
@@ -276,7 +276,7 @@ def verify_report(recorded: Recorded, now: Recorded) -> Verification:
 
 @dataclass(frozen=True)
 class Update:
-    """The result of updating a baseline.
+    """The changes that were made to a baseline.
 
     :ivar changed: one line per written or removed entry, ``<place>: <change>``.
     :ivar kept: one line per recorded verdict that the run could not reproduce here, ``<place>: <verdict>; <reason>``:
@@ -290,7 +290,7 @@ class Update:
 
 
 def update(report_dir: Path, baseline_dir: Path, recipes: Recipes, prune: bool = False) -> Update:
-    """Update a baseline from a folder's last run. Entries without a change keep every byte.
+    """Update a baseline from the last run in a report folder. Entries without a change keep every byte.
 
     If the baseline stores a target of the run as single files, they are converted to lines.
 

@@ -1,4 +1,4 @@
-"""Summarise one verdict for a person: title, severity, place, one number, and the command that repeats it."""
+"""Summarise one verdict for a person: title, severity, place, one wrong number, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sentinel.targets.refs import Ref
 
 @dataclass(frozen=True)
 class Brief:
-    """The summary of a verdict. Every field is safe to print.
+    """The summary of a verdict. Every field is safe to print on a terminal.
 
     :ivar rank: 0 for the highest severity; verdicts without a severity come last.
     :ivar grade: severity and realism of the recipe, such as ``high, default``; for a law, its rank.
@@ -56,7 +56,7 @@ def _ranks() -> Mapping[str, int]:
 
 
 def command(document: Mapping[str, Any]) -> str:
-    """Return the command that decides the document again."""
+    """Return the command that repeats the verdict of an evidence document."""
     kind, _, name = str(document["ref"]).partition(":")
     ref = Ref("git", name).short if kind == "git" else str(document["ref"])
     option = "--sentinel-repo=." if kind == "path" else f"--sentinel-ref={shlex.quote(ref)}"

@@ -40,7 +40,7 @@ _WINDOWS = re.compile(r"(?<!\w)[A-Za-z]:\\(?:[^\s\"'<>|\\]+\\)*([^\s\"'<>|\\]+)"
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""Return the text with every control or invisible character as an escape (``\x1b``).
+    r"""Return the text with every control character or invisible character as an escape such as ``\x1b``.
 
     :param lines: keep line feeds and tabs.
     """
@@ -49,7 +49,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def visible_data(value: Any, *, lines: bool = False) -> Any:
-    """Apply :func:`visible` to every text in nested data, including keys."""
+    """Apply :func:`visible` to every string in nested lists and mappings, including keys."""
     if isinstance(value, Mapping):
         return {visible(key): visible_data(item, lines=lines) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -66,12 +66,12 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def paragraphs(text: str) -> list[str]:
-    """Split prose into paragraphs without line breaks."""
+    """Return the paragraphs of a text, each without line breaks."""
     return [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
 
 
 def shorten(text: str, limit: int = LONGEST) -> str:
-    """Return the text, with its middle left out if it exceeds the limit.
+    """Return the text. If it is longer than the limit, leave out its middle.
 
     It is cut between words: half of a path would not be recognised as a path.
     """
@@ -108,7 +108,7 @@ def message(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
 
 
 def passage(text: str, places: Iterable[tuple[str, str]] = ()) -> str:
-    """Return a text of several lines, such as a traceback, safe and without local paths."""
+    """Return a text of several lines, such as a traceback, safe to print and without local paths."""
     return visible(portable(shorten(text), places).strip("\n"), lines=True)
 
 
@@ -135,7 +135,7 @@ def _replace(text: str, places: tuple[tuple[str, str], ...]) -> str:
 
 @lru_cache(maxsize=256)
 def _patterns(places: tuple[tuple[str, str], ...]) -> tuple[tuple[re.Pattern[str], str], ...]:
-    """Return the patterns, longest first, so that a checkout in the home folder is recognised as a checkout."""
+    """Return the patterns of local folders, longest first, so that a folder inside another is replaced first."""
     usable = {(place.rstrip("/\\"), name) for place, name in places if Path(place).is_absolute()}
     ordered = sorted((item for item in usable if len(item[0]) > 1), key=lambda item: (-len(item[0]), item))
     return tuple((re.compile(rf"(?<![\w/.-]){re.escape(place)}(?![\w.-])"), name) for place, name in ordered)

@@ -130,12 +130,12 @@ def reason(decision: Decision) -> str:
 
 
 def ref_text(ref: Ref) -> str:
-    """Return the ref as text. A working tree has no folder in it, because the tree hash identifies it."""
+    """Return the ref as text. For a working tree, leave out the folder; the tree hash identifies the tree."""
     return ref.kind if ref.kind in ("path", "installed") else str(ref)
 
 
 def places_of(decision: Decision) -> Places:
-    """Return the local folders of a decision with their replacements in reports."""
+    """Return the local folders of a decision, each with the text that replaces it in reports."""
     places = [(str(decision.recipe.path.absolute().parent), "<recipes>")]
     if decision.checkout is not None:
         top = decision.checkout.path
@@ -204,12 +204,12 @@ def _comparison(item: Comparison, places: Places) -> Document:
 
 
 def json_comparison(item: Comparison) -> Document:
-    """Return a comparison as in evidence, for text without local paths."""
+    """Return a comparison as JSON data without local paths, as evidence stores it."""
     return dict(_json(_comparison(item, ()), item.key))
 
 
 def _checks(decision: Decision) -> Document | None:
-    """Return the checks that the controller made by a second call; null for a check that it did not make."""
+    """Return the checks that were made by a second call; null for a check that was not made."""
     measured = decision.measurement
     if measured is None:
         return None
@@ -254,7 +254,7 @@ _LOUD = ("raised", "exception", "error")
 
 
 def with_behaviour(document: Document) -> Document:
-    """Return the document with ``status`` and, if reproduced or fixed, the fields of a published report.
+    """Return the document with ``status`` and, if the verdict is reproduced or fixed, the fields of a published report.
 
     Only observed values are under ``observed_*``; ``expected_safe_behavior`` comes from the recipe or the law.
     """
@@ -284,7 +284,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def _bare(value: Any) -> Any:
-    """Return a value of evidence without the dtypes and shapes of its tensors."""
+    """Return a value of evidence with plain lists instead of tensors."""
     if is_tensor(value):
         return value["tensor"]
     if isinstance(value, Mapping):
@@ -293,13 +293,13 @@ def _bare(value: Any) -> Any:
 
 
 def _observed(document: Document) -> dict[str, Any]:
-    """Return address -> value of the compared values, or of all observed values if none was compared."""
+    """Return the observed value at each compared address; all observed values if none was compared."""
     compared = {item["key"]: _bare(item["observed"]) for item in document["comparison"]}
     return compared or {key: _bare(value) for key, value in flat(document["observation"]).items()}
 
 
 def flat(observation: Mapping[str, Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return address -> value of an observation."""
+    """Return an observation as one mapping from address (``baseline.loss``) to value."""
     return {
         address(variant, key): value for variant, values in (observation or {}).items() for key, value in values.items()
     }

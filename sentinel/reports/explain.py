@@ -1,4 +1,4 @@
-"""Write the failure text of one item: expected and observed values, the place, and the command that repeats it."""
+"""Write pytest's failure text of an item: expected and observed values, the place, and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _revision(decision: Decision) -> str:
 
 
 def _scenario(decision: Decision) -> str:
-    """Return the scenario if a search found it; empty for a recipe, whose file shows its scenario."""
+    """Return the text of the scenario if a search drew it; empty for a recipe, whose file shows the scenario."""
     lines = scenario_lines(decision.recipe.document) if decision.law_alone else []
     return "\n".join(["scenario:", *(f"  {line}" for line in lines)]) if lines else ""
 
@@ -87,7 +87,7 @@ def scenario_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """Return a literal of the recipe language in full, so that it can be copied."""
+    """Return an input's value in full, in the language of recipes, so that a user can copy it."""
     if isinstance(value, Mapping) and set(value) == {"tensor", "dtype"}:
         return f"{_literal(value['tensor'])} {message(value['dtype'])}"
     return message(json.dumps(plain(value), default=repr))
@@ -102,7 +102,7 @@ def _table(decision: Decision) -> str:
 
 
 def _rows(item: Comparison, alone: bool) -> list[list[str]]:
-    """Return one row; for long values, one row for each of the first differing elements, and their number."""
+    """Return table rows for a comparison: one row, or for long values one row per differing element."""
     sides = [item.fixed] if alone else [item.unpatched, item.fixed]
     values = [plain(value) for value in (item.observed, *sides)]
     right = values[-1] if item.fixed is not None and not item.matches_fixed else values[1]
@@ -134,7 +134,7 @@ def _matches(item: Comparison) -> str:
 
 
 def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
-    """Return the cells of a row: the observed values, the value with the bug and the value without it.
+    """Return the cells of a row: observed values, the value with the bug, the value without the bug.
 
     ``...`` stands for an unknown value. If both values are equal, the first cell reads ``as fixed``.
     """
@@ -147,7 +147,7 @@ def row_cells(unpatched: Any, fixed: Any, *observed: Any) -> list[str]:
 
 
 def distinct(*values: Any) -> list[str]:
-    """Return the texts of values as :func:`show` does. If only later parts differ, the texts begin there."""
+    """Return values as short texts (see :func:`show`). If they differ only in a later part, begin the texts there."""
     texts, cells = [_text(value) for value in values], [show(value) for value in values]
     for one, other in combinations(range(len(values)), 2):
         if cells[one] == cells[other] and texts[one] != texts[other]:
@@ -158,7 +158,7 @@ def distinct(*values: Any) -> list[str]:
 
 
 def show(value: Any) -> str:
-    """Return a value for a table cell: short values in full, a large tensor by dtype, shape and first elements."""
+    """Return a value for a table cell: a short value in full, a large tensor as dtype, shape and first elements."""
     text = _text(value)
     if len(text) <= _LONGEST_VALUE:
         return text

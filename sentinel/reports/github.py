@@ -1,4 +1,4 @@
-"""Write for GitHub Actions: annotations on the code, and the job's summary."""
+"""Write annotations and a job summary for GitHub Actions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Results = Iterable[tuple[Mapping[str, Any], str]]
 
 
 def workflow_commands(results: Results, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-    """Return one workflow command per failed item; none outside of GitHub Actions.
+    """Return one annotation (workflow command) per failed item; empty outside of GitHub Actions.
 
     :param trees: target -> the checked working tree. If it is in the workspace, the annotation names file and line.
     """
@@ -57,20 +57,20 @@ def command(
 
 
 def _escaped(text: str, in_property: bool = False) -> str:
-    """Escape percent signs and line ends, and separators in a property, as the runner requires."""
+    """Escape percent signs and line ends in a workflow command; in a property, also separators."""
     text = visible(text).replace("%", "%25")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
 
 
 def add_to_summary(results: Results, environ: Mapping[str, str]) -> None:
-    """Append the run to the job's summary. It does nothing outside of GitHub Actions or if the file is not writable."""
+    """Append the run's results to the summary of the GitHub Actions job."""
     file = environ.get("GITHUB_STEP_SUMMARY")
     if environ.get("GITHUB_ACTIONS") == "true" and file:
         append_to_summary(markdown(results), file)
 
 
 def append_to_summary(text: str, file: str) -> None:
-    """Append to a job's summary, unless it is full or cannot be written."""
+    """Append text to a job's summary. Do nothing if the summary is full or cannot be written."""
     try:
         with open(file, "a", encoding="utf-8") as stream:
             if stream.tell() + len(text.encode()) < SUMMARY:

@@ -1,4 +1,4 @@
-"""Read and write files of JSON lines, in which values that several lines share are stored once, at the top."""
+"""Read and write files of JSON lines. Values that several lines share are stored once, at the top of the file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sort_keys(value: Any) -> Any:
 
 
 def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: Sequence[str] = ()) -> str:
-    """Return the text of a file.
+    """Return the text of a file of JSON lines.
 
     :param first: the keys with which every line begins, in this order.
     :param shared: the keys whose values are stored once, at the top.
@@ -55,7 +55,7 @@ def to_text(entries: Iterable[Mapping[str, Any]], first: Sequence[str], shared: 
 
 
 def read(file: Path, shared: Sequence[str], convert: Callable[[dict[str, Any]], _T]) -> list[_T]:
-    """Return ``convert(entry)`` for each entry of a file.
+    """Read a file, and return ``convert(entry)`` for each entry.
 
     :raises OSError: if the file is unreadable.
     :raises SentinelError: if a line is damaged; the message begins with the file and the line.

@@ -1,4 +1,4 @@
-"""Convert evidence documents to lines and back. A line lacks everything that follows from the recipe.
+"""Convert evidence documents to the lines of a baseline file, and back. A line omits what follows from the recipe.
 
 A *fact sheet* is the content of a line: the verdict, the observation, the called function, and the digests of what
 decides. :func:`facts_of` makes it from a document; :func:`document_of` makes the document from it and the recipe. Lines
@@ -49,7 +49,7 @@ _FIRST = ("bug_id", "law", "boundary_name", "contract_name", "subject", "refs", 
 
 
 class Recipes:
-    """The recipes of a catalog by target and bug, read on first use."""
+    """Reads recipes by target and bug id, each on its first use."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
@@ -60,7 +60,7 @@ class Recipes:
         return self._all(target).get(bug)
 
     def pins(self, target: str) -> dict[tuple[str, str], str]:
-        """Return the expected verdict of each pin of a target's recipes, by bug and ref."""
+        """Return the verdict that each pin of a target's recipes expects, by bug id and ref."""
         return {(bug, str(pin.ref)): pin.expect for bug, each in self._all(target).items() for pin in each.pins}
 
     def _all(self, target: str) -> dict[str, Recipe]:
@@ -70,7 +70,7 @@ class Recipes:
         return self._of[target]
 
     def digests(self, recipe: Recipe, law: str | None) -> Facts:
-        """Return the current digests of the binding and the contract of a recipe."""
+        """Return the current digests of a recipe's binding and contract."""
         key = (recipe.target, recipe.boundary, recipe.contract, law or "")
         if key not in self._digests:
             adapter = self.catalog.adapters[recipe.target]
@@ -85,7 +85,7 @@ class Recipes:
 
 
 def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -> Facts:
-    """Return the facts of a document, with the known digests of what decides.
+    """Return the content of a baseline line for an evidence document, with digests of recipe, binding and contract.
 
     :param subject: the subject under which the evidence of a law is filed.
     :raises SentinelError: if the catalog lacks the target.
@@ -134,7 +134,7 @@ def facts_of(document: Mapping[str, Any], recipes: Recipes, subject: str = "") -
 
 
 def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
-    """Return the recipe that decided: the current file, or the copy in the document if the file has changed."""
+    """Return the recipe of a document: the current file, or the copy in the document if the file has changed."""
     recipe = recipes.get(str(document["target"]), str(document["bug_id"]))
     if recipe is not None and recipe.digest == document["recipe"]["digest"]:
         return recipe
@@ -142,7 +142,7 @@ def _recipe_of(document: Mapping[str, Any], recipes: Recipes) -> Recipe:
 
 
 def _without_defaults(value: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Facts:
-    """Return a mapping without its default values (``usual``; null if it has none)."""
+    """Return a mapping without the entries that have their default value (in ``usual``, otherwise null)."""
     usual = usual or {}
     return {key: item for key, item in value.items() if not _same(item, usual.get(key))}
 
@@ -156,7 +156,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | None, str]:
-    """Return the recipe of facts, or None and the reason why they cannot be expanded."""
+    """Return the recipe of a baseline line, or None and the reason why the line cannot be expanded."""
     if "bug_id" not in facts:
         if facts["law"] not in recipes.catalog.laws:
             return None, f"the law {facts['law']} does not exist"
@@ -173,7 +173,8 @@ def recipe_for(facts: Facts, target: str, recipes: Recipes) -> tuple[Recipe | No
 
 
 def contradiction(document: Document, recipe: Recipe | None) -> str:
-    """Return why a recorded verdict does not follow from its observation; empty if it does, or if that is unknown.
+    """Return why a recorded verdict contradicts its own observation; empty if it does not, or if this cannot be
+    checked.
 
     :param recipe: see :func:`recipe_for`.
     """
@@ -192,7 +193,7 @@ def contradiction(document: Document, recipe: Recipe | None) -> str:
 
 
 def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
-    """Return the reason why facts must be decided again, or an empty text. This does not run the framework's code."""
+    """Return why a recorded verdict is stale and must be decided again; empty if it is not. No framework code runs."""
     recipe, why = recipe_for(facts, target, recipes)
     if recipe is None:
         return why
@@ -204,7 +205,7 @@ def why_stale(facts: Facts, target: str, recipes: Recipes) -> str:
 
 
 def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Mapping[str, Any]]) -> Recipe:
-    """Return the recipe of a scenario that a law search drew."""
+    """Return a recipe made from the scenario that a law search drew."""
     law: Law = catalog.laws[facts["law"]]
     boundary, contract, checkout = facts["boundary_name"], facts["contract_name"], facts.get("checkout", {})
     document: dict[str, Any] = {}
@@ -230,7 +231,7 @@ def _found(facts: Facts, target: str, catalog: Catalog, comparison: Iterable[Map
 
 
 def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Document:
-    """Return the document of facts for their first ref.
+    """Return the evidence document for a baseline line, for the line's first ref.
 
     :param recipe: the result of :func:`recipe_for`; if None, the document lacks title, scenario and expectations.
     """
@@ -267,12 +268,12 @@ def document_of(facts: Facts, target: str, recipe: Recipe | None = None) -> Docu
 
 
 def to_text(entries: Iterable[Facts]) -> str:
-    """Return the text of a file with these entries, in their order."""
+    """Return the text of a baseline file with these entries, in their order."""
     return jsonlines.to_text(_join(entries), _FIRST, _SHARED)
 
 
 def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
-    """Join entries of a bug at one commit that differ only in ref and circumstances; the latest ones are kept."""
+    """Join entries of one bug at one commit that differ only in the ref and in date and versions; keep the latest."""
     groups: dict[str, Facts] = {}
     for facts in entries:
         same = jsonlines.sort_keys({key: value for key, value in facts.items() if key not in ("refs", *CIRCUMSTANCES)})
@@ -287,7 +288,7 @@ def _join(entries: Iterable[Facts]) -> Iterator[Facts]:
 
 
 def read(file: Path) -> list[Facts]:
-    """Return the facts of a file: one for each bug at each ref, and one for each law at each ref.
+    """Return the entries of a baseline file: one for each bug at each ref, and one for each law at each ref.
 
     :raises OSError, SentinelError: as :func:`jsonlines.read` does.
     """
@@ -299,14 +300,14 @@ def read(file: Path) -> list[Facts]:
             kind, _, name = ref.partition(":")
             found = line.get("checkout", {}).get("commit" if kind == "git" else "version")
             if Ref(kind, name).immutable and found not in (None, name):
-                raise SentinelError(f"its checkout is of {found}, and not of {ref}")
+                raise SentinelError(f"its checkout is {found}, but its ref is {ref}")
         return [{**line, "refs": {ref: expect}} for ref, expect in line["refs"].items()]
 
     return list(chain.from_iterable(jsonlines.read(file, _SHARED, by_ref)))
 
 
 def key_of(facts: Facts) -> str:
-    """Return the file stem of evidence with one ref."""
+    """Return the file name, without its suffix, of the evidence of an entry with one ref."""
     (ref,) = facts["refs"]
     kind, _, name = ref.partition(":")
     return Ref(kind, name).key(facts.get("checkout", {}).get("tree") or "absent")

@@ -1,4 +1,4 @@
-"""Write a run as Markdown, for a pull request's comment or ``GITHUB_STEP_SUMMARY``, and the index of recipes."""
+"""Write a run as Markdown for a pull request comment or a job summary, and write the index of recipes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Document = Mapping[str, Any]
 
 
 def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -> str:
-    """Return the failures, the worst first, and the table of the run; the rest is counted."""
+    """Return the failures, the worst first, followed by a table of the other items. What does not fit is counted."""
     pairs = sorted(((row(document, outcome), document) for document, outcome in results), key=lambda p: p[0])
     rows = [item for item, _ in pairs]
     failed = [(item, brief(document)) for item, document in pairs if item.outcome == "failed"]
@@ -42,7 +42,7 @@ def markdown(results: Iterable[tuple[Document, str]], title: str = "Sentinel") -
 
 
 def bug_list(items: Iterable[tuple[str, Brief]], room: int = LIMIT) -> str:
-    """Return a Markdown list of bugs: what and where, title, severity, one number, and the command."""
+    """Return a Markdown list of bugs, each with its place, title, severity, one wrong number and command."""
     text, missing = "", 0
     for line, about in items:
         grade = f" ({escaped(about.grade)})" if about.grade else ""
@@ -75,17 +75,17 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _code(text: str) -> str:
-    """Escape untrusted text in a table cell. GitHub does not link mentions and issue numbers inside ``<code>``."""
+    """Escape untrusted text for a table cell, as ``<code>`` so that GitHub links no mentions or issue numbers."""
     return f"<code>{escaped(text)}</code>" if text else ""
 
 
 def escaped(text: str) -> str:
-    """Escape untrusted text in a line: each character with a meaning in Markdown, HTML or GitHub becomes an entity."""
+    """Escape untrusted text within a line: characters with a meaning in Markdown, HTML or GitHub become entities."""
     return unlinked(_ACTIVE.sub(lambda match: f"&#{ord(match[0])};", visible(text)))
 
 
 def unlinked(text: str) -> str:
-    """Prevent GitHub from turning URLs into links, which could mislead a reader."""
+    """Change URLs so that GitHub does not turn them into links, which could mislead a reader."""
     return _LINKED.sub(lambda match: f"{match[0][:-1]}&#{ord(match[0][-1])};", text)
 
 
@@ -106,7 +106,7 @@ _LAST = {_NONE: 1, _HARDENING: 2}
 
 
 def index(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the index of recipes.
+    """Return the index of recipes as Markdown.
 
     :param rows: the output of ``sentinel list recipes --json``.
     """

@@ -1,4 +1,4 @@
-"""List the differing elements of two values, each with its place and two different texts."""
+"""List the elements in which two values differ, each with its index and both numbers as text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def wrong(document: Mapping[str, Any]) -> tuple[list[Row], int]:
 
 
 def differing_elements(key: str, value: Any, right: Any, *others: Any) -> list[Row]:
-    """Return the elements that differ from the right value; both values as a whole if their structures differ.
+    """Return the elements that differ from the right value. If the two values have different structures, return both
+    whole.
 
     :param others: further values whose elements are added to each row (None if one lacks the element).
     """
@@ -51,14 +52,14 @@ def one_number(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value without its dtype."""
+    """Return a value without its dtype tag."""
     if isinstance(value, Mapping) and ("tensor" in value or "array" in value):
         return value.get("tensor", value.get("array"))
     return value
 
 
 def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """Yield each element of a value with its place: ``loss[0,1]``, ``metrics.kl``."""
+    """Yield each element of a value with its address, such as ``loss[0,1]`` or ``metrics.kl``."""
     value = plain(value)
     if isinstance(value, Mapping):
         for key, item in value.items():
@@ -72,7 +73,7 @@ def flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def distinguish(one: Any, other: Any) -> list[str]:
-    """Return two values as different texts, with as few digits as possible."""
+    """Return two different values as two different texts, with as few digits as possible."""
     one, other = [float(one), float(other)] if {type(one), type(other)} == {int, float} else [one, other]
     for digits in (6, 9, 17):
         texts = [format_number(one, digits), format_number(other, digits)]
@@ -82,7 +83,7 @@ def distinguish(one: Any, other: Any) -> list[str]:
 
 
 def format_number(value: Any, digits: int = 6) -> str:
-    """Return a number with so many digits; other values as text."""
+    """Return a number as text with this many significant digits; other values as plain text."""
     if isinstance(value, float):
         return f"{value:.{digits}g}" + (".0" if value == int(value) and abs(value) < 10**digits else "")
     if isinstance(value, Mapping) and value.keys() == {"type", "message"}:  # an exception

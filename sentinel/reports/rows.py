@@ -28,14 +28,14 @@ HEADINGS = ("target", "bug", "ref", "verdict", "outcome", "reason")
 
 
 def is_decided(document: Mapping[str, Any]) -> bool:
-    """Return True if evidence decides something. A recipe may expect that a version lacks the code."""
+    """Return True if an evidence document has a decided verdict, or if its pin expects that the code is missing."""
     expected = document["verdict"] == document["expect"] and document["kind"] == "not-in-this-version"
     return expected or document["verdict"] not in UNDECIDED
 
 
 @dataclass(frozen=True, order=True)
 class Row:
-    """A row, sorted by target, bug and ref, so that the order does not depend on when processes finish.
+    """A table row for one item. Rows are sorted by target, bug and ref.
 
     :ivar what: the bug id, or the law and its boundary.
     :ivar outcome: pytest's outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``; empty outside pytest.
@@ -57,14 +57,16 @@ class Row:
 
     @property
     def quiet(self) -> bool:
-        """Whether readers can ignore it: a law that holds, does not apply, or is broken by a bug with its own row."""
+        """Return True if a summary can leave out a law: it holds, does not apply, or a bug with its own row breaks
+        it.
+        """
         if self.outcome == "skipped":
             return self.law and self.verdict != "inconclusive"
         return self.law and self.verdict in ("fixed", "unavailable") and self.outcome != "failed"
 
     @property
     def is_a_known_state(self) -> bool:
-        """Whether a recipe's verdict is the recorded one: the bug is present, fixed, or not in this version."""
+        """Return True if a recipe has the recorded verdict: the bug is present, fixed, or not in this version."""
         known = ("reproduced", "xfailed"), ("fixed", "passed"), ("unavailable", "passed")
         return not self.law and (self.verdict, self.outcome) in known
 
@@ -94,7 +96,7 @@ def row(document: Mapping[str, Any], outcome: str = "") -> Row:
 
 
 def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
-    """Return the reason; empty if everything is as expected."""
+    """Return the reason of an undecided or unexpected verdict; empty if the verdict is as expected."""
     verdict, kind, expect = document["verdict"], document["kind"], document["expect"]
     parts = [f"expected {expect}"] if expect not in (None, verdict) and verdict != "unavailable" else []
     if why and (verdict not in ("reproduced", "fixed") or outcome == "failed"):
@@ -107,14 +109,14 @@ def _reason(document: Mapping[str, Any], why: str, outcome: str) -> str:
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the headings for rows about bugs, laws or both."""
+    """Return the column headings for rows about bugs, laws or both."""
     law, bug = any(item.law for item in rows), not all(item.law for item in rows)
     what = " or ".join(word for word, there in (("bug", bug or not rows), ("law", law)) if there)
     return tuple(what if heading == "bug" else heading for heading in HEADINGS)
 
 
 def summarise_laws(rows: Sequence[Row]) -> list[str]:
-    """Return one line per target that counts its quiet laws."""
+    """Return one line per target that counts the laws that a summary leaves out."""
     lines = []
     for target in dict.fromkeys(item.target for item in rows if item.quiet):
         verdicts = [item.verdict for item in rows if item.quiet and item.target == target]
@@ -129,7 +131,7 @@ def summarise_laws(rows: Sequence[Row]) -> list[str]:
 
 
 def counts(rows: Iterable[Row]) -> str:
-    """Return ``3 reproduced, 2 fixed``, without verdicts that do not occur."""
+    """Return the number of each verdict as text, such as ``3 reproduced, 2 fixed``."""
     verdicts = Counter(item.verdict for item in rows)
     return ", ".join(f"{verdicts[name]} {name}" for name in VERDICTS if verdicts[name]) or "no verdicts"
 

@@ -38,8 +38,7 @@ def sarif(
     ranks: Mapping[str, int] | None = None,
     more: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """Return a SARIF log with one SARIF run per target and ref, because a SARIF run can refer to one version of a file
-    only.
+    """Return a SARIF log with one SARIF run per target and ref, because a SARIF run describes one version of the code.
 
     :param repositories: target -> URL of its repository.
     :param ranks: law -> rank.

@@ -1,4 +1,4 @@
-"""Read and write evidence on disk, in two forms.
+"""Read and write evidence on disk: single JSON files of a run, or the ``.jsonl`` files of a baseline.
 
 A run writes ``<report folder>/<target>/<BUG-ID>/<key>.json``, and next to the target folders ``run.json`` with the data
 that vary from run to run. A baseline has one file ``<folder>/<target>.jsonl`` per target, with one line per verdict
@@ -47,7 +47,7 @@ _HERE = PurePosixPath()
 
 @dataclass(frozen=True)
 class RunItem:
-    """One pytest item of a run.
+    """One pytest item of a run, as ``run.json`` stores it.
 
     :ivar outcome: ``passed``, ``failed``, ``skipped`` or ``xfailed``.
     :ivar duration: seconds.
@@ -62,7 +62,7 @@ class RunItem:
 
 
 def evidence_path(decision: Decision) -> PurePosixPath:
-    """Return the place of a decision's evidence in a report folder.
+    """Return the path of a decision's evidence, relative to the report folder.
 
     ``<target>/<BUG-ID>/<key>.json``; for a law without a recipe ``<target>/laws/<boundary>/<law>/<key>.json``.
     """
@@ -76,12 +76,12 @@ def evidence_path(decision: Decision) -> PurePosixPath:
 
 
 def law_folder(target: str, boundary: str, law: str) -> PurePosixPath:
-    """Return the folder of the evidence of a law without a recipe."""
+    """Return the folder for the evidence of a law, relative to the report folder."""
     return PurePosixPath(*map(file_name, (target, "laws", boundary, law)))
 
 
 def file_name(text: str) -> str:
-    """Return a text as a file name of ``[A-Za-z0-9._-]``. A hash distinguishes texts that would have the same name."""
+    """Return a text as a file name of ``[A-Za-z0-9._-]``. A hash keeps the names of different texts different."""
     safe = _UNSAFE.sub("-", text).lstrip(".-")
     if safe == text and 0 < len(safe) <= _LONGEST_NAME:
         return safe
@@ -89,18 +89,18 @@ def file_name(text: str) -> str:
 
 
 def write(report_dir: Path, decision: Decision, document: Document | None = None) -> Path:
-    """Validate and write the evidence of a decision. A file with the same bytes is not written again."""
+    """Validate a decision's evidence and write it. A file that already has the same bytes is not written again."""
     document = evidence(decision) if document is None else document
     validate(document)
     return put(report_dir, evidence_path(decision), dumps(document))
 
 
 class DamagedEvidence(UserWarning):
-    """A damaged file of a report folder was overwritten."""
+    """Warns that a damaged file of a report folder was overwritten."""
 
 
 def put(report_dir: Path, place: PurePosixPath, text: str) -> Path:
-    """Write the text of a valid document to its place; warn if it replaces damaged evidence.
+    """Write the text of a valid document to its path; warn if it replaces damaged evidence.
 
     :raises SentinelError: if the existing file is not evidence, or the folder is not writable.
     """
@@ -136,7 +136,7 @@ def _is_damaged(raw: bytes, text: str) -> bool:
 
 
 def own(folder: Path, place: PurePosixPath) -> Path:
-    """Return the path of a place in a folder.
+    """Join a folder and a path below it, and reject symbolic links.
 
     :raises SentinelError: if a part of the path is a symbolic link.
     """
@@ -148,14 +148,14 @@ def own(folder: Path, place: PurePosixPath) -> Path:
 
 
 def write_below(folder: Path, place: str, text: str, otherwise: str) -> Path:
-    """Call :func:`write_atomically` for a place in a folder of the user, and refuse to write through a link."""
+    """Write a file below a user's folder atomically, and refuse to write through a symbolic link."""
     file = own(folder, PurePosixPath(place))
     write_atomically(file, text, otherwise)
     return file
 
 
 def prepare(report_dir: Path) -> None:
-    """Create the report folder if needed. A new folder has a ``.gitignore`` that excludes it from git."""
+    """Create the report folder if needed, with a ``.gitignore`` that excludes it from git."""
     try:
         if not report_dir.is_dir():
             report_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ def prepare(report_dir: Path) -> None:
 
 
 def _make(report_dir: Path) -> None:
-    """Create a folder that has its ``.gitignore`` from the start. If a run is killed, no folder without it stays."""
+    """Create a folder together with its ``.gitignore``, so that a killed run never leaves the folder without it."""
     if os.path.lexists(report_dir):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     part = report_dir.with_name(f".{report_dir.name}.new")  # one name for all runs, so that a leftover is reused
@@ -184,7 +184,7 @@ _CHOOSE = "choose another with --sentinel-report-dir"
 
 
 def write_atomically(file: Path, text: str, otherwise: str = _CHOOSE) -> None:
-    """Write a file atomically: a reader sees the old or the new bytes.
+    """Write a file atomically, so that a reader sees either the old or the new content.
 
     :param otherwise: the advice if the folder is not writable.
     :raises SentinelError: if the folder is not writable.
@@ -240,7 +240,9 @@ def _load(file: Path) -> Document:
 
 
 def parse(file: Path) -> Any:
-    """Return the data of an untrusted JSON file (see :func:`~sentinel.values.documents.read_data`)."""
+    """Return the data of a JSON file that may be damaged or hostile (see
+    :func:`~sentinel.values.documents.read_data`).
+    """
     try:
         return read_data(file)
     except SentinelError as error:
@@ -254,7 +256,7 @@ def recorded(
     advice: str = "",
     on_error: Callable[[str], None] | None = None,
 ) -> dict[PurePosixPath, Document]:
-    """Return the evidence of a folder by place, sorted.
+    """Return the evidence in a folder, sorted by path.
 
     :param recipes: the recipes for expanding the lines of a baseline; without them, and for changed recipes, documents
         lack the title, scenario and expectations.
@@ -287,7 +289,7 @@ def recorded(
 
 
 def holds_evidence(directory: Path) -> bool:
-    """Return True if a folder has evidence in either form."""
+    """Return True if a folder has evidence, as JSON files of a run or as lines of a baseline."""
     return bool(line_files(directory)) or any(files(directory))
 
 
@@ -299,7 +301,7 @@ def line_files(directory: Path) -> list[Path]:
 
 
 def facts_in(file: Path, advice: str = "") -> Mapping[PurePosixPath, Facts]:
-    """Return the facts of a ``.jsonl`` file by place. Do not modify them.
+    """Return the entries of a ``.jsonl`` baseline file by path. Do not modify them.
 
     :raises SentinelError: if the file or a line is unreadable.
     """
@@ -318,7 +320,7 @@ def _facts_in(file: Path, *_: int) -> Mapping[PurePosixPath, Facts]:
     for facts in lines.read(file):
         place = _place_of(facts, file.stem)
         if place in found:
-            raise SentinelError(f"{visible(str(file))}: two lines for {place}")
+            raise SentinelError(f"{visible(str(file))}: two lines for {place}; remove one of them")
         found[place] = facts
     return found
 
@@ -332,7 +334,7 @@ def _place_of(facts: Facts, target: str) -> PurePosixPath:
 
 
 def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
-    """Return the document of facts.
+    """Return the full evidence document for an entry of a baseline.
 
     :raises SentinelError: if the facts are invalid.
     """
@@ -351,7 +353,7 @@ def expand(file: Path, facts: Facts, recipes: Recipes | None) -> Document:
 
 
 def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPath, Facts]:
-    """Return the recorded facts of a target by place, from either form.
+    """Return the recorded entries of a target by path, from JSON files or from baseline lines.
 
     :raises SentinelError: if evidence is damaged.
     """
@@ -363,12 +365,12 @@ def entries(directory: Path, target: str, recipes: Recipes) -> dict[PurePosixPat
 
 
 def subject_of(place: PurePosixPath) -> str:
-    """Return the subject under which the evidence of a law is filed; empty for a bug."""
+    """Return the boundary from the path of a law's evidence; empty for a bug's evidence."""
     return place.parts[2] if place.parts[1] == "laws" else ""
 
 
 def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Facts]) -> None:
-    """Write the recorded facts of a target as lines, and remove its single files."""
+    """Write the recorded entries of a target as baseline lines, and remove its single JSON files."""
     file = own(directory, PurePosixPath(f"{file_name(target)}.jsonl"))
     text = lines.to_text(facts[place] for place in sorted(facts))
     if _present(file) != text.encode():
@@ -385,7 +387,7 @@ def write_entries(directory: Path, target: str, facts: Mapping[PurePosixPath, Fa
 
 
 def find(directory: Path, decision: Decision) -> Document | None:
-    """Return the recorded document of a decision's target, bug and ref, or None."""
+    """Return the recorded document for a decision's target, bug and ref, or None."""
     place = evidence_path(decision)
     file = directory / f"{place.parts[0]}.jsonl"
     if file.is_file():
@@ -396,13 +398,13 @@ def find(directory: Path, decision: Decision) -> Document | None:
 
 
 def require_sound(directory: Path, targets: Collection[str]) -> None:
-    """Raise SentinelError if a folder's evidence of these targets (of all, if empty) is damaged."""
+    """Raise SentinelError if a folder has damaged evidence of these targets (all targets if empty)."""
     for target in targets or ("",):
         recorded(directory, under=PurePosixPath(file_name(target)) if target else _HERE, advice=RESTORE)
 
 
 def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
-    """Yield every evidence file of a run's folder, sorted by path, without ``run.json`` and other files."""
+    """Yield every evidence file in a report folder, sorted by path. ``run.json`` and other files are left out."""
     for file in [directory / under] if under.suffix == ".json" else below(directory, under):
         parts = file.relative_to(directory).parts
         if len(parts) > 1 and parts[0] != HISTORY and not any(part.startswith(".") for part in parts):
@@ -410,9 +412,7 @@ def files(directory: Path, under: PurePosixPath = _HERE) -> Iterator[Path]:
 
 
 def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
-    """Return the JSON files below a place of a folder, sorted by path. Links are not followed: they could lead
-    anywhere.
-    """
+    """Return the JSON files below a folder, sorted by path. Symbolic links are not followed."""
     with suppress(OSError, SentinelError):
         return sorted(file for file in own(directory, place).rglob("*.json") if file.is_file())
     return []
@@ -421,7 +421,7 @@ def below(directory: Path, place: PurePosixPath = _HERE) -> list[Path]:
 def decided(
     directory: Path, advice: str = "", recipes: Recipes | None = None
 ) -> dict[PurePosixPath, tuple[Document, str]]:
-    """Return the evidence that the last run of a folder decided, by place, each with pytest's outcome.
+    """Return the evidence that the last run in a folder decided, by path, each with pytest's outcome.
 
     For a baseline, which has no ``run.json``, return all evidence.
     """
@@ -437,12 +437,12 @@ def decided(
     places = {PurePosixPath(file.relative_to(directory).as_posix()): file for file in files(directory)}
     missing = sorted(place for place in listed if place and PurePosixPath(place) not in places)
     if missing:
-        raise SentinelError(f"{name}: the folder lacks its evidence {visible(missing[0])}; run pytest again")
+        raise SentinelError(f"{name}: the evidence {visible(missing[0])} is missing from the folder; run pytest again")
     return {place: (load(file, advice), listed[str(place)]) for place, file in places.items() if str(place) in listed}
 
 
 def day_of(directory: Path) -> str:
-    """Return the day (ISO) on which a folder's last run began; today if the folder has no ``run.json``."""
+    """Return the date (ISO) on which a folder's last run began; today if the folder has no ``run.json``."""
     started = parse(directory / RUN).get("started", "") if (directory / RUN).is_file() else ""
     return str(started)[:10] or datetime.now(timezone.utc).date().isoformat()
 
@@ -457,7 +457,7 @@ def _present(file: Path) -> bytes | None:
 
 
 def _looks_like_evidence(raw: bytes) -> bool:
-    """Return True if a file may be replaced: Sentinel wrote it, even if it is invalid or of another version."""
+    """Return True if Sentinel wrote a file, even if it is invalid or of another version; it may then be replaced."""
     try:
         document = json_data(raw)
     except DocumentError:
@@ -474,7 +474,7 @@ def write_run(
     command: Sequence[str],
     undecided: Mapping[str, int] | None = None,
 ) -> Path:
-    """Write ``run.json``: the data that vary from run to run and therefore are not in evidence.
+    """Write ``run.json``: times, outcomes and the command line, which vary from run to run and are not in evidence.
 
     :param duration: seconds.
     :param command: the command line; credentials in URLs are removed.

@@ -39,7 +39,7 @@ def summary(
     every: bool = True,
     commands: Sequence[str] = (),
 ) -> str:
-    """Return the summary of a run.
+    """Return the text of a run's summary.
 
     :param results: each evidence document with pytest's outcome of its item.
     :param terminal: True if the output is a terminal. Otherwise, or with ``NO_COLOR`` or ``TERM=dumb``, the table is
@@ -73,7 +73,8 @@ def summary(
 
 
 def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[str, str], list[str]]:
-    """Return the state of known bugs at each revision, as lines, for targets with few revisions.
+    """Return lines with the known bugs that are present, fixed or missing at each revision, for targets with few
+    revisions.
 
     The most severe bugs that are present are listed.
     """
@@ -91,7 +92,7 @@ def _releases(results: Sequence[tuple[Mapping[str, Any], str]]) -> dict[tuple[st
 
 
 def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return the counts of known bugs by verdict, and the most severe ones that are present."""
+    """Return lines that count a revision's known bugs by verdict, and list the most severe ones that are present."""
     parts = [
         f"{words}: {count_bugs(grades.row(*_about(document)) for document in verdicts[verdict])}"
         for verdict, words in (("reproduced", "present"), ("fixed", "fixed"), ("unavailable", "not in this version"))
@@ -108,7 +109,7 @@ def _state(revision: str, verdicts: Mapping[str, Sequence[Mapping[str, Any]]]) -
 
 
 def _graded(document: Mapping[str, Any], key: str) -> str:
-    """Return a bug's id or title with its severity and realism."""
+    """Return a bug's id or title, followed by its severity and realism."""
     how = grades.grade(document["recipe"]["document"])
     return f"{document[key]} ({how})" if how else str(document[key])
 
@@ -118,7 +119,7 @@ def _about(document: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
 
 
 def _is_listed(item: Row) -> bool:
-    """Return True if lines below the table report the item."""
+    """Return True if a line below the table already reports this item."""
     if item.outcome == "skipped":  # `outline` lists each cause
         return bool(item.cause) or item.verdict == "inconclusive"
     return item.is_failed_bug  # `_failed_bugs` lists it
@@ -154,7 +155,7 @@ def undecided(results: Iterable[tuple[Mapping[str, Any], str]]) -> dict[str, int
 
 
 def _undecided(rows: Iterable[Row]) -> list[str]:
-    """Return the reasons of undecided items, without laws that do not apply and pins that expect it.
+    """Return the reasons of undecided items. Leave out laws that do not apply, and pins that expect to be undecided.
 
     A law is included if the adapter does not fit the revision.
     """
@@ -166,7 +167,7 @@ def _undecided(rows: Iterable[Row]) -> list[str]:
 
 
 def causes(reasons: Iterable[str]) -> list[str]:
-    """Return one line per cause with its count, the most frequent first, at most eight lines and a remainder.
+    """Return one line per cause with its count, the most frequent first, on at most eight lines.
 
     Reasons that differ only in a commit or a tree have the same cause.
     """
@@ -181,12 +182,12 @@ def causes(reasons: Iterable[str]) -> list[str]:
 
 
 def cause_of(reason: str) -> str:
-    """Return a reason without the names of commits and trees."""
+    """Return a reason without commit and tree hashes, so that equal causes can be counted together."""
     return _NAMES.sub("…", reason)
 
 
 def _group(rows: Sequence[Row]) -> list[Row]:
-    """Group items that did not fail, or that could not be decided, if they have one verdict for one reason."""
+    """Join rows of items that did not fail, or could not be decided, if they have the same verdict and reason."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for item in rows:
         alone = (item.what, item.ref) if item.outcome in ("failed", "") and item.verdict not in UNDECIDED else ()
@@ -221,7 +222,7 @@ def _cells(item: Row) -> tuple[str, ...]:
 
 
 def _names(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the headings. The outcome has none, because a terminal is narrow."""
+    """Return the column headings of the table. The outcome column has none, to save space on a terminal."""
     return tuple("" if name == "outcome" else name for name in headings(rows))
 
 
@@ -230,7 +231,7 @@ def _plain(rows: Sequence[Row]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Return a table as text, with columns padded to their widest cell and without empty columns."""
+    """Return a table as text. Columns are padded to their widest cell; empty columns are left out."""
     columns = [column for column in zip(*table, strict=True) if any(column[1:])]
     widths = [max(map(len, column)) for column in columns]
     lines = zip(*columns, strict=True)

@@ -1,1 +1,1 @@
-"""Run Sentinel's items in pytest: collect them, decide them, and report what passes."""
+"""Run Sentinel's items in pytest: collect recipes and laws, decide each verdict, and pass or fail the items."""

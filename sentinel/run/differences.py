@@ -1,4 +1,4 @@
-"""Compare two revisions in pytest: an item for each boundary that the change can reach, and one for the text.
+"""Compare two revisions in pytest: one item per function that the change can affect, and one for the source text.
 
 The item for the text checks the code of both trees that no boundary reaches.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WorseError(Exception):
-    """Raised if a boundary is worse than at the base."""
+    """Raised if a function's results are worse than at the base revision."""
 
     def __init__(self, result: BoundaryDiff) -> None:
         super().__init__(result.name)
@@ -32,7 +32,7 @@ _SHOWN = 6
 
 
 class Differences(pytest.Collector):
-    """The items of one comparison."""
+    """The pytest items that compare one head with its base."""
 
     items: list[pytest.Item]
 
@@ -41,7 +41,7 @@ class Differences(pytest.Collector):
 
 
 class TextItem(pytest.Item):
-    """Skips if signal code changed that no boundary reaches; passes otherwise."""
+    """Skips if code that carries training signal changed where no bound function reads it; passes otherwise."""
 
     comparison: Comparison
     examined = False
@@ -62,7 +62,7 @@ class TextItem(pytest.Item):
 
 
 class DifferenceItem(pytest.Item):
-    """Fails if a boundary is worse at the head than at the base."""
+    """Fails if a boundary's results are worse at the head than at the base."""
 
     comparison: Comparison
     boundary: str

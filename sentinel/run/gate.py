@@ -1,4 +1,4 @@
-"""What a comparison with a base found: lines for the terminal, the job's summary, annotations and SARIF.
+"""Report a comparison of head and base: on the terminal, in the job's summary, as annotations and as SARIF.
 
 A result is a plain dictionary, because a worker of xdist sends it to the process that writes.
 """
@@ -35,7 +35,7 @@ _ENTRIES, _LINES = 6, 20
 
 
 def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any]:
-    """Describe one boundary of a comparison; None stands for code that no boundary reaches."""
+    """Return a comparison's result for one boundary as a JSON object. None stands for code that no boundary reads."""
     outcome, sentence = "same", ""
     changed: set[tuple[str, str]] = set()
     if result is not None:
@@ -64,7 +64,7 @@ def row_of(comparison: Comparison, result: BoundaryDiff | None) -> dict[str, Any
 
 
 def _beyond(comparison: Comparison) -> list[str]:
-    """Describe changes that no boundary shows."""
+    """Return lines about changes that no boundary can show, such as removed functions."""
     gone = [name for name, each in comparison.selection.candidates.items() if each.result.state == "gone"]
     effects = comparison.selection.effects
     lines = [f"removed, with all its callers: {join_names(gone)}"] if gone else []
@@ -76,7 +76,7 @@ def _beyond(comparison: Comparison) -> list[str]:
 
 
 def outcome_of(result: BoundaryDiff) -> str:
-    """Return one of :data:`OUTCOMES`."""
+    """Return the outcome of a comparison, one of :data:`OUTCOMES`."""
     if result.judgement in ("worse", "better"):
         return result.judgement
     if result.state == "differs":
@@ -87,7 +87,7 @@ def outcome_of(result: BoundaryDiff) -> str:
 
 
 def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Return file, function, first and last line of changed code at the head, or of a function that only lost lines."""
+    """Return the places of changed code: file, function, first and last line at the head."""
     places: dict[tuple[str, str], list[Any]] = {}
     for file, name, side, first, last, *_ in sorted(lines, key=lambda line: (line[2] != AFTER, not line[-1])):
         places.setdefault((file, name), [file, name, first, last, side == AFTER])
@@ -95,7 +95,7 @@ def _places(lines: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 
 def announce(row: Row) -> str:
-    """Write one result, when it is known. Empty if nothing differs."""
+    """Return the line that reports a result as soon as it is known; empty if nothing differs."""
     if not row["boundary"] or row["outcome"] == "same":
         return ""
     why = f"it calls {row['cause']}" if row["cause"] else row["sentence"]
@@ -103,7 +103,7 @@ def announce(row: Row) -> str:
 
 
 class Gate:
-    """The rows of one run."""
+    """The results of one comparison run, as one row per boundary."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Row] = {}
@@ -124,7 +124,7 @@ class Gate:
             yield key, sorted(rows, key=lambda row: OUTCOMES.index(row["outcome"]))
 
     def lines(self) -> Iterator[str]:
-        """Write what became worse first, then the other outcomes, then the changed lines that nothing ran."""
+        """Yield the report's lines: what became worse, then other outcomes, then changed lines that did not run."""
         for (target, base, head), rows in self._by_pair():
             yield f"{target}: {head} compared with {base}"
             for outcome in OUTCOMES[:-1]:
@@ -142,7 +142,7 @@ class Gate:
             yield cover(rows)
 
     def document(self) -> dict[str, Any]:
-        """Return the same as data, for ``gate.json``."""
+        """Return the report as JSON data, for ``gate.json``."""
         keys = ("boundary", "outcome", "sentence", "places", "undecided")
         return {
             "comparisons": [
@@ -160,7 +160,7 @@ class Gate:
         }
 
     def markdown(self) -> str:
-        """Write the same for a job's summary."""
+        """Return the report as Markdown, for a GitHub job summary."""
         items = []
         for line in self.lines():
             word, colon, rest = line.strip().partition(": ")
@@ -168,7 +168,7 @@ class Gate:
         return "\n".join(["## Sentinel", "", *items]) + "\n\n"
 
     def annotations(self, trees: Mapping[str, Path], environ: Mapping[str, str]) -> list[str]:
-        """Make a workflow command for each changed place that makes something worse, or whose effect nobody decides."""
+        """Return an annotation for each changed place that is worse, or whose effect could not be decided."""
         made: dict[str, None] = {}
         for level, outcome in (("error", "worse"), ("warning", "other")):
             for row in (row for row in self._rows.values() if row["outcome"] == outcome):
@@ -179,7 +179,7 @@ class Gate:
         return list(made)[:MOST]
 
     def sarif(self) -> list[dict[str, Any]]:
-        """Return a SARIF run for each comparison."""
+        """Return the report as one SARIF run per comparison."""
         runs = []
         for (target, _, head), rows in self._by_pair():
             found = [row for row in rows if row["outcome"] in ("worse", "other")]
@@ -215,7 +215,7 @@ def _sarif_result(row: Row) -> dict[str, Any]:
 
 
 def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Write the rows of one outcome. Callers that differ for the same change as a function before them are counted."""
+    """Yield the lines of one outcome. Callers that differ only because of a function listed before them are counted."""
     shown: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         key = tuple(map(tuple, row["places"])) if outcome in ("worse", "other") else (row["sentence"],)
@@ -233,8 +233,7 @@ def _group(outcome: str, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def cover(rows: Sequence[Row]) -> str:
-    """Write the patch coverage of signal code: how many changed lines ran, and which did not. A statement over several
-    lines counts once."""
+    """Return the patch coverage as text: how many changed signal lines ran, and which did not."""
     found = _coverage(rows)
     count = found["changed"]
     if not count:
@@ -266,6 +265,6 @@ def _range(entry: Mapping[str, Any]) -> str:
 
 
 def _waiting(rows: Sequence[Row]) -> list[str]:
-    """Return the boundaries that have no result, because the run ended before or they were not selected."""
+    """Return the boundaries without a result, because the run ended early or did not select them."""
     names = dict.fromkeys(name for row in rows for name in row["names"])
     return [name for name in names if name not in {row["boundary"] for row in rows}]

@@ -1,4 +1,4 @@
-"""Recipes and laws as pytest items, and their collection.
+"""Define the pytest items for recipes and laws, and collect them.
 
 A recipe file is a collector with one item per ref. A boundary is a collector with one item per law and ref; it has no
 file.
@@ -35,7 +35,7 @@ _ANY_REF = (Ref("git", "main"),)
 
 
 class SentinelWarning(pytest.PytestWarning):
-    """A part of a recipe is ignored."""
+    """Warns that a part of a recipe is ignored."""
 
 
 class VerdictError(Exception):
@@ -48,11 +48,11 @@ class VerdictError(Exception):
 
 
 class ExpectedFailure(VerdictError):
-    """A known bug is still present. The plugin reports the item as ``xfailed``, with the bug's title as the reason."""
+    """Raised if a known bug is still present. The plugin reports ``xfailed`` with the bug's title as the reason."""
 
 
 class Item(pytest.Item):
-    """One question of a run as a pytest item."""
+    """A pytest item for one recipe or law at one revision."""
 
     job: Job | LawJob
     run: Run
@@ -81,7 +81,7 @@ class Item(pytest.Item):
         raise NotImplementedError
 
     def judge(self, decision: Decision) -> None:
-        """Raise an exception if the item does not pass."""
+        """Fail the item if its verdict is not the expected one."""
         why = complaint(decision, self.run.settings.baseline)
         if why is not None:
             self.fail(decision, why)
@@ -90,7 +90,7 @@ class Item(pytest.Item):
         raise VerdictError(decision, headline)
 
     def fail_once(self, decision: Decision, headline: str) -> None:
-        """Fail, or skip if another item of this run failed for the same cause."""
+        """Fail the item; skip it if another item of this run already failed for the same cause."""
         job, verdict = self.job, decision.verdict
         target = job.target if isinstance(job, LawJob) else job.recipe.target
         cause = target, job.ref, cause_of(verdict.reason)
@@ -114,7 +114,7 @@ class Item(pytest.Item):
 
 
 class RecipeItem(Item):
-    """The verdict of one recipe at one ref."""
+    """A pytest item for one recipe at one ref."""
 
     job: Job
 
@@ -141,7 +141,7 @@ class RecipeItem(Item):
 
 
 class LawItem(Item):
-    """The verdict of one law about one boundary at one ref."""
+    """A pytest item for one law of one boundary at one ref."""
 
     job: LawJob
 
@@ -165,7 +165,7 @@ class LawItem(Item):
 
 
 class RecipeFile(pytest.Collector):
-    """Collects a recipe file.
+    """Collects the items of one recipe file.
 
     It is not a ``pytest.File``, because ``--lf`` looks for files below the root folder, and bundled recipes are
     elsewhere.
@@ -191,7 +191,7 @@ class RecipeFile(pytest.Collector):
 
 
 class RecipeFolder(pytest.Directory):
-    """Collects the selected recipes of one folder.
+    """Collects the selected recipes of a folder.
 
     pytest loads the folder's ``conftest.py``, as it does for any folder. If it got the files as arguments instead, it
     would scan their folder once for each file, which takes minutes for a thousand files.
@@ -204,7 +204,7 @@ class RecipeFolder(pytest.Directory):
 
 
 class LawBoundary(pytest.Collector):
-    """A boundary, with an item for each of its laws."""
+    """Collects one item for each law of a boundary."""
 
     run: Run
     jobs: Sequence[LawJob]
@@ -263,7 +263,7 @@ def uncollected_items(run: Run, session: pytest.Session, items: Sequence[pytest.
 
 
 def deselect_without_mirror(run: Run, items: list[pytest.Item]) -> None:
-    """Deselect the pins of commits whose target has no mirror, unless arguments name their recipe."""
+    """Deselect pins whose target has no mirror, unless a pytest argument names their recipe."""
     if run.questions.is_restricted or run.settings.baseline is not None:
         return
     pins = [item for item in items if isinstance(item, RecipeItem) and item.job.expect and item.job.ref.kind == "git"]
@@ -277,7 +277,7 @@ def deselect_without_mirror(run: Run, items: list[pytest.Item]) -> None:
 
 
 def _law_jobs(run: Run) -> list[LawJob]:
-    """List the laws that options or item ids select."""
+    """Return the laws that the options or pytest's arguments select."""
     jobs: list[LawJob] = []
     questions = run.questions
     for target in dict.fromkeys([*(i.target for i in questions.law_ids), *run.settings.targets]):

@@ -1,4 +1,4 @@
-"""Decide whether an item passes: compare its verdict with the pin's expectation, a baseline, or a base's verdict."""
+"""Decide whether an item passes: compare its verdict with the pin, a baseline, or the verdict at a base revision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def expected_unavailable(decision: Decision) -> bool:
 
 
 def headline(decision: Decision) -> str:
-    """Return the bug, or the law and its boundary, and the ref."""
+    """Return the heading of a failure: the bug, or the law and its boundary, and the ref."""
     name = decision.recipe.bug_id or f"{decision.recipe.boundary}: {decision.law}"
     return f"{name} at {decision.ref.short}"
 
@@ -48,7 +48,7 @@ def _against(baseline: Path, decision: Decision, head: str) -> str | None:
     if recorded is None:
         if decision.verdict.name == "unavailable" or (decision.law_alone and decision.verdict.name == "fixed"):
             return None  # a baseline records the laws that were broken, not the thousands that hold
-        return f"{head}: nothing is recorded in {baseline}; accept it with `sentinel report accept`"
+        return f"{head}: {baseline} has no verdict for it; record one with `sentinel report accept`"
     now = evidence(decision)
     changes = [] if is_unavailable_here(recorded, now) else difference(recorded, now)
     return f"{head}: " + "; ".join(changes) if changes else None

@@ -1,4 +1,4 @@
-"""Select the recipes, laws and refs of a run from the settings and pytest's arguments."""
+"""Select a run's recipes, laws and refs from its settings and pytest's arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = Path(__file__).resolve().parent.parent / "schemas"
 
 
 class Questions:
-    """The recipes and laws of one run.
+    """The recipes and laws that a run selects.
 
     :ivar recipes: file -> recipe, of those selected by options and those collected.
     :ivar law_ids: the laws that pytest's arguments name.
@@ -48,7 +48,7 @@ class Questions:
     # -- pytest's arguments -------------------------------------------------------------------------------------------
 
     def read_arguments(self, options: Mapping[str, Any]) -> None:
-        """Read the ids of laws from pytest's arguments, and replace paths of bundled recipes by their files."""
+        """Read law ids from pytest's arguments, and replace the paths of bundled recipes by their files."""
         config = self._config
         self.law_ids = [LawId(arg) for arg in config.args if arg.startswith("laws/") and not self._exists(arg)]
         config.args[:] = [
@@ -67,7 +67,7 @@ class Questions:
         self.invited = list(dict.fromkeys([*files, *(() if self.is_restricted else selected)]))
 
     def _require_refs(self) -> None:
-        """Check the refs in item ids.
+        """Check that the refs in pytest's item ids exist.
 
         :raises SentinelError: if an item id names a ref at which its recipe is not judged.
         """
@@ -90,7 +90,7 @@ class Questions:
         return (self._config.invocation_params.dir / arg.partition("::")[0]).exists()
 
     def _bundled_id(self, arg: str) -> str:
-        """Replace the path in a bundled recipe's item id by the path of its file."""
+        """Return an item id with the path of a bundled recipe replaced by its file."""
         path, separator, rest = arg.partition("::")
         if path.startswith("recipes/") and not (self._config.invocation_params.dir / path).exists():
             place = bundled("recipes") / path.removeprefix("recipes/")
@@ -125,7 +125,7 @@ class Questions:
         return recipe
 
     def recipes_of(self, target: str) -> list[Recipe]:
-        """Return every recipe of a target, even if this run does not select it."""
+        """Return every recipe of a target, including those that this run does not select."""
         if target not in self._of_target:
             self._of_target[target] = find_recipes(self._catalog, (target,), ())
         return self._of_target[target]

@@ -1,4 +1,4 @@
-"""Collect the results of a run: the evidence of each item, ``run.json`` and the summary on the terminal."""
+"""Collect a run's results, and write the evidence of each item, ``run.json`` and the summary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIXES = "sentinel_fixes"
 
 
 class Results:
-    """The results of one run.
+    """Collects the results of one run.
 
     :ivar items: (evidence file, outcome, seconds, item id) of each reported item.
     :ivar gate: the results of comparisons; None if there are none.
@@ -56,7 +56,7 @@ class Results:
         self._when = datetime.now(timezone.utc)
 
     def begin(self) -> None:
-        """Write a ``run.json`` without items, so that a killed run does not leave the one of an earlier run."""
+        """Write a ``run.json`` without items, so that a killed run does not leave an earlier run's file."""
         with suppress(SentinelError):  # `finish` reports it
             self._write_run(())
 
@@ -69,7 +69,7 @@ class Results:
         return place
 
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:
-        """Add the result of a comparison."""
+        """Add the result of comparing one boundary with the base."""
         from sentinel.run.gate import Gate
 
         self.gate = self.gate or Gate()
@@ -83,7 +83,7 @@ class Results:
         self._examined[nodeid] = examined or self._examined.get(nodeid, False)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
-        """Add an item's report."""
+        """Add pytest's report of an item."""
         outcome = "xfailed" if report.skipped and hasattr(report, "wasxfail") else report.outcome
         self.items.append((evidence, outcome, report.duration, report.nodeid))
         self._fixes += [(evidence, str(where)) for name, where in report.user_properties if name == FIXES]
@@ -120,12 +120,12 @@ class Results:
             self.could_not_write(session, error)
 
     def could_not_write(self, session: pytest.Session, error: SentinelError) -> None:
-        """Report a file that could not be written at the end. Raising here would hide the run's verdicts."""
+        """Report a file that could not be written. An exception here would hide the run's verdicts."""
         self._unwritten.append(str(error))
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def _require_an_examination(self, session: pytest.Session, exitstatus: int) -> None:
-        """Set pytest's exit status 5 if no item decided anything. ``--collect-only`` only lists items."""
+        """Set pytest's exit status to 5 if no item decided anything, except with ``--collect-only``."""
         if self.without_mirror and not self._examined:  # pytest's exit status is 5 already
             self._last_line = "".join(f"nothing was decided: {line}\n" for line in self._more())
         if exitstatus != pytest.ExitCode.OK or not self._examined or any(self._examined.values()):
@@ -150,7 +150,7 @@ class Results:
         )
 
     def _write_gate(self, gate: Gate) -> None:
-        """Write ``gate.json``. It is written after each item, so that a killed run keeps the finished ones."""
+        """Write ``gate.json``. It is rewritten after each item, so that a killed run keeps the finished results."""
         text = json.dumps(gate.document(), indent=1, ensure_ascii=False)
         write_atomically(self._settings.report_dir / "gate.json", f"{text}\n")
 
@@ -189,7 +189,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Say how many more revisions a mirror would give."""
+        """Return lines with the number of revisions that could be decided if a mirror were added."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"
@@ -197,12 +197,12 @@ class Results:
         ]
 
     def _fixed(self) -> list[str]:
-        """Name the known bugs that this revision fixes."""
+        """Return lines with the known bugs that this revision fixes."""
         about = [(self._documents[place], where) for place, where in self._fixes]
         return sorted(message(f"fixed: {each['bug_id']}, {where}: {each['title']}") for each, where in about)
 
     def command(self, nodeid: str) -> str:
-        """Return the command that repeats one item alone."""
+        """Return the pytest command that repeats one item."""
         alone = replace(
             self._settings,
             targets=(),
@@ -216,7 +216,7 @@ class Results:
         return shlex.join(["pytest", nodeid, *alone.words()])
 
     def _weaker(self) -> str:
-        """Return a warning if this machine offers no strict sandbox and the user chose none; else empty."""
+        """Return a warning if no strict sandbox is available here and the user did not choose another; else empty."""
         levels = {document["environment"]["sandbox"] for document, _ in self.documents()}
         if self._settings.sandbox or self._settings.device != "cpu" or "basic" not in levels:
             return ""
@@ -227,7 +227,7 @@ class Results:
 
 
 def other_owner_of_the_name() -> str | None:
-    """Return a warning if PyPI's distribution ``sentinel``, another project, is also installed; else None."""
+    """Return a warning if another project's distribution ``sentinel`` is also installed; else None."""
     try:
         other = distribution("sentinel")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Select the recipes of a run, and reject requests that do not name a subject."""
+"""Select a run's recipes, and reject options that need a target if none is given."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def select(catalog: Catalog, settings: Settings) -> list[Recipe]:
 
 
 def require_folders(settings: Settings) -> None:
-    """Check that reports can be written and the baseline can be read.
+    """Check that the report folder is writable and the baseline is readable.
 
     :raises SentinelError: if not.
     """
@@ -62,7 +62,7 @@ def require_folders(settings: Settings) -> None:
 
 
 def why_not_writable(folder: Path) -> str:
-    """Try to write to a folder, or to the folder that will contain it. Return the error, or ""."""
+    """Return the error from trying to write to a folder, or to the folder that will contain it; empty if it works."""
     place = folder
     while not os.path.lexists(place) and place != place.parent:
         place = place.parent
@@ -76,7 +76,7 @@ def why_not_writable(folder: Path) -> str:
 def require_subject(
     arguments: Sequence[str], options: Mapping[str, Any], settings: Settings, recipes: Sequence[Recipe]
 ) -> None:
-    """Check that a ref or a baseline comes with recipes or laws to judge.
+    """Check that the run has recipes or laws to decide if a ref or a baseline is given.
 
     :raises SentinelError: if not, or if a ref is given for a target that is not part of the run.
     """
@@ -107,7 +107,7 @@ def require_subject(
 
 
 class LawId:
-    """An item id among the arguments: ``laws/TARGET/BOUNDARY``, optionally with a law and a ref."""
+    """A law's item id in pytest's arguments: ``laws/TARGET/BOUNDARY``, optionally with a law and a ref."""
 
     def __init__(self, text: str) -> None:
         match = _ID.fullmatch(text)
@@ -120,7 +120,7 @@ class LawId:
         self.law, self.ref = match["law"], match["ref"]
 
     def explain_nothing(self, target: Target, there: Sequence[LawJob], refs: Sequence[str]) -> str:
-        """Return why this id selects nothing.
+        """Return why this id selects no item.
 
         :param there: the laws of its target at any ref.
         :param refs: the refs of this run.

@@ -1,4 +1,4 @@
-"""Hold the state of one pytest run: settings, questions, the runner that decides them, and results."""
+"""Hold the state of one pytest run: settings, selected items, the runner that decides them, and the results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
-    """Return Sentinel's catalog with the additions of this run's pytest plugins."""
+    """Return the catalog of targets, contracts, laws and recipes, including what pytest plugins add."""
     hook = config.hook
 
     def flat(answers: Any) -> list[Any]:
@@ -55,7 +55,7 @@ def catalog_of(config: pytest.Config) -> Catalog:
 
 
 class Run:
-    """The state of one run. The plugin's hooks call it and hold no state of their own.
+    """The state of one pytest run. The plugin's hooks call it and store nothing themselves.
 
     :ivar questions: the recipes and laws to decide.
     :ivar results: the decisions so far.
@@ -106,7 +106,7 @@ class Run:
         return run
 
     def require_given(self) -> None:
-        """Check the refs and interpreters that the user named, before anything runs.
+        """Check that the refs and interpreters that the user named are available, before anything runs.
 
         The pins of recipes may be unavailable, but these may not.
 
@@ -143,12 +143,12 @@ class Run:
             raise SentinelError(f"{ref} is not available: {'; '.join(causes(reasons))}")
 
     def warm_up(self) -> None:
-        """Start loading torch while pytest collects."""
+        """Start to import torch while pytest collects."""
         if not self.config.option.collectonly and not self.is_controller and self.settings.targets:
             self._runner.start(self.settings.targets)
 
     def registry_checkout(self, target: str, ref: Ref) -> Checkout | None:
-        """Return the checkout in which a target may register functions; None if it has no registry or no such ref."""
+        """Return the checkout whose code a target's registry is read from; None if the target has no registry."""
         return checkout_to_read(self._runner, self.catalog, target, ref)
 
     def comparisons(self) -> list[Comparison]:
@@ -163,7 +163,7 @@ class Run:
 
     @cached_property
     def pairs(self) -> list[tuple[str, tuple[Ref, Ref]]]:
-        """The target, base and head of each comparison.
+        """Return the target, base and head of each comparison.
 
         :raises SentinelError: if a base cannot be found, or nothing has one.
         """
@@ -182,7 +182,7 @@ class Run:
         return pairs
 
     def _base(self, name: str, head: Ref, base: Ref | None) -> Ref:
-        """Return the ref that a head is compared with. What the mirror lacks is looked up in the head's clone."""
+        """Return the base ref of a comparison. If the mirror lacks it, look in the clone that contains the head."""
         target = fork(self.catalog.targets[name], self.settings.url_of(name))
         if base is None:
             return find_base(target, head, MirrorStore())
@@ -197,7 +197,7 @@ class Run:
     # -- deciding -----------------------------------------------------------------------------------------------------
 
     def plan(self, questions: Sequence[Job | LawJob]) -> None:
-        """Start to decide these questions on all cores, before their items run.
+        """Start to decide these recipes and laws on all cores, before their items run.
 
         Under xdist each worker decides its own.
         """
@@ -215,7 +215,7 @@ class Run:
             self._runner.plan([*jobs, *(Job(job.recipe, ref) for job in jobs for ref in self._bases(job))])
 
     def decide(self, job: Job) -> Decision:
-        """Return the decision of a recipe at a ref, and remember its verdict."""
+        """Return the decision of a recipe at a ref, and store its verdict."""
         decision = self._runner.decide(job)
         key = job.recipe.digest, job.ref
         self._verdicts[key] = decision.verdict.name
@@ -224,17 +224,17 @@ class Run:
         return decision
 
     def decide_bases(self, job: Job) -> list[Decision]:
-        """Decide a recipe at each revision that the job's ref is compared with."""
+        """Return the decisions of a recipe at the revisions that the job's ref is compared with."""
         return [self._runner.decide(Job(job.recipe, ref)) for ref in self._bases(job)]
 
     def _bases(self, job: Job) -> Sequence[Ref]:
-        """Return the refs of ``--sentinel-against``; none for a job with an expectation or a baseline."""
+        """Return the refs of ``--sentinel-against``; none if the job has an expectation or a baseline."""
         alone = job.expect is not None or self.settings.baseline is not None
         pairs = [] if alone else self.pairs
         return [base for name, (base, head) in pairs if (name, head) == (job.recipe.target, job.ref)]
 
     def decide_law(self, job: LawJob) -> Decision:
-        """Return the decision of a law at a ref. Violations that no known bug explains come first."""
+        """Return the decision of a law at a ref, preferably with a scenario that no known bug explains."""
         start = time.monotonic()
         decision = self._survey.decide(job)
         if decision.verdict.name == "reproduced":
@@ -249,13 +249,13 @@ class Run:
         return replace(decision, seconds=self._law_seconds.setdefault(job.place, share))
 
     def excuse(self, job: LawJob) -> Excuse:
-        """Return whether known bugs that are reproduced at the same ref explain a broken law."""
+        """Return whether known bugs that are present at the same ref explain why a law is broken."""
         if job not in self._excuses:
             self._excuses |= self._explain_boundary(job)
         return self._excuses[job]
 
     def _explain_boundary(self, job: LawJob) -> dict[LawJob, Excuse]:
-        """Explain every broken law of a job's boundary, because one search decides them all."""
+        """Explain every broken law of a boundary at once, because one search decides all of them."""
         from sentinel.search.discovery import is_about
         from sentinel.search.known import explain
 
@@ -273,13 +273,13 @@ class Run:
         return {each: excuse for each, (excuse, _) in explained.items()}
 
     def reported(self, bugs: Collection[str], ref: Ref) -> bool:
-        """Return True if ``bugs`` is not empty and each has an item here that fails or is an expected failure."""
+        """Return True if ``bugs`` is not empty and every bug has an item in this run that reports it."""
         recipes = self.questions.recipes.values()
         reported = {recipe.bug_id for recipe in recipes if (recipe.digest, ref) in self._reported}
         return bool(bugs) and reported.issuperset(bugs)
 
     def _verdict(self, recipe: Recipe, ref: Ref) -> str:
-        """Return the name of a recipe's verdict. A recipe that explains many laws is decided once."""
+        """Return a recipe's verdict at a ref. It is decided only once, even if the recipe explains many laws."""
         key = recipe.digest, ref
         if key not in self._verdicts:
             self.decide(self._planned.get(key) or Job(recipe, ref))
@@ -304,7 +304,7 @@ class Run:
     # -- reporting ----------------------------------------------------------------------------------------------------
 
     def progress(self, message: str) -> None:
-        """Print a line about a step that takes a while."""
+        """Print a line about a slow step."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None and self.config.get_verbosity() >= 0:
             with self._announce:
@@ -315,7 +315,7 @@ class Run:
                     reporter.currentfspath = file
 
     def compared(self, nodeid: str, row: dict[str, Any]) -> None:
-        """Store the result of a comparison and print it, if something differs."""
+        """Store the result of comparing a boundary, and print it if something differs."""
         from sentinel.run.gate import announce
 
         self.results.compared(nodeid, row)
@@ -324,13 +324,13 @@ class Run:
             self.progress(line)
 
     def collect(self, report: pytest.TestReport, evidence: Path) -> None:
-        """Add an item's report, in the process that writes ``run.json``."""
+        """Add pytest's report of an item, in the process that writes ``run.json``."""
         if self.is_controller and not self.results.items:
             self.results.begin()
         self.results.collect(report, evidence)
 
     def finish(self, session: pytest.Session, exitstatus: int) -> None:
-        """End every process and write what the run decided."""
+        """End every worker process and write the run's results."""
         self.close()
         if not self.is_worker:
             self.results.finish(session, exitstatus)

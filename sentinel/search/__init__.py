@@ -1,1 +1,1 @@
-"""Search scenarios that break a law. Hypothesis runs in this process; boundaries run in a forked session."""
+"""Search for scenarios that break a law. Hypothesis runs in pytest's process; the framework runs in a forked one."""

@@ -1,4 +1,4 @@
-"""Find an adapter's boundaries in the trees of a repository by parsing; nothing is checked out, imported or run."""
+"""Find the functions that an adapter binds in the trees of a repository, by parsing files only."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Name:
 
 
 def syntax_of(content: str | bytes) -> ast.Module:
-    """Parse a source.
+    """Parse a source file.
 
     :raises SyntaxError: if it is not valid Python or is nested too deeply for the parser.
     """
@@ -48,7 +48,7 @@ def syntax_of(content: str | bytes) -> ast.Module:
 
 
 def names_of(body: Sequence[ast.stmt]) -> dict[str, Name]:
-    """Return the names that a body defines, under any condition.
+    """Return the names that a block of statements defines, including those under a condition.
 
     If a name is defined twice, the last definition counts, but a definition at this level replaces one in a block.
     """
@@ -98,7 +98,7 @@ _FAR = 8
 
 @dataclass(frozen=True)
 class Definition:
-    """A definition that was found in a tree.
+    """A definition that was found in a git tree or a checkout.
 
     :ivar path: the dotted path that was looked up.
     """
@@ -110,13 +110,13 @@ class Definition:
 
     @property
     def place(self) -> tuple[str, tuple[int, int]]:
-        """The object name of its file, and its first and last line."""
+        """Return the blob hash of its file, and its first and last line."""
         return self.blob, self.name.span
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """A binding's state at one commit.
+    """Whether a binding's function exists at one commit, and where.
 
     :ivar definition: the definition of its boundary, under one of the binding's names.
     :ivar lacks: the first entry of ``requires`` that this version does not have.
@@ -133,7 +133,7 @@ class Sighting:
 
 
 class Trees(Protocol):
-    """Trees of files, such as :class:`~sentinel.sources.gittrees.GitTrees`."""
+    """A source of git trees, such as :class:`~sentinel.sources.gittrees.GitTrees`."""
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None: ...
     def folder(self, tree: str) -> Folder: ...
@@ -141,7 +141,7 @@ class Trees(Protocol):
 
 
 class Definitions:
-    """Resolves dotted paths in the trees of one mirror. Each blob is parsed once, even if several trees contain it.
+    """Looks up dotted paths in git trees. Each file is parsed once.
 
     :param module: returns the names that a blob defines, if the caller has parsed it already.
     """
@@ -157,7 +157,7 @@ class Definitions:
         self._below = lru_cache(maxsize=None)(self._files_below)
 
     def has(self, tree: str, required: str) -> bool:
-        """Return True if a tree has a required module, attribute, field or ``function(parameter)``."""
+        """Return True if a tree has a module, attribute, field or parameter that a binding requires."""
         path, _, parameter = required.removesuffix(")").partition("(")
         if self.file(tree, path) is not None:
             return True
@@ -165,7 +165,7 @@ class Definitions:
         return definition is not None and (not parameter or parameter in definition.name.parameters)
 
     def find(self, tree: str, path: str, far: int = _FAR) -> Definition | None:
-        """Return the definition that a dotted path leads to, through imports and base classes, or None."""
+        """Return the definition at a dotted path, following imports and base classes; None if there is none."""
         module, place = self.module_of(tree, path)
         if place is None:
             return None
@@ -174,7 +174,7 @@ class Definitions:
         return definition and Definition(path, definition.file, definition.blob, definition.name)
 
     def module_of(self, tree: str, path: str) -> tuple[str, tuple[str, str] | None]:
-        """Return the longest prefix of a dotted path that is a module, with its file; else ``("", None)``."""
+        """Return the longest prefix of a dotted path that is a module, and its file; ``("", None)`` if none is."""
         parts = path.split(".")
         for end in range(len(parts) - 1, 0, -1):
             module = ".".join(parts[:end])
@@ -217,7 +217,7 @@ class Definitions:
         return next(filter(None, bases), None)
 
     def file(self, tree: str, module: str) -> tuple[str, str] | None:
-        """Return path and blob of a module's source, or None."""
+        """Return the path and blob hash of a module's source file, or None."""
         package, *rest = module.split(".")
         if package not in self._roots:
             return None
@@ -229,7 +229,7 @@ class Definitions:
         return None
 
     def sources(self, tree: str) -> Iterator[tuple[str, str]]:
-        """Yield path and blob of every Python file of the package roots."""
+        """Yield the path and blob hash of every Python file in the packages."""
         for root in (root for several in self._roots.values() for root in several):
             entry = self._trees.at(tree, root)
             if entry is not None and entry[0] == TREE:
@@ -252,7 +252,7 @@ class Definitions:
 
 
 class CheckoutTrees:
-    """The files of a checkout as a :class:`Trees`.
+    """The files of a checkout, read like a git tree.
 
     It has one tree, so ``tree`` is ignored.
     """
@@ -286,13 +286,13 @@ class CheckoutTrees:
 
 
 def sighting(definitions: Definitions, tree: str, binding: Binding) -> Sighting:
-    """Return a binding's state in one tree, looked up under its own names."""
+    """Return whether a tree has a binding's function, under its current or former names."""
     definition = next(filter(None, (definitions.find(tree, path) for path in binding.paths)), None)
     return Sighting(definition, *_missing_names(definitions, tree, binding))
 
 
 def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tuple[str, str]:
-    """Return the first missing entry of the binding's ``requires``, and of its ``imports``; or empty texts."""
+    """Return the first missing entry of a binding's ``requires``, and of its ``imports``; empty if none is missing."""
     own = binding.paths
     lacks = (item for item in binding.requires if not any(f"{path}.".startswith(f"{item}.") for path in own))
     needs = (name for name in binding.imports if not any(definitions.has(tree, then) for then in binding.names(name)))
@@ -300,7 +300,7 @@ def _missing_names(definitions: Definitions, tree: str, binding: Binding) -> tup
 
 
 def absolute(path: str, module: str, file: str) -> str:
-    """Return the absolute dotted path of a path that an import statement in ``module`` names."""
+    """Return the absolute form of a dotted path in an import statement."""
     dots = len(path) - len(path.lstrip("."))
     if not dots:
         return path

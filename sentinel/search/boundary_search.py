@@ -1,4 +1,4 @@
-"""Search one boundary: draw scenarios, check all its laws on each, and shrink violations with Hypothesis.
+"""Search one boundary: draw scenarios, check all its laws on each, and shrink failures with Hypothesis.
 
 The sequence of scenarios depends only on the boundary and the seed. It consists of rounds of :data:`ROUND` scenarios,
 each a Hypothesis run with its own seed. So a search for fewer examples is a prefix of one for more, and a violation can
@@ -42,7 +42,7 @@ EXPLAINED = "known bugs explain every key that it compares"
 
 @dataclass(frozen=True)
 class Drawn:
-    """One scenario, and the bytes with which each law chooses its variants.
+    """A drawn scenario, and the random bytes from which each law chooses its variants.
 
     All laws read the same bytes, so shrinking for one law is independent of the other laws' choices.
     """
@@ -52,7 +52,7 @@ class Drawn:
     choices: bytes
 
     def variants(self, law: Law) -> Mapping[str, Inputs] | str:
-        """Return the variants that a law compares, or the reason why it does not apply to this scenario."""
+        """Return the variants that a law compares, or the reason why the law does not apply."""
         if law.vary is None:
             return {"": self.inputs}
         try:
@@ -75,7 +75,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Finding:
-    """A scenario that breaks a law: a suspect when it is drawn, a finding once it is confirmed.
+    """A scenario that breaks a law.
 
     :ivar trial: its trial; after confirmation, the trial in a fresh process.
     :ivar violations: the violations that no dialect, rounding or known symptom explains; after confirmation, those of
@@ -107,7 +107,7 @@ class Finding:
 
 @dataclass
 class LawOutcome:
-    """The outcome of a search for one law so far.
+    """The results of one law in a search.
 
     :ivar answered: number of scenarios in which at least one call returned.
     :ivar judged: number of scenarios that the law judged.
@@ -159,7 +159,7 @@ _Varied = Mapping[Law, Mapping[str, Inputs] | str]
 
 @dataclass(frozen=True)
 class Example:
-    """The scenario of a recipe.
+    """The scenario of a recipe, to be tried in a search.
 
     :ivar variants: variant name -> canonical inputs, as a search at this boundary would have drawn them.
     :ivar laws: names of the laws that the recipe states to be broken.
@@ -193,7 +193,7 @@ def example(subject: Subject, recipe: Recipe) -> Example:
 
 
 def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
-    """Return the examples of those recipes that are about this boundary."""
+    """Return the scenarios of recipes that are about this boundary."""
     return [
         example(subject, recipe)
         for recipe in recipes
@@ -202,15 +202,15 @@ def examples(subject: Subject, recipes: Sequence[Recipe]) -> list[Example]:
 
 
 class _BrokenError(Exception):
-    """Raised to mark an example as failing for Hypothesis."""
+    """Raised to tell Hypothesis that an example fails."""
 
 
 class _StopRound(BaseException):
-    """Raised to end a Hypothesis run; a BaseException, so that Hypothesis does not take it for a failing example."""
+    """Raised to end a Hypothesis run. It is a BaseException, so Hypothesis does not treat it as a failing example."""
 
 
 class BoundarySearch:
-    """The search of one boundary.
+    """A search for scenarios on which one boundary breaks a law.
 
     When a call shows that this revision has no parameter for an optional input, the input is no longer drawn. The
     scenarios before that are those of a shorter search.
@@ -268,7 +268,7 @@ class BoundarySearch:
     def run(
         self, examples: int, tick: Callable[[], None] = lambda: None, enough: Callable[[], bool] = lambda: False
     ) -> None:
-        """Try ``examples`` more scenarios, or fewer if no more can be drawn.
+        """Try this many more scenarios, or fewer if no more can be drawn.
 
         :param tick: called after each scenario.
         :param enough: returns True to end early.
@@ -301,7 +301,7 @@ class BoundarySearch:
             self.subject = narrower or self.subject
 
     def begin(self, examples: Sequence[Example], recorded: Sequence[Plan] = ()) -> None:
-        """Try scenarios that are known to break laws, before any is drawn.
+        """Try scenarios that are known to break laws before drawing new ones.
 
         Their violations are confirmed and not shrunk.
 
@@ -323,19 +323,18 @@ class BoundarySearch:
         self._look_at([*looks, *((plan, None) for plan in recorded if self._takes(plan))])
 
     def without_rejected(self, subject: Subject) -> Subject | None:
-        """Return the subject without the optional inputs that calls of examples rejected, or None if there are none."""
+        """Return the subject without optional inputs that the boundary rejected; None if there are none."""
         return _without(subject, self._not_taken)
 
     def try_recipes(self, recipes: Sequence[Recipe], recorded: Sequence[Plan] = ()) -> None:
-        """Try the scenarios of this boundary's recipes, and once more without options that this revision does not
-        have."""
+        """Try the scenarios of this boundary's recipes, also without options that this revision does not have."""
         subject: Subject | None = self.subject
         while subject is not None:
             self.begin(examples(subject, recipes), recorded)
             subject, recorded = self.without_rejected(subject), ()
 
     def replay(self, plans: Sequence[Plan]) -> bool:
-        """Try scenarios of an earlier run and return True if one still breaks its law.
+        """Try scenarios of an earlier run. Return True if one still breaks its law.
 
         Scenarios that the adapter no longer accepts are skipped.
         """
@@ -346,7 +345,7 @@ class BoundarySearch:
 
     @property
     def deadlocks(self) -> str:
-        """How the simulated ranks disagree about a collective; empty if they do not."""
+        """Return how the simulated ranks call different collectives; empty if they do not."""
         for outcome in self.outcomes.values():
             for why in outcome.refused:
                 if outcome.kinds[why] == "deadlock":
@@ -355,7 +354,7 @@ class BoundarySearch:
 
     @property
     def undecided(self) -> str:
-        """Why no law of the boundary was decided; empty if one was."""
+        """Return why no law of the boundary was decided; empty if one was."""
         outcomes = self.outcomes.values()
         if any(outcome.judged or outcome.findings for outcome in outcomes):
             return ""
@@ -369,7 +368,7 @@ class BoundarySearch:
         return "no scenario could be drawn"
 
     def _look_at(self, looks: Sequence[tuple[Plan, Example | None]], replayed: bool = False) -> bool:
-        """Try plans and confirm each symptom of each law by the first trial that shows it.
+        """Try scenarios, and confirm each kind of failure of each law once.
 
         Return True if any was confirmed.
 
@@ -401,7 +400,7 @@ class BoundarySearch:
     def _credit(
         self, finding: Finding, looks: Sequence[tuple[Plan, Example | None]], trials: Sequence[Trial]
     ) -> Finding:
-        """Return the finding with all recipes whose scenarios show it; only one of them was confirmed."""
+        """Return the finding with all recipes whose scenarios show it."""
         names = list(finding.examples)
         for ((law, _), example), trial in zip(looks, trials):
             if law is not finding.law or example is None or law.name not in example.laws or example.name in names:
@@ -418,7 +417,7 @@ class BoundarySearch:
         return trials
 
     def _plans(self, inputs: Inputs, laws: Collection[Law], choices: Iterable[bytes] = EXAMPLE_CHOICES) -> list[Plan]:
-        """Return the variants of a scenario that each law compares, under each of the choices, without duplicates."""
+        """Return the variants of a scenario for each law, without duplicates."""
         plans: list[Plan] = []
         encoded: set[tuple[Law, bytes]] = set()
         for data in choices if laws else ():
@@ -456,7 +455,7 @@ class BoundarySearch:
         return tried, first
 
     def _batches(self, scenarios: Sequence[Drawn]) -> Iterator[tuple[_Varied, list[Trial]]]:
-        """Yield the variants of each scenario by law, and a trial for each law that judges it.
+        """Yield the variants of each scenario by law, with a trial for each law that applies.
 
         Calls are sent to the session in batches, because sending takes longer than calling. The first scenario is sent
         alone: it shows which inputs the boundary does not accept.
@@ -498,11 +497,11 @@ class BoundarySearch:
         return self._most is None or self.outcomes[law].judged < self._most
 
     def _narrow(self) -> Subject | None:
-        """Return the subject without the inputs that the boundary rejected, or None if there are none."""
+        """Return the subject without inputs that the boundary rejected; None if there are none."""
         return _without(self.subject, self._unknown)
 
     def _borrow(self, law: Law, symptom: str) -> bool:
-        """Return True if a scenario that was shrunk for another law confirms this violation too.
+        """Return True if a scenario that was shrunk for another law breaks this law too.
 
         One bug often breaks several laws and need not be shrunk for each.
         """
@@ -519,11 +518,11 @@ class BoundarySearch:
         return False
 
     def shrink(self, law: Law, inputs: Inputs, symptom: str) -> None:
-        """Search for the smallest part of a captured scenario that breaks a law with this symptom."""
+        """Search for the smallest part of a recorded scenario that breaks a law in the same way."""
         self._shrink(law, symptom, 0, inputs)
 
     def _shrink(self, law: Law, symptom: str, place: int, whole: Inputs | None = None) -> None:
-        """Shrink a violation with Hypothesis and confirm the smallest scenario.
+        """Shrink a failing scenario with Hypothesis, and confirm the smallest one.
 
         The round is drawn again up to the place of the violation, and Hypothesis continues from there.
 
@@ -568,7 +567,7 @@ class BoundarySearch:
     # -- one scenario -------------------------------------------------------------------------------------------------
 
     def _judge(self, variants: _Varied, trials: Sequence[Trial]) -> list[Finding]:
-        """Judge the trials of one scenario. Return a suspect for each law and symptom that counts."""
+        """Return a possible finding for each law that one scenario breaks, and each kind of failure."""
         for law, why in variants.items():
             if isinstance(why, str):
                 self.outcomes[law].not_judged[why] += 1
@@ -600,7 +599,7 @@ class BoundarySearch:
         return suspects
 
     def _compares(self, law: Law, trial: Trial) -> bool:
-        """Return True if the law compares a key that no known bug explains."""
+        """Return True if the law compares at least one key that no known bug explains."""
         excused, case = self._excused(law, trial.variants), trial.case
         if not excused or case is None or any(_plain_key(item) not in excused for item in trial.violations):
             return True
@@ -619,7 +618,7 @@ class BoundarySearch:
                 (outcome.dialects if shows else outcome.dialects_open)[place] += 1
 
     def _new_violations(self, law: Law, trial: Trial, besides: Collection[str] = ()) -> list[Violation]:
-        """Return the violations that count: without dialects, rounding and symptoms that were found before.
+        """Return the violations without dialects, rounding errors, and kinds of failure that were found before.
 
         :param besides: further symptoms to leave out.
         """
@@ -660,7 +659,7 @@ class BoundarySearch:
         return again.case is not None and not again.violations
 
     def _confirm(self, suspects: Sequence[Finding], replayed: bool = False) -> bool:
-        """Repeat the suspects in a fresh process, and return True if one is confirmed.
+        """Repeat possible findings in a new process. Return True if one is confirmed.
 
         Each symptom that shows again is recorded as a finding.
         """
@@ -713,7 +712,7 @@ def drawn_scenarios(subject: Subject, seed: int, round_: int, count: int) -> lis
 
 
 def cheap_scenarios(subject: Subject, seed: int, round_: int, count: int) -> list[Drawn]:
-    """Return the first scenarios of a round, each drawn from a hash of its place instead of by Hypothesis."""
+    """Return the first scenarios of a round, drawn from a hash instead of by Hypothesis, which is faster."""
     scenarios: list[Drawn] = []
     for place in range(count):
         for attempt in range(4):
@@ -769,7 +768,7 @@ def draw_around(subject: Subject, seed: int, name: str, around: Around) -> Input
 
 
 def _can_show(contract: Contract, inputs: Inputs) -> bool:
-    """Return False if the scenario may not show the effect of a choice.
+    """Return False if a scenario may not show the effect of an option.
 
     That is so if it has one row, or a row whose mask is all zeros.
     """
@@ -802,7 +801,7 @@ def _without(subject: Subject, names: Collection[str]) -> Subject | None:
 
 
 def _left_out_input(item: Input) -> Input:
-    """Return the input set to be left out of calls, if its contract allows that (``default`` is None)."""
+    """Return the input so that calls leave it out, if its contract allows that."""
     return replace(item, domain="", choices=(), knob=False) if item.default is None else item
 
 
@@ -812,7 +811,7 @@ def _plain_key(violation: Violation) -> str:
 
 
 def _size(variants: Mapping[str, Inputs]) -> int:
-    """Return the size of a scenario to a reader: the bytes of all its tensors, and 1 for each other input."""
+    """Return the size of a scenario: the bytes of all tensors, plus 1 for each other input."""
     return sum(
         len(value.data) if isinstance(value, Tensor) else 1 for inputs in variants.values() for value in inputs.values()
     )

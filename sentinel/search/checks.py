@@ -22,7 +22,7 @@ from sentinel.worker.codes import read_source
 
 @dataclass(frozen=True)
 class Omission:
-    """A boundary, or one of its laws, that is not searched, with the reason."""
+    """A boundary or law that is not searched, and the reason."""
 
     boundary: str
     law: str
@@ -32,7 +32,7 @@ class Omission:
 def subjects(
     catalog: Catalog, target: str, boundaries: Sequence[str] = (), checkout: Checkout | None = None
 ) -> tuple[list[Subject], list[Omission]]:
-    """Return the boundaries of a target with the laws that each must keep, in the adapter's order, and the omissions.
+    """Return the boundaries of a target with the laws to check, and what is left out.
 
     :param boundaries: globs over dotted paths or their last part; empty for all.
     :param checkout: also list the functions that this checkout registers, and drop the dialects of other revisions.
@@ -116,7 +116,7 @@ _LARGEST = 1 << 20
 
 
 def registered(target: Target, checkout: Checkout) -> list[Binding]:
-    """Return bindings of the functions that a checkout registers and the adapter does not bind.
+    """Return bindings for functions that a checkout registers and that the adapter does not bind.
 
     Only text is read, nothing is imported. If a name turns out not to be a function, its call reports drift.
     """
@@ -134,12 +134,12 @@ def registered(target: Target, checkout: Checkout) -> list[Binding]:
 
 
 def _family_laws(laws: Iterable[Law]) -> list[Law]:
-    """Return the laws that hold for every member of a family, whatever it computes."""
+    """Return the laws that every registered function must satisfy, whatever it computes."""
     return [law for law in laws if not (law.needs_oracle or law.twin or law.by_algorithm)]
 
 
 def _with_required(contract: Contract, whole: Contract, member: Binding) -> Contract:
-    """Return the contract with drawn values for inputs that a member requires although its family fixes them.
+    """Return the contract with drawn values for inputs that a registered function requires.
 
     Calls of a member that requires something the contract does not have will raise.
 
@@ -159,7 +159,7 @@ def _with_required(contract: Contract, whole: Contract, member: Binding) -> Cont
 
 
 def _registrations(target: Target, checkout: Checkout) -> Iterator[tuple[Registry, str, tuple[str, ...]]]:
-    """Yield (registry, dotted path, required parameters) of the functions that are registered in their own module."""
+    """Yield (registry, dotted path, required parameters) of each registered function."""
     patterns = {registry: _registration_pattern(registry) for registry in target.registries}
     for root in checkout.roots:
         folder = checkout.path / root

@@ -18,7 +18,7 @@ from sentinel.targets import Target
 
 @dataclass(frozen=True)
 class Coverage:
-    """The signal functions of one tree and their states.
+    """The signal functions of one tree, each bound or not bound.
 
     :ivar functions: all functions of the inventory, before any exclusion, sorted by file and line.
     :ivar outside: dotted paths of bound functions that the inventory's rule does not count as signal functions.
@@ -67,7 +67,7 @@ def coverage(
 
 
 def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Mapping[str, Source]) -> Coverage:
-    """Return the coverage of some files of a tree."""
+    """Return the coverage for some files of a tree."""
     bound: dict[tuple[str, tuple[int, int]], list[str]] = defaultdict(list)
     paths = {}
     for binding in target.bindings:
@@ -93,7 +93,7 @@ def coverage_of(target: Target, definitions: Definitions, tree: str, sources: Ma
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of a function that is bound, or that a bound function calls.
+    """The lines that ran of a function that is bound or that a bound function calls.
 
     :ivar ran: the lines that ran during the search; empty if the function was never called.
     :ivar idle: the other lines of a function that was called.
@@ -115,7 +115,7 @@ def lines(
     session: LawSession,
     bound: Iterable[Subject],
 ) -> list[Lines]:
-    """Search the laws of bound functions and return the lines and branches that ran, as coverage.py counts them.
+    """Search the laws of bound functions, and return the lines and branches that ran.
 
     The result has each bound function and each other function of the inventory that ran. Lines that raise are not
     counted.

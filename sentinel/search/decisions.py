@@ -34,7 +34,7 @@ def of_outcome(
     seed: int,
     answered: bool = True,
 ) -> Decision:
-    """Return the decision about one law at one boundary after a search.
+    """Return the decision about one law of one boundary after a search.
 
     :param tried: the number of scenarios of the search.
     :param answered: whether at least one call of the boundary returned, for any law.
@@ -89,7 +89,7 @@ def _not_judged(outcome: LawOutcome, searched: str, answered: bool) -> Verdict:
 def of_undecidable(
     open_target: OpenTarget, subject: Subject, law: Law, error: Undecidable, lack: Absence | None
 ) -> Decision:
-    """Return the decision if the boundary cannot be called at this ref.
+    """Return the decision about a law whose boundary cannot be called at this ref.
 
     :param lack: the name that the checkout's text lacks, if any.
     """
@@ -104,7 +104,7 @@ def of_undecidable(
 
 
 def of_absence(target: str, ref: Ref, subject: Subject, law: Law, failure: Failure, adapter: str = "") -> Decision:
-    """Return the decision if the ref is not available."""
+    """Return the decision about a law if the ref is not available."""
     recipe = _recipe(target, subject, law, {"": {}}, {})
     return Decision(
         recipe, ref, of_failure(failure), failure=failure, law=law.name, adapter=adapter, subject=subject.name
@@ -116,7 +116,7 @@ CHANCES = 200
 
 
 def stale_dialects(subject: Subject, law: Law, outcome: LawOutcome, chances: int = CHANCES) -> list[Dialect]:
-    """Return the declared dialects that could show in at least ``chances`` scenarios and never did."""
+    """Return the declared dialects that never occurred in at least ``chances`` scenarios."""
     return [
         dialect
         for place, dialect in enumerate(subject.binding.dialects)

@@ -1,4 +1,4 @@
-"""Search many boundaries in turns, and store failing scenarios for the next run."""
+"""Search many boundaries in turn, and store failing scenarios for the next run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _key(target: str, subject: Subject, law: Law) -> bytes:
 
 
 class Discovery:
-    """A search of several boundaries. Its findings are complete whenever it is stopped.
+    """A search of several boundaries, which may be stopped at any time.
 
     :ivar tried: the number of scenarios so far. A run with ``--examples`` of this number repeats this search.
     :ivar not_searched: boundaries that could not be called, with the reason.
@@ -104,7 +104,7 @@ class Discovery:
 
     @property
     def stale(self) -> list[tuple[Subject, Dialect]]:
-        """Declared dialects that applied in some scenarios and never showed."""
+        """Return the declared dialects that applied in some scenarios but made no difference."""
         return [
             (search.subject, dialect)
             for search in self.searches
@@ -140,7 +140,7 @@ class Discovery:
         self.not_searched.append(Omission(search.subject.boundary, "", reason))
 
     def _turn(self, search: BoundarySearch, count: int, over: Callable[[], bool], began: float) -> bool:
-        """Search one boundary for at most ``count`` scenarios. Return False if the search has ended."""
+        """Search one boundary with at most ``count`` scenarios. Return False if the search has ended."""
         before = search.tried
 
         def tick() -> None:
@@ -188,7 +188,7 @@ class Discovery:
 
 
 def grouped(findings: Sequence[Finding], law_session: LawSession | None = None) -> list[Finding]:
-    """Join the findings that have one root cause.
+    """Join findings that have the same root cause.
 
     A finding is joined to another in two cases. Its boundary calls the other's boundary, which breaks the same law with
     the same symptom: the caller is then listed in ``also``. Or the same scenario breaks two laws at one boundary with
@@ -226,7 +226,7 @@ def _one_cause(law_session: LawSession, one: Finding, other: Finding) -> bool:
 
 
 def _also_breaks(law_session: LawSession, law: Law, finding: Finding) -> bool:
-    """Return True if the finding's scenario also breaks ``law``, with the same symptom."""
+    """Return True if the finding's scenario also breaks ``law`` in the same way."""
     subject, inputs = finding.subject, next(iter(finding.trial.variants.values()))
     for choices in EXAMPLE_CHOICES:
         variants = Drawn(subject, inputs, choices).variants(law)
@@ -256,7 +256,7 @@ def match_known_bugs(
     recipes: Sequence[Recipe],
     subjects: Sequence[Subject] = (),
 ) -> Iterator[Finding]:
-    """Yield each finding with the recipes that explain it, then the unexplained findings that this turns up.
+    """Yield each finding with the recipes that explain it, then findings that no recipe explains.
 
     A recipe explains a finding if it is about the same law, its boundary is the finding's or is called by it, its bug
     is reproduced at this ref, the scenario triggers the bug, and the law holds on scenarios that do not trigger it. A

@@ -1,4 +1,4 @@
-"""Run Hypothesis as a source of scenarios and of the choices that laws make.
+"""Use Hypothesis to draw scenarios and the random choices of laws.
 
 Import this module only to draw: importing Hypothesis takes a third of a second.
 """
@@ -30,7 +30,7 @@ def run(
     size: int,
     ends: Sequence[type[BaseException]],
 ) -> None:
-    """Call ``body`` with up to ``examples`` values of ``make``, each with ``size`` random bytes for the laws' choices.
+    """Call ``body`` with up to ``examples`` values of ``make`` and random bytes for the laws' choices.
 
     :param make: builds a value from draws. If it raises :class:`DoesNotApply`, another value is drawn.
     :param shrink: whether to shrink a value for which ``body`` raises.
@@ -70,7 +70,7 @@ _others_folder: Any = None
 
 @contextlib.contextmanager
 def _own_folder() -> Iterator[None]:
-    """Make Hypothesis keep its files below ``SENTINEL_HOME`` while Sentinel draws, in any thread.
+    """Make Hypothesis store its files below ``SENTINEL_HOME`` during a ``with`` block.
 
     By default they are in ``.hypothesis`` in the working directory, which may be the checkout that is judged.
     """
@@ -90,7 +90,7 @@ def _own_folder() -> Iterator[None]:
 
 
 class Draws:
-    """A :class:`~sentinel.contracts.contract.Choose` that draws from Hypothesis."""
+    """A source of choices for contracts and laws, backed by Hypothesis."""
 
     def __init__(self, draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         self._draw = draw

@@ -1,4 +1,4 @@
-"""Decide from its syntax whether a function carries training signal: by the names it uses and where they occur.
+"""Decide whether a function carries training signal, from the words in its source.
 
 The rule consists of the word tables below and their weights; docs/coverage.md explains them and how they were chosen.
 It has words of reinforcement learning and no framework's names. Sources are parsed in processes with limits on time and
@@ -139,7 +139,7 @@ class Function:
 
 @dataclass(frozen=True)
 class Source:
-    """The names and signal functions of a source file.
+    """The names and the signal functions of a source file.
 
     :ivar unread: why the file could not be read.
     """
@@ -195,7 +195,7 @@ _KERNELS = (
 
 
 def signal_functions(body: Sequence[ast.stmt], module: str) -> list[Function]:
-    """Return the functions and methods in a module's body that carry training signal; if a name repeats, the last."""
+    """Return the functions and methods in a module that carry training signal. Of repeated names, the last counts."""
     parts = module.split(".")[1:]
     if _is_test(parts):
         return []
@@ -213,7 +213,7 @@ def _is_test(module: Sequence[str]) -> bool:
 
 
 def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
-    """Return functions that may carry signal although the rule does not count them.
+    """Return functions that may carry signal although the rule excludes them.
 
     These have a strong word in a parameter, their name, class or module; are kernels; or declare a program's options.
     """
@@ -234,7 +234,7 @@ def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
 
 
 def _is_kernel(node: _Def) -> bool:
-    """Return True if the function is compiled for a GPU. Its launcher carries the signal, not the kernel."""
+    """Return True if the function is a GPU kernel. The rule counts its launcher instead."""
     decorators = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
     return any(f".{ast.unparse(each)}".endswith(_KERNELS) for each in decorators)
 
@@ -253,7 +253,7 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return a function's score and the subjects of its words; score 0 if its body only raises or forwards a call."""
+    """Return a function's score and what its words are about; 0 if its body only raises or forwards a call."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
@@ -276,7 +276,7 @@ def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int
 
 
 def _words(node: _Def, module: Sequence[str], names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the identifiers of a function by the sites of :data:`SITES`."""
+    """Return the identifiers of a function, grouped by place (see :data:`SITES`)."""
     arguments = node.args
     parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     parameters += filter(None, (arguments.vararg, arguments.kwarg))
@@ -295,7 +295,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Yield identifiers: names, attributes, keywords, and string constants that look like keys."""
+    """Yield identifiers: names, attributes, keyword arguments, and strings that look like keys."""
     for node in nodes:
         if isinstance(node, ast.Attribute):
             yield node.attr
@@ -309,7 +309,7 @@ def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 @lru_cache(maxsize=1 << 16)
 def _subjects_in(name: str) -> tuple[tuple[int, str], ...]:
-    """Return (level, subject) for each subject that an identifier indicates; level 0 is a strong word, 1 a weak one."""
+    """Return (level, subject) for each subject that an identifier is about; level 0 is a strong word, 1 a weak one."""
     spelled = _snake_case(name)
     return tuple((level, subject) for level, subject, pattern in _PATTERNS if pattern.search(spelled))
 

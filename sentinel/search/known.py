@@ -1,4 +1,4 @@
-"""Decide which known bugs explain a broken law: they do if the law holds on scenarios that trigger none of them.
+"""Decide whether known bugs explain a broken law: the law must hold on scenarios that do not trigger them.
 
 A known bug can hide another bug that breaks the same law. So before a violation is excused, the law is searched again,
 on scenarios that meet no ``when:`` of the known bugs (:mod:`sentinel.recipes.triggers`). A violation there is another
@@ -39,7 +39,7 @@ TRIGGERS, TOO_FINE = "it triggers a known bug", "it is in float64"
 
 @dataclass(frozen=True)
 class Excuse:
-    """Whether known bugs explain a broken law. Exactly one of the last four fields is set.
+    """Whether known bugs explain a broken law, and why.
 
     :ivar bugs: ids of the known bugs.
     :ivar holds: on how many scenarios without the bugs the law holds.
@@ -57,7 +57,7 @@ class Excuse:
 
 @dataclass(frozen=True)
 class Others:
-    """A law's outcome on scenarios that trigger none of the known bugs.
+    """The results of a law on scenarios that trigger none of its known bugs.
 
     :ivar plain: how many of the first :data:`_PLAIN` drawn scenarios trigger none, before the law varies them.
     """
@@ -67,7 +67,7 @@ class Others:
 
     @property
     def none(self) -> str:
-        """Why the law can compare nothing without the bugs, although drawn scenarios do not trigger them; or ""."""
+        """Return why no scenario without the bugs can be compared; empty if some can."""
         if self.outcome.judged or self.plain < _PLAIN[0]:
             return ""
         if self.outcome.not_judged[EXPLAINED]:
@@ -76,7 +76,7 @@ class Others:
 
 
 def covers(recipes: Sequence[Recipe], finding: Finding) -> bool:
-    """Return True if a finding's scenario is a recipe's own, or triggers bugs that explain all its violations."""
+    """Return True if recipes explain a finding: its scenario is one of theirs or triggers their bugs."""
     if any(recipe.bug_id in finding.examples for recipe in recipes):
         return True
     explained = _explain(recipes, finding.law, finding.subject.contract, finding.trial.variants)
@@ -91,7 +91,7 @@ def _explain(recipes: Sequence[Recipe], law: Law, contract: Contract, variants: 
 def search_others(
     law_session: LawSession, subject: Subject, seed: int, bugs: Mapping[Law, Sequence[Recipe]], shrinking: int
 ) -> dict[Law, Others]:
-    """Search scenarios that trigger none of the known bugs, until each law has judged :data:`ENOUGH`.
+    """Search scenarios that trigger none of the known bugs, until each law has judged :data:`ENOUGH` of them.
 
     :param bugs: law -> recipes of the bugs that are known to break it.
     :param shrinking: the most calls for shrinking one finding.
@@ -146,7 +146,7 @@ def search_others(
 
 
 def excuse(findings: Sequence[Finding], recipes: Sequence[Recipe], others: Others | None) -> Excuse:
-    """Return whether the recipes explain the violations of a law.
+    """Return whether recipes explain why a law is broken.
 
     :param recipes: recipes about the findings, whose bugs are reproduced at this revision.
     :param others: the result of :func:`search_others`, None if the search failed.
@@ -173,7 +173,7 @@ def explain(
     about: Callable[[Finding], Sequence[Recipe]],
     search: Callable[[Mapping[Key, Sequence[Recipe]]], Mapping[Key, Others]],
 ) -> dict[Key, tuple[Excuse, list[Finding]]]:
-    """Return for each broken law whether known bugs explain it, and the findings that they do not explain.
+    """Return, for each broken law, whether known bugs explain it, and the findings that they do not explain.
 
     If the search without the scenarios of some bugs shows a bug of another recipe, it is repeated without that recipe's
     scenarios too.

@@ -1,4 +1,4 @@
-"""Write a finding as a recipe: the shrunk scenario, the pin, and the oracle's values or the law that decides it.
+"""Write a finding as a recipe: the shrunk scenario, a pin, and expected values or a law.
 
 A law that compares outputs shows only that they disagree. If the contract has an oracle, the recipe expects its values;
 otherwise the law decides. Before a recipe is written, it is tried: it must be ``reproduced`` on the current code and
@@ -36,7 +36,7 @@ Answers = Mapping[str, Mapping[str, Any]]
 
 
 def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str = "") -> dict[str, Any]:
-    """Return a finding, or a scenario that keeps a law, as a recipe document that the law decides."""
+    """Return a recipe for a scenario that a law decides."""
     subject, law = finding.subject, finding.law
     first = next(iter(finding.trial.variants.values()))
     others = {key: value for key, value in finding.trial.variants.items() if key}
@@ -54,7 +54,7 @@ def recipe_document(finding: Finding, target: str, checkout: Checkout, name: str
 
 
 def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> dict[str, Any]:
-    """Return the inputs that differ from ``base``, or from the contract's defaults if there is no base."""
+    """Return the inputs that differ from ``base``, or from the contract's defaults."""
     scenario = {}
     for item in subject.contract.inputs:
         value = inputs[item.name]
@@ -69,7 +69,7 @@ def _scenario(subject: Subject, inputs: Inputs, base: Inputs | None = None) -> d
 
 
 def as_written(value: Any, item: Input | None = None) -> Any:
-    """Return a literal as it is written in a recipe."""
+    """Return a literal as recipes write it."""
     if isinstance(value, Mapping):
         return {name: as_written(inner) for name, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -121,11 +121,11 @@ def _dumper() -> Any:
 
 
 class CannotDistinguish(Exception):
-    """Raised if no recipe could be written that distinguishes the broken boundary from a right one."""
+    """Raised if no recipe could distinguish the code with the bug from right code."""
 
 
 def decisive_document(finding: Finding, open_target: OpenTarget, runner: Runner, catalog: Catalog) -> dict[str, Any]:
-    """Return the recipe document of a finding after trying it on the current code and on simulated right outputs.
+    """Return a recipe for a finding, after testing it on the current code and on simulated right outputs.
 
     The recipe expects the oracle's values if there is an oracle and these values decide; otherwise the law decides.
 
@@ -172,7 +172,7 @@ def _oracle_values(finding: Finding, open_target: OpenTarget) -> Answers:
 
 
 def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
-    """Yield simulated outputs of a right implementation.
+    """Yield outputs that a right implementation could return.
 
     With an oracle: its values where the mask counts them, then its values everywhere, because values under the mask are
     undefined. Without an oracle: zeros, which few laws reject.
@@ -204,7 +204,7 @@ def _right_outputs(finding: Finding, oracle: Answers) -> Iterator[Answers]:
 
 
 def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict[str, Any] | None:
-    """Return the recipe's expected values with and without the bug, from the oracle.
+    """Return the recipe's expected values with and without the bug, computed from the oracle.
 
     Return None if the oracle agrees with all outputs, or with none: then it may define something else.
     """
@@ -226,7 +226,7 @@ def _expected_values(finding: Finding, oracle: Answers, mended: Answers) -> dict
 
 
 def _without_dtype(value: Any) -> Any:
-    """Return a value without its dtype: the oracle computes in float64, and a fix need not change the dtype."""
+    """Return a value without its dtype, because the oracle's float64 is not an expectation."""
     return value.nested() if isinstance(value, Tensor) else plain(value)
 
 

@@ -1,4 +1,4 @@
-"""Draw scenarios: canonical inputs, from a contract's declarations and the values that a boundary accepts."""
+"""Draw scenarios from a contract's declarations of inputs and the values that a boundary accepts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class NotSearchable(Exception):
 
 
 def narrow(contract: Contract, binding: Binding) -> Contract:
-    """Return the contract with the inputs that this binding fixes and the choices that it accepts.
+    """Return the contract without the inputs that a binding fixes, and with only the values that it accepts.
 
     :raises NotSearchable: if a required input has nothing to draw from.
     """
@@ -163,7 +163,7 @@ def sizes_of(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, int]:
 def cut_to(
     contract: Contract, inputs: Mapping[str, Any], places: Mapping[str, Sequence[int]], decimals: int | None = None
 ) -> dict[str, Any]:
-    """Return the scenario with only the given indices of each dimension, its floats rounded to ``decimals`` places."""
+    """Return the scenario with only these indices of each dimension, and floats rounded to ``decimals`` places."""
     cut, batch = dict(inputs), sizes_of(contract, inputs).get("batch")
     for item in contract.inputs:
         value = inputs[item.name]
@@ -180,7 +180,7 @@ def cut_to(
 
 
 def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[str, Any]:
-    """Draw a part of a captured scenario: some rows, some tokens, and the number of decimals.
+    """Draw a part of a recorded scenario: some rows, some tokens, and fewer decimals.
 
     Groups are kept whole, or each is cut to the same number of rows. Shrinking moves towards few rows and whole
     numbers.
@@ -201,7 +201,7 @@ def part(contract: Contract, inputs: Mapping[str, Any], choose: Choose) -> dict[
             row for row, label in enumerate(labels) if label in choice and labels[:row].count(label) < most
         ]
     if not all(places.values()):
-        raise DoesNotApply("no row or no token is left of the scenario")
+        raise DoesNotApply("the reduced scenario has no row or no token")
     decimals = choose.integer(0, _EXACT)
     return cut_to(contract, inputs, places, None if decimals == _EXACT else decimals)
 
@@ -220,7 +220,7 @@ def takes(contract: Contract, binding: Binding, variants: Mapping[str, Mapping[s
 
 
 def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[str, Any]) -> bool:
-    """Return True if the binding accepts the scenario's value of one input."""
+    """Return True if the binding accepts the scenario's value of this input."""
     value = inputs[item.name]
     if item.name in binding.fixed:
         fixed = binding.fixed[item.name]
@@ -243,7 +243,7 @@ def accepts(contract: Contract, binding: Binding, item: Input, inputs: Mapping[s
 
 
 def _styles(mask: Tensor) -> set[str]:
-    """Return the styles that a mask has. Rows of zeros fit every style."""
+    """Return the padding styles that a mask has. Rows of zeros have every style."""
     rows = mask.array() != 0
     rows = rows[rows.any(axis=-1)]
     steps = np.diff(rows.astype(int), axis=-1)
@@ -252,7 +252,7 @@ def _styles(mask: Tensor) -> set[str]:
 
 
 def with_dialects(contract: Contract, binding: Binding, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Set the inputs whose values the binding's dialects state, and return the scenario."""
+    """Set the inputs that the binding's dialects determine, and return the scenario."""
     for dialect in binding.dialects:
         if contract.input(dialect.name) is not None and dialect.holds(inputs):
             inputs[dialect.name] = dialect.value
@@ -302,7 +302,7 @@ def _in_domain(domain: str, numbers: Sequence[float]) -> tuple[float, ...]:
 
 
 def _places(most: int, choose: Choose) -> Places:
-    """Draw which of ``most`` indices are kept; at least one.
+    """Draw at least one of ``most`` indices to keep.
 
     All values are drawn and the others are cut away afterwards. So a scenario that loses a row keeps the numbers of the
     other rows, and shrinking can remove rows one by one.

@@ -1,4 +1,4 @@
-"""Decide the laws of many boundaries, searching several boundaries at the same time."""
+"""Decide the laws of many boundaries, in parallel."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _PATIENCE = 300
 
 @dataclass(frozen=True)
 class LawJob:
-    """One question: does this boundary keep this law at this ref?"""
+    """A law to decide for one boundary at one ref."""
 
     target: str
     boundary: str
@@ -66,7 +66,7 @@ Place = tuple[str, str, Ref]
 
 
 class Survey:
-    """Decides law jobs. One search of a boundary at a ref decides all its laws.
+    """Decides laws. One search of a boundary decides all its laws.
 
     :param level: a key of :data:`LEVELS`.
     :param recipes_of: returns a target's recipes. Their scenarios are tried first and need no shrinking.
@@ -106,7 +106,7 @@ class Survey:
         self._subjects: dict[tuple[str, Ref], Mapping[str, Subject]] = {}
 
     def plan(self, jobs: Iterable[LawJob]) -> None:
-        """Register the jobs to come, so that one search of a boundary decides all of them.
+        """Announce jobs, so that one search of a boundary can decide all of them.
 
         With several searchers the searches start now; with one, each starts when it is needed.
         """
@@ -120,7 +120,7 @@ class Survey:
                 self._start_search(place)
 
     def decide(self, job: LawJob) -> Decision:
-        """Return the decision of a job; search its boundary if that has not been done."""
+        """Return a job's decision. Search its boundary if that has not been done."""
         if job not in self._decided:
             self.plan([job])
             self._start_search(job.place).result()
@@ -133,11 +133,11 @@ class Survey:
         return self._outcomes[job].findings if job in self._outcomes else []
 
     def jobs_of_boundary(self, job: LawJob) -> list[LawJob]:
-        """Return all planned jobs of a job's boundary, including the job."""
+        """Return all announced jobs of the same boundary."""
         return [replace(job, law=law) for law in sorted(self._wanted[job.place])]
 
     def search_others(self, place: Place, bugs: Mapping[str, Sequence[Recipe]]) -> dict[LawJob, Others]:
-        """Search scenarios that trigger none of the bugs that are known to break each law.
+        """Search scenarios that trigger none of the known bugs that break each law.
 
         The result is empty if the boundary cannot be called.
 
@@ -160,7 +160,7 @@ class Survey:
         return {LawJob(target, boundary, law.name, ref): others for law, others in outcomes.items()}
 
     def decide_by(self, job: LawJob, finding: Finding) -> Decision:
-        """Return the decision of a broken law with ``finding`` as its first finding."""
+        """Return the decision that ``finding`` breaks the job's law."""
         from sentinel.search.decisions import of_outcome
 
         others = [item for item in self.findings(job) if item is not finding]
@@ -175,7 +175,7 @@ class Survey:
         self._parser.shutdown(wait=True, cancel_futures=True)
 
     def _draw(self, place: Place) -> None:
-        """Draw the scenarios of a later search, while the target is still being imported."""
+        """Draw the scenarios of a later search in advance, while the target is being imported."""
         from sentinel.search.boundary_search import drawn_scenarios  # importing Hypothesis takes about 0.3 s
 
         target, boundary, ref = place
@@ -237,7 +237,7 @@ class Survey:
     def _search_boundary(
         self, open_target: OpenTarget, subject: Subject, laws: Sequence[Law], jobs: Mapping[Law, LawJob]
     ) -> BoundarySearch:
-        """Search a boundary in a session of its own, so that calls of other boundaries cannot influence it."""
+        """Search a boundary in its own session, so that calls of other boundaries cannot affect it."""
         from sentinel.search.boundary_search import BoundarySearch
 
         law_session = open_target.law_session.fresh()
@@ -305,7 +305,7 @@ class Survey:
 
     @staticmethod
     def _wait_for_dialects(law_session: LawSession, search: BoundarySearch) -> None:
-        """Search longer for laws with a declared dialect that has not shown.
+        """Search longer for laws with a declared dialect that has not occurred yet.
 
         Few scenarios do not prove that it is stale.
         """
@@ -342,7 +342,7 @@ def constants_of(
 
 
 def checkout_to_read(runner: Runner, catalog: Catalog, target: str, ref: Ref) -> Checkout | None:
-    """Return the checkout on which the target's bindings depend.
+    """Return the checkout that a target's bindings depend on, or None.
 
     None if they are the same at every revision, or if there is no such ref.
     """

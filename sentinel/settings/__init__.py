@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (each setting is made by the declaration of its option)
-"""The settings of a run: command line, then ``sentinel.toml`` or ``[tool.sentinel]``, then defaults."""
+"""Read a run's settings from the command line, then ``sentinel.toml`` or ``[tool.sentinel]``, then defaults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Option:
 
     @property
     def type(self) -> str:
-        """The accepted types in a settings file, in words."""
+        """Return the types that a settings file may use for this option, as text."""
         return "a string or a list of strings" if self.many else "a number" if self.number else "a string"
 
 
@@ -58,7 +58,7 @@ def _each(read: Callable[[Any], Any]) -> Reader:
 
 
 def _by_target(read: Callable[[str], Any]) -> Reader:
-    """Return a reader of ``[TARGET=]VALUE`` as (target or None for all, value)."""
+    """Return a function that reads ``[TARGET=]VALUE`` as a pair; the target is None if the value is for all."""
     return lambda texts, targets: tuple(
         (name, read(value)) for name, value in (_assign(text, targets) for text in texts)
     )
@@ -95,7 +95,7 @@ def _targets(names: list[str], targets: Sequence[str]) -> tuple[str, ...]:
 
 
 def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
-    """Split ``TARGET=VALUE``, or ``VALUE`` for every target."""
+    """Split ``TARGET=VALUE`` into its parts; the target is None if the text is only a value."""
     name, equals, value = text.partition("=")
     if equals and name in targets:
         return name, value
@@ -107,7 +107,7 @@ def _assign(text: str, targets: Sequence[str]) -> tuple[str | None, str]:
 
 
 def _path(text: str) -> Path:
-    """Expand ``~``. ``~user`` of an unknown user is kept, and reported as a missing file later."""
+    """Expand ``~``. If ``~user`` is unknown, keep it; the file is reported as missing later."""
     return Path(os.path.expanduser(text))
 
 
@@ -159,7 +159,7 @@ _REPORTS = Path("sentinel-reports")
 
 @dataclass(frozen=True)
 class Settings:
-    """All settings; each is declared here only.
+    """All settings of a run. Each is declared only here.
 
     :ivar targets: the names of selected targets; empty if only paths were given.
     :ivar named_refs: (target name or None for all, ref); empty for the recipes' own pins.
@@ -249,7 +249,7 @@ class Settings:
 
     @property
     def refs(self) -> tuple[tuple[str | None, Ref], ...]:
-        """The refs that are checked instead of the recipes' pins."""
+        """Return the refs that are checked instead of the recipes' pins."""
         return self.named_refs + self.trees
 
     @property
@@ -258,31 +258,31 @@ class Settings:
 
     @property
     def is_gate(self) -> bool:
-        """True if the run asks only whether code is worse than its base. Then it has neither recipes nor laws."""
+        """Return True if the run only compares code with its base, without recipes and laws."""
         pairs = [self.against(target, ref) for target in self.targets for ref in self.refs_of(target)]
         return bool(pairs) and all(pairs) and not (self.bugs or self.laws or self.baseline)
 
     @property
     def selects_items(self) -> bool:
-        """True if the options select Sentinel's items without any path."""
+        """Return True if the options select items even if pytest gets no path."""
         return bool(self.targets or self.recipes or self.bugs)
 
     def refs_of(self, target: str) -> tuple[Ref, ...]:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the refs that a ref of a target is compared with. None stands for its base."""
+        """Return the refs to compare a target's ref with. None stands for its base."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)
         return (None,) if ref.is_branch and not (self.bugs or self.laws or self.baseline) else ()
 
     def python_of(self, target: str) -> str | None:
-        """Return the interpreter for a target; None for our own."""
+        """Return the interpreter for a target; None for the current one."""
         return self.pythons.get(target, self.pythons.get(None))
 
     def url_of(self, target: str) -> str | None:
-        """Return the URL of a target's fork; None for upstream."""
+        """Return the URL of a target's fork; None if there is none."""
         return self.repo_urls.get(target, self.repo_urls.get(None))
 
     def selects(self, target: str, bug_id: str) -> bool:
@@ -291,7 +291,7 @@ class Settings:
         )
 
     def words(self) -> list[str]:
-        """Return the options that differ from their defaults, as command-line words."""
+        """Return the options that differ from their defaults, as command-line arguments."""
         default = Settings()
         words = []
         for place, option in OPTIONS.items():
@@ -303,7 +303,7 @@ class Settings:
 
 
 def _write(option: Option, value: Any) -> str:
-    """Return a value as it is written on a command line."""
+    """Return an option's value as the command line writes it."""
     if isinstance(value, tuple):
         name, value = value
         return f"{name}={_write(option, value)}" if name else _write(option, value)
@@ -359,7 +359,7 @@ def _check(file: str, key: str, value: Any) -> None:
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:
-    """Merge the command line over a settings file, and check the result.
+    """Merge command-line options over those of a settings file, and check the result.
 
     :param options: option -> value; None if not given.
     :param file: option -> value in the file; its paths are relative to ``base``.
@@ -387,7 +387,7 @@ def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequenc
 
 
 def in_effect(options: Mapping[str, Any], file: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a file's values that the command line does not replace."""
+    """Return the values of a settings file that the command line does not override."""
     given = {name for name, value in options.items() if _texts(value)}
     given |= {"ref", "repo"} if given & {"ref", "repo"} else set()  # both select the code
     return {name: value for name, value in file.items() if _texts(value) and name not in given}
@@ -399,7 +399,7 @@ def in_words(values: Mapping[str, Any]) -> str:
 
 
 def _place(text: Any, option: Option, base: Path) -> Any:
-    """Resolve a path in a file relative to the file's folder."""
+    """Resolve a relative path in a settings file against the file's folder."""
     if not option.file:
         return text
     name, equals, path = text.partition("=")
@@ -409,6 +409,6 @@ def _place(text: Any, option: Option, base: Path) -> Any:
 
 
 def _texts(value: Any) -> list[Any]:
-    """Return the values of an option; paths and URLs may contain a comma."""
+    """Split an option's value at commas; paths and URLs may contain commas and are not split."""
     values = value if isinstance(value, list) else [value]
     return [item for item in values if item not in (None, "")]

@@ -30,7 +30,7 @@ def open_checkout(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Checkout:
-    """Return the checkout of a target at a ref, from the store if an earlier run made it.
+    """Return the checkout of a target at a ref. If an earlier run made it, it is reused.
 
     This never clones. If a git ref has no mirror, the error contains the command that makes one.
 

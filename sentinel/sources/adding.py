@@ -1,4 +1,4 @@
-"""Copy the objects of a git directory, or of a tar of one, into the store.
+"""Copy the objects of a local git directory, or of a tar archive of one, into the store of mirrors.
 
 ``git clone`` cannot be used: it rejects a partial clone whose largest blobs are missing, and it fetches only branches
 and tags.
@@ -88,7 +88,7 @@ def _git_dir(path: Path) -> Path | None:
 
 
 def _object_directories(objects: Path) -> list[Path]:
-    """List an object directory and its alternates, each once."""
+    """Return an object directory and its alternates, without duplicates."""
     directories = [objects]
     for borrower in directories:  # the loop appends to it
         lines = (small_text(borrower / "info" / "alternates") or "").split("\n")
@@ -103,7 +103,7 @@ def _object_directories(objects: Path) -> list[Path]:
 
 
 def _extract(path: Path, scratch: Path) -> None:
-    """Write the regular files and folders of a tar, and reject every other member and every path that leads out.
+    """Extract the regular files and folders of a tar archive. Reject links, devices, and paths outside the folder.
 
     ``extractall`` cannot be used: some Python 3.10 releases lack the ``data`` filter, and the filter allows links.
     """
@@ -151,7 +151,7 @@ def _loose(objects: Path) -> Iterator[Path]:
 
 
 def _has_its_hash(loose: Path) -> bool:
-    """Return True if the hash of a loose object is its name. Git verifies packs only."""
+    """Return True if a loose object's content has the hash in its name. Git itself verifies only packs."""
     digest, unpacked = hashlib.sha1(usedforsecurity=False), zlib.decompressobj()
     with loose.open("rb") as file:
         while not unpacked.eof and (piece := unpacked.unconsumed_tail or file.read(_PIECE)):
@@ -197,7 +197,7 @@ def _check_whole(pack: Path) -> None:
 
 
 def _copy(source: Path, place: Path) -> None:
-    """Copy a file. With a hard link, a change of the origin would change the mirror, and vice versa."""
+    """Copy a file without a hard link, because a later change of the original would change the mirror."""
     if place.exists():
         return
     temporary = place.with_name(f"tmp_{os.getpid()}_{place.name}")

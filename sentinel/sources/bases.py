@@ -1,4 +1,4 @@
-"""Find the commit that a working tree or pull request is compared with: where it left upstream's main branch."""
+"""Find the commit to compare a working tree or pull request with: the merge base with upstream's main branch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
     commit = "" if clone is None else _commit(clone, "HEAD")
     if clone is None or not commit:
         raise SentinelError(
-            f"{ref.name} is not in a git clone, so the commit that it started from is unknown; check a clone out, "
+            f"{ref.name} is not in a git clone, so the commit that it started from is unknown; use a clone, "
             f"{_OTHERWISE}"
         )
     for name in _names_of_main(clone, target):
@@ -59,7 +59,7 @@ def find_base(target: Target, ref: Ref, store: MirrorStore) -> Ref:
 
 
 def in_clone(ref: Ref, tree: Ref) -> Ref | None:
-    """Return a git ref as a commit of the clone that a working tree belongs to; None if the clone does not have it."""
+    """Return a git ref as a commit of the clone that contains a working tree; None if the clone does not have it."""
     clone = clone_of(tree) if ref.kind == "git" and tree.kind == "path" else None
     commit = "" if clone is None else _commit(clone, ref.name) or _commit(clone, f"refs/remotes/origin/{ref.name}")
     return Ref("git", commit, str(clone), _folder_of(tree)) if commit else None
@@ -78,7 +78,7 @@ def _top_of(tree: Ref) -> Path | None:
 
 
 def _folder_of(tree: Ref) -> str:
-    """Return the folder of its clone that a working tree is; empty for the top."""
+    """Return the path of a working tree inside its clone; empty if it is the clone's top folder."""
     here, top = Path(os.path.expanduser(tree.name)).absolute(), _top_of(tree)
     return "" if top in (None, here) else here.relative_to(top).as_posix()
 
@@ -89,7 +89,7 @@ def _commit(clone: Path, name: str) -> str:
 
 
 def _names_of_main(clone: Path, target: Target) -> list[str]:
-    """Return upstream's main branch as the clone names it: of remotes with upstream's URL, or that are so called."""
+    """Return the names of upstream's main branch in a clone, from remotes with upstream's URL or its usual names."""
     listed = run(clone, "config", "--get-regexp", r"^remote\..*\.url$", seconds=_PATIENCE).out.decode(errors="replace")
     remotes = [line.partition(" ") for line in listed.splitlines()]
     upstream = _repository(target.repository)
@@ -98,7 +98,7 @@ def _names_of_main(clone: Path, target: Target) -> list[str]:
 
 
 def _repository(url: str) -> str:
-    """Return the last two parts of a URL's path, which are the same over HTTPS and SSH."""
+    """Return owner and name from a repository's URL; they are the same for HTTPS and SSH."""
     return "/".join(url.strip().removesuffix("/").removesuffix(".git").replace(":", "/").split("/")[-2:]).lower()
 
 

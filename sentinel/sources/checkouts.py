@@ -1,5 +1,6 @@
-"""Store checkouts: the files of the package roots, named by their content, read-only, and written completely or not at
-all.
+"""Store checkouts: read-only copies of a target's packages at one revision, named by a hash of their content.
+
+The files::
 
     checkouts/<target>/<tree hash>/tree/          the package roots at their repository paths
     checkouts/<target>/<tree hash>/checkout.json  the roots and the files that were left out
@@ -36,7 +37,7 @@ Facts = dict[str, Any]
 
 
 def index_key(target: Target, ref: str, folder: str = "") -> str:
-    """Return the file name of an immutable ref's record. It depends on the target's package roots.
+    """Return the file name under which the tree hash of an immutable ref is stored.
 
     :param folder: the folder of the repository that has the roots.
     """
@@ -53,7 +54,7 @@ def find(home: Home, target: Target, ref: Ref, key: str) -> Checkout | None:
 
 
 def remember(home: Home, target: Target, key: str, tree: str, facts: Facts) -> None:
-    """Record the tree hash of an immutable ref."""
+    """Store the tree hash of an immutable ref."""
     path = home.checkouts / safe_name(target.name) / "refs" / f"{key}.json"
     with writing(home.path):
         write_atomically(path, json.dumps({**facts, "tree": tree}, sort_keys=True))
@@ -68,7 +69,7 @@ def materialise(
     left_out: Sequence[LeftOut] = (),
     **facts: Any,
 ) -> Checkout:
-    """Return the checkout of some files. They are written only if the store does not have the same files yet.
+    """Return the checkout for these files. Write it only if the store does not have the same files yet.
 
     :param entries: every file of the package roots, including files that are left out; they count for the tree hash.
     :param contents: yields the files to write; it is called only for files that are not left out.
@@ -181,7 +182,7 @@ def _existing(home: Home, target: Target, ref: Ref, tree: str, facts: Facts) -> 
 
 
 def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
-    """Return the files of a stored tree if it contains exactly these files, unchanged; otherwise None.
+    """Return the files of a stored tree; None if a file is missing, changed or added.
 
     Measured code may have deleted, changed or added files. Contents are hashed again only if :func:`stamp` differs,
     which is ten times faster.
@@ -201,7 +202,7 @@ def _whole(folder: Path, record: Mapping[str, Any]) -> list[Entry] | None:
 
 
 def _entries(folder: Path, tree: str) -> list[Entry] | None:
-    """Read the recorded files of a revision; None if the record does not have the given tree hash."""
+    """Return the recorded files of a revision; None if their hash is not the given tree hash."""
     content = read_json(folder / "files.json")
     with suppress(AttributeError, KeyError, TypeError):
         entries = [Entry(*each) for each in content["files"]] if content else []
@@ -226,7 +227,7 @@ def stamp(top: Path) -> str:
 
 
 def _holds(top: Path, entries: Iterable[Entry], absent: set[str]) -> bool:
-    """Return True if a folder contains exactly these files with these contents, and no other file or folder."""
+    """Return True if a folder contains exactly these files with these contents."""
     expectation = {entry.path: entry for entry in entries if entry.path not in absent}
     # A rejected link may have left its parent folder.
     above = {str(parent) for entry in entries for parent in PurePosixPath(entry.path).parents}
@@ -294,7 +295,7 @@ def _fill(
 
 
 def make_links(top: Path, links: Mapping[str, str]) -> list[str]:
-    """Create the symbolic links that end inside the checkout, and return the others.
+    """Create the symbolic links that lead to places inside the checkout, and return the others.
 
     Call it after all files are written, so that no file is written through a link.
     """

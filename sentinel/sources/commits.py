@@ -22,7 +22,9 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 @dataclass(frozen=True)
 class Commit:
-    """:ivar tree: the object name of its tree.
+    """A commit of a mirror.
+
+    :ivar tree: the object name of its tree.
     :ivar date: the author date in UTC, ISO 8601. Dates along a branch need not be in order.
     :ivar pull: the number of the pull request that the subject names.
     """
@@ -66,7 +68,7 @@ def history(mirror: Path, head: str, since: str | None = None, until: str | None
 
 
 class Lineage:
-    """Decides at which commits a verdict of another commit may be reused.
+    """Decides whether a verdict that was measured at one commit may be reused at another.
 
     A probe reports from inside the process that ran the commit's code, so that code could forge the report. Verdicts of
     upstream's own branch are valid for every commit; verdicts of other commits, such as the head of a pull request,
@@ -81,11 +83,11 @@ class Lineage:
         self._apart: dict[str, frozenset[str]] = {}
 
     def is_own(self, commit: str) -> bool:
-        """Return True if a commit is of upstream's own branch, or that branch is unknown."""
+        """Return True if a commit is on upstream's main branch, or if that branch is unknown."""
         return commit in self._own or not self._own
 
     def vouches(self, source: str, commit: str) -> bool:
-        """Return True if a verdict that was measured at ``source`` may be used at ``commit``."""
+        """Return True if a verdict that was measured at ``source`` may be reused at ``commit``."""
         if source == commit or source in self._own:
             return True
         if commit in self._own:
@@ -99,7 +101,7 @@ class Lineage:
 
 
 def is_day(text: str) -> bool:
-    """Return True if a text is a day such as ``2026-08-21``.
+    """Return True if a text is a date such as ``2026-08-21``.
 
     :raises SentinelError: if it has that form but is not a valid date.
     """
@@ -113,12 +115,12 @@ def is_day(text: str) -> bool:
 
 
 def commit(mirror: Path, sha: str) -> Commit:
-    """Return the commit with a full sha."""
+    """Return the commit with this full hash."""
     return _read(mirror, "--no-walk", sha)[0]
 
 
 def releases(mirror: Path) -> list[Tag]:
-    """Return the tags that are versions, sorted by commit date. Development builds are excluded."""
+    """Return the tags that are version numbers, sorted by commit date, without development builds."""
     shape = "%(refname)%00%(objecttype) %(objectname)%00%(*objecttype) %(*objectname)"
     out = run_checked(mirror, "for-each-ref", f"--format={shape}", "refs/tags")
     sha_of: dict[str, str] = {}
@@ -155,7 +157,7 @@ def _utc(seconds: str) -> str:
 
 
 def is_moment(text: str) -> bool:
-    """Return True if a text has the format of :attr:`Commit.date` and a year from 1970 to 2199."""
+    """Return True if a text is a date and time as in :attr:`Commit.date`, between the years 1970 and 2199."""
     try:
         moment = datetime.strptime(text, _MOMENT)
     except ValueError:
@@ -164,7 +166,7 @@ def is_moment(text: str) -> bool:
 
 
 def existed(mirror: Path, commit: str, paths: Sequence[str], name: str = "") -> bool | None:
-    """Return True if an earlier commit changed one of these paths; with ``name``, if one of these files bound it.
+    """Return True if an earlier commit changed one of these files; with ``name``, if one of these files defined it.
 
     :param name: the name of a function, class, import or variable.
     :returns: None if git fails or exceeds the time limit, for example because the mirror lacks the commit.

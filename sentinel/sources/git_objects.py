@@ -1,4 +1,4 @@
-"""Read the trees, sizes and contents of a mirror. Nothing here reads outside the mirror."""
+"""Read trees, file sizes and file contents from a git mirror."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_LISTED = MOST_FILES * 200
 
 
 def commit_of(mirror: Path, name: str) -> str | None:
-    """Return the full sha of a hexadecimal name (it may be short, or name a tag object), or None."""
+    """Return the full hash of a commit, given an abbreviation or the hash of a tag object; None if there is none."""
     assert not set(name) - set("0123456789abcdef"), name
     process = run(mirror, "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
     if process.status:
@@ -26,7 +26,7 @@ def commit_of(mirror: Path, name: str) -> str | None:
 
 
 def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
-    """Return the files under some folders of a commit, and the paths of its submodules.
+    """Return the files below some folders of a commit, and the paths of its submodules.
 
     :param paths: the folders; empty for the whole tree.
     :returns: the files, with sizes in bytes (None if the blob is missing), and the submodule paths.
@@ -39,7 +39,7 @@ def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry],
 def listing(
     mirror: Path, tree: str, paths: Sequence[str], seconds: float | None = None
 ) -> tuple[list[Entry], list[str]]:
-    """Return the same as :func:`entries` without looking up the blobs: every size is None."""
+    """Return the same as :func:`entries`, but faster and without file sizes."""
     command = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
     output = run_bounded(mirror, *command, most=_MOST_LISTED, seconds=seconds)
     files: list[Entry] = []
@@ -49,7 +49,7 @@ def listing(
         if not tab or is_ignored(path):
             continue
         if description.count(" ") != 2:
-            raise GitError(f"git lists {record[:80]!r}, which is not a tree entry")
+            raise GitError(f"git printed {record[:80]!r}, which is not a tree entry")
         mode, _, blob = description.split(" ")
         if mode == SUBMODULE:
             submodules.append(check_path(path))
@@ -71,14 +71,14 @@ def sizes(mirror: Path, blobs: Iterable[str]) -> dict[str, int | None]:
 
 
 def _lookup(mirror: Path, names: Iterable[str]) -> list[list[str]]:
-    """Return each object's name, kind and size as words, or its name and ``missing``."""
+    """Return ``[name, kind, size]`` of each object, or ``[name, "missing"]``."""
     lines = "".join(f"{name}\n" for name in names).encode()
     out = run_checked(mirror, "cat-file", "--batch-check", "--buffer", data=lines)
     return [line.split() for line in out.decode("ascii", "replace").splitlines()]
 
 
 def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield each blob once with its content.
+    """Yield the name and the content of each blob, once.
 
     :raises GitError: if a content does not have the blob's hash.
     """
@@ -91,12 +91,12 @@ def contents(mirror: Path, blobs: Iterable[str]) -> Iterator[tuple[str, bytes]]:
 
 
 def ever_had(mirror: Path, paths: Sequence[str]) -> bool:
-    """Return True if a commit of any ref has, or had, a file under one of the paths."""
+    """Return True if any commit of the mirror has a file under one of these paths."""
     return bool(run_checked(mirror, "log", "--all", "--full-history", "-1", "--format=%H", "--", *paths))
 
 
 def absent_objects(mirror: Path) -> list[str]:
-    """Return the names of the objects that a ref needs and the mirror lacks, such as large files."""
+    """Return the names of objects that a ref needs but the mirror lacks, such as large files."""
     out = run_checked(mirror, "rev-list", "--objects", "--all", "--missing=print")
     return sorted(line[1:].decode("ascii") for line in out.splitlines() if line.startswith(b"?"))
 
@@ -108,7 +108,7 @@ def whole_refs(mirror: Path, refs: dict[str, str]) -> dict[str, str]:
 
 
 def still_shallow(mirror: Path, commits: set[str]) -> set[str]:
-    """Return those of the commits that have a parent which the mirror lacks."""
+    """Return those of these commits whose parents the mirror lacks."""
     parents: dict[str, list[str]] = {}
     for commit in commits:
         process = run(mirror, "cat-file", "commit", commit)

@@ -1,8 +1,4 @@
-"""Run git in a fixed environment, so that no configuration of the user or of upstream runs a command, prompts, or uses
-the network.
-A mirror's ``config`` never names a remote, which makes a lazy fetch impossible. ``GIT_NO_LAZY_FETCH`` alone is not
-enough: only git 2.45 and newer know it.
-"""
+"""Run git so that no configuration of the user or of upstream can run a command, prompt, or use the network."""
 
 from __future__ import annotations
 
@@ -66,19 +62,19 @@ _PIECE = 1 << 20
 
 
 class GitMissingError(SentinelError):
-    """Git is not installed."""
+    """Raised if git is not installed."""
 
 
 class GitError(SentinelError):
-    """A git command failed. ``str()`` returns git's own reason in one line."""
+    """Raised if a git command fails. ``str()`` returns git's own message in one line."""
 
 
 class MissingObjectError(GitError):
-    """The mirror lacks an object: it is shallow, was made without large files, or is damaged."""
+    """Raised if the mirror lacks an object: it is shallow, was made without large files, or is damaged."""
 
 
 class LargeObjectError(MissingObjectError):
-    """An object exceeds the reader's size limit. It counts as missing."""
+    """Raised if an object exceeds the reader's size limit. Callers treat the object as missing."""
 
     def __init__(self, name: str, size: int, most: int) -> None:
         super().__init__(f"object {name} is larger than {most} bytes")
@@ -87,7 +83,10 @@ class LargeObjectError(MissingObjectError):
 
 @dataclass(frozen=True)
 class Finished:
-    """:ivar status: the exit status, 0 for success."""
+    """The result of a git command.
+
+    :ivar status: the exit status, 0 for success.
+    """
 
     status: int
     out: bytes
@@ -99,7 +98,7 @@ class Finished:
 
 
 def reason(text: str) -> str:
-    """Return the decisive line of git's error output, without ``fatal:`` and without passwords."""
+    """Return the line of git's error output that says what failed, without ``fatal:`` and without passwords."""
     lines = [line.strip() for line in re.split(r"[\r\n]", text) if line.strip()]
     full = [line for line in lines if _FULL.search(line)]
     decisive = full or [line for line in lines if _ERROR_LINE.match(line)] or lines[-1:]
@@ -162,7 +161,7 @@ def own_commit() -> str:
 
 
 def common_dir(git_dir: Path) -> Path:
-    """Return the folder of objects and refs; for a linked work tree, that of the main git directory."""
+    """Return the folder with objects and refs; for a linked work tree, the main clone's git directory."""
     path = small_text(git_dir / "commondir")
     return git_dir if path is None else Path(os.path.normpath(git_dir / path.strip()))
 
@@ -188,7 +187,7 @@ def _execute(
 
 @contextmanager
 def _process(git_dir: Path, arguments: Sequence[str], **options: Any) -> Iterator[Any]:
-    """Run git while the block lasts."""
+    """Run git for the duration of a ``with`` block."""
     process = _execute(git_dir, arguments, as_process=True, **options)
     try:
         yield process
@@ -220,7 +219,7 @@ def run(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> Finished:
-    """Run git on a git directory and wait for it. The caller checks the status.
+    """Run git on a git directory and wait for it. The caller checks the exit status.
 
     :param seconds: kill git after this time; set it for untrusted folders, where git could block on a named pipe.
     """
@@ -244,7 +243,7 @@ def run_checked(git_dir: Path, *arguments: str, data: bytes | None = None) -> by
 
 
 def run_bounded(git_dir: Path, *arguments: str, most: int, seconds: float | None = None) -> bytes:
-    """Run git as :func:`run_checked` does, for output of untrusted length.
+    """Run git as :func:`run_checked` does, and reject output that is longer than ``most`` bytes.
 
     :raises GitError: if it exceeds ``most`` bytes.
     """
@@ -319,7 +318,7 @@ def run_with_progress(
     progress: Progress | None,
     settings: Mapping[str, str] | None = None,
 ) -> None:
-    """Run a transfer, and pass each line of its progress to ``progress``."""
+    """Run a git transfer, and pass each line of its progress to ``progress``."""
     messages: list[str] = []
     rest = b""
     how = {"settings": settings, "environment": environment, "with_stdout": False}

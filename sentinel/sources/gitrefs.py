@@ -1,4 +1,4 @@
-"""Read and write the refs of a git directory as files, so that a lookup starts no process."""
+"""Read and write the refs of a git directory directly, without starting git."""
 
 from __future__ import annotations
 
@@ -61,7 +61,10 @@ def _packed(path: Path) -> dict[str, str]:
 # file.
 @lru_cache(maxsize=16)
 def _read_packed(path: Path, *_: int) -> Mapping[str, str]:
-    """:param _: inode, time and size, so that the cache misses when the file is replaced."""
+    """Return the refs of a ``packed-refs`` file.
+
+    :param _: inode, time and size, so that the cache misses when the file is replaced.
+    """
     refs = {}
     # Split at line feeds only, as git does: otherwise a name with another line separator could forge a line.
     for line in path.read_bytes().decode("utf-8", "surrogateescape").split("\n"):
@@ -76,7 +79,7 @@ def _usable(name: str) -> bool:
 
 
 def merge(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
-    """Return both sets of refs. The newer set wins, also if one ref's name is a folder of another's."""
+    """Return the union of two sets of refs. The newer set takes precedence where they conflict."""
     folders = {name[:at] for name in new for at in range(len(name)) if name[at] == "/"}
     rest = {
         name: sha
@@ -87,7 +90,7 @@ def merge(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
 
 
 def write_refs(git_dir: Path, refs: dict[str, str]) -> None:
-    """Replace all refs of a git directory of the store atomically."""
+    """Replace all refs of a stored git directory atomically."""
     lines = [f"{refs[name]} {name}\n" for name in sorted(refs, key=lambda name: name.encode("utf-8", "replace"))]
     write_atomically(git_dir / "packed-refs", "# pack-refs with: sorted \n" + "".join(lines))
 

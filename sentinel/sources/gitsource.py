@@ -1,4 +1,4 @@
-"""Open ``git:`` refs: the package roots of a commit, read from a mirror."""
+"""Open ``git:`` refs: read a target's packages at a commit from a mirror."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sentinel.targets.refs import Ref
 def open_git(
     target: Target, ref: Ref, store: MirrorStore, pull: int | None = None, progress: Progress | None = None
 ) -> Checkout:
-    """Return the checkout of a commit. A stored checkout of a full sha costs no git process."""
+    """Return the checkout of a commit. If it is stored, no git process is started."""
     home = store.home
     if is_sha(ref.name):
         checkout = checkouts.find(home, target, ref, _key(target, ref, ref.name))

@@ -1,4 +1,4 @@
-"""Read the trees of a mirror through one running git process: seconds for thousands of commits."""
+"""Read many git trees through one running git process, which is much faster than a process for each tree."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GitTrees:
             self._objects.close()
 
     def _folder(self, tree: str) -> Folder:
-        """Return the entries of a tree object, without files that tools leave behind.
+        """Return the entries of a tree object, without files such as ``__pycache__``.
 
         :raises MissingObjectError: if the mirror lacks the tree.
         """
@@ -47,7 +47,7 @@ class GitTrees:
                 raise MissingObjectError(f"object {tree} in {self._mirror.name} is not a tree") from error
 
     def blob(self, name: str) -> bytes:
-        """Return the content of a file.
+        """Return the content of a file, given its blob hash.
 
         :raises MissingObjectError: if the mirror lacks it, or it is too large.
         """
@@ -55,7 +55,7 @@ class GitTrees:
             return self._objects.read(name, most=SOURCE_LIMIT)
 
     def at(self, tree: str, path: str) -> tuple[str, str] | None:
-        """Return mode and object name of the entry at a path below a tree, or None."""
+        """Return the mode and object name of the entry at a path in a tree; None if there is none."""
         mode, name = TREE, tree
         for part in path.split("/") if path else ():
             entry = self.folder(name).get(part) if mode == TREE else None

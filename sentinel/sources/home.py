@@ -27,7 +27,7 @@ _TEMPORARY = re.compile(r"\..*-[0-9a-f]{12}\.tmp")
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """Write a file, and its folder if needed. A reader sees the old or the new content, also after an interruption."""
+    """Write a file atomically, so that a reader never sees half of it. Create its folder if needed."""
     file.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(file.parent)
     temporary, handle = _create_temporary(file)
@@ -43,7 +43,7 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed writers."""
+    """Remove temporary files that killed processes left."""
     with suppress(OSError), os.scandir(folder) as items:
         for name in [item.name for item in items if _TEMPORARY.fullmatch(item.name)]:
             with suppress(OSError):  # its writer is alive, or another process removed it, or the folder is read-only
@@ -129,7 +129,7 @@ def safe_name(name: str) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn disk errors (full, damaged, not writable) into a :class:`SentinelError` that contains the remedy."""
+    """Raise disk errors (full, damaged, not writable) as :class:`SentinelError` with advice."""
     try:
         yield
     except OSError as error:
@@ -155,7 +155,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def small_text(path: Path) -> str | None:
-    """Return the first 64 KiB of a regular file, otherwise None: reading an untrusted pipe could block for ever."""
+    """Return the first 64 KiB of a regular file; None for anything else, because a pipe could block forever."""
     try:
         if not path.is_file():
             return None
@@ -166,7 +166,7 @@ def small_text(path: Path) -> str | None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with its read-only folders, or a symbolic link itself. A missing path is not an error."""
+    """Remove a folder, including read-only ones, or a symbolic link. Do nothing if it does not exist."""
     if path.is_symlink():
         path.unlink(missing_ok=True)
         return

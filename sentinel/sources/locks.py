@@ -1,5 +1,4 @@
-"""Lock files for the lifetime of a process, so that a killed run blocks no other, and record which process uses which
-checkout.
+"""Lock files, and record which process uses which checkout. A lock ends with its process.
 
 Each process has one file in ``checkouts/.users`` with one line per folder that it uses, locked while the process lives.
 If that lock is free, the process has ended. ``checkouts/.lock`` is held shared while a folder is marked as used, and
@@ -21,7 +20,7 @@ def lock(handle: int, shared: bool = False, wait: bool = True) -> None:
 
 
 def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
-    """Lock a file, which is created if needed, and return its descriptor.
+    """Lock a file and return its descriptor. The file is created if needed.
 
     :raises BlockingIOError: if another process holds the lock and ``wait`` is false.
     """
@@ -38,7 +37,7 @@ def hold(path: Path, *, shared: bool = False, wait: bool = True) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock during a block."""
+    """Hold a lock on a file during a ``with`` block."""
     handle = hold(path)
     try:
         yield
@@ -47,7 +46,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def free_locks(folder: Path, pattern: str) -> Iterator[Path]:
-    """Yield the lock files whose process has ended. Each is held until the next is requested."""
+    """Yield the lock files of processes that have ended. Each is locked until the next one is requested."""
     for file in folder.glob(pattern):
         try:
             handle = hold(file, wait=False)
@@ -65,7 +64,7 @@ _users: dict[tuple[int, Path], tuple[int, set[str]]] = {}
 
 @contextmanager
 def no_pruning(checkouts: Path) -> Iterator[None]:
-    """Prevent pruning during a block. A read-only store needs no lock: it cannot be pruned."""
+    """Prevent other processes from removing checkouts during a ``with`` block."""
     handle: int | None = None
     with suppress(OSError):
         handle = hold(checkouts / ".lock", shared=True)
@@ -77,7 +76,7 @@ def no_pruning(checkouts: Path) -> Iterator[None]:
 
 
 def mark_used(checkouts: Path, folder: Path) -> None:
-    """Mark a folder as used by this process until it ends. Call it inside :func:`no_pruning`."""
+    """Mark a folder as used until this process ends. Call it inside :func:`no_pruning`."""
     name = folder.relative_to(checkouts).as_posix()
     key = (os.getpid(), checkouts)
     with _guard, suppress(OSError):
@@ -91,7 +90,7 @@ def mark_used(checkouts: Path, folder: Path) -> None:
 
 
 def in_use(checkouts: Path, *, forget_dead: bool = False) -> set[str]:
-    """Return the folders, relative to ``checkouts``, that live processes use.
+    """Return the folders, relative to ``checkouts``, that running processes use.
 
     :param forget_dead: remove the files of ended processes. Set it only inside :func:`exclusive`: a process has its
         file before it holds the lock.
@@ -111,6 +110,6 @@ def in_use(checkouts: Path, *, forget_dead: bool = False) -> set[str]:
 
 @contextmanager
 def exclusive(checkouts: Path) -> Iterator[None]:
-    """Prevent other processes from marking folders as used during a block."""
+    """Prevent other processes from marking folders as used during a ``with`` block."""
     with locked(checkouts / ".lock"):
         yield

@@ -1,4 +1,4 @@
-"""Manage the mirrors: one bare git directory per target with a record, made completely or not at all."""
+"""Manage mirrors: bare git repositories, one per target."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ _CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = false\n\tbare = t
 
 @dataclass(frozen=True)
 class Mirror:
-    """:ivar url: the remote from which more is fetched on request.
+    """What ``mirror list`` shows about a mirror.
+
+    :ivar url: the remote from which more is fetched on request.
     :ivar origins: the sources from which it was made, one line each.
     :ivar whole: False if a run was interrupted while it made the mirror; ``mirror add`` makes it again.
     :ivar absent: how many objects were missing when it was made.
@@ -53,12 +55,12 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def is_whole(path: Path) -> bool:
-    """Return True if a mirror was finished, i.e. has a valid record. A power failure can leave an empty one."""
+    """Return True if a mirror is complete: a run finished it and wrote its record."""
     return _read_record(path) is not None
 
 
 def _read_record(path: Path) -> dict[str, Any] | None:
-    """Return a mirror's record; None if it is missing or damaged."""
+    """Return the record of a mirror; None if it is missing or damaged."""
     record = read_json(path / RECORD) or {}
     kinds = {"url": str, "origins": list, "absent": int, "updated": str}
     sound = "updated" in record and all(isinstance(record.get(name, kind()), kind) for name, kind in kinds.items())
@@ -66,7 +68,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
 
 
 def describe(target: str, path: Path) -> Mirror:
-    """Return the facts that ``mirror list`` shows about a mirror, finished or not."""
+    """Return what ``mirror list`` shows about a mirror, complete or not."""
     record = _read_record(path)
     if record is None:
         return Mirror(target, path, size=size_of(path), whole=False)
@@ -83,7 +85,7 @@ def describe(target: str, path: Path) -> Mirror:
 
 
 def make_blank(path: Path) -> None:
-    """Create an empty bare git directory whose configuration names no remote."""
+    """Create an empty bare git repository without a remote."""
     for folder in ("objects/pack", "objects/info", "refs/heads"):
         (path / folder).mkdir(parents=True)
     (path / "HEAD").write_text("ref: refs/heads/main\n")
@@ -91,7 +93,7 @@ def make_blank(path: Path) -> None:
 
 
 def remove_half_packs(path: Path) -> None:
-    """Remove packs without index, which interrupted transfers leave, and git's ``.keep`` files."""
+    """Remove incomplete packs that interrupted transfers left."""
     packs = path / "objects" / "pack"
     for file in [*path.glob("objects/*/tmp_*"), *packs.glob("pack-*")]:
         if file.suffix == ".keep" or not file.with_suffix(".idx").exists():
@@ -111,16 +113,16 @@ class MirrorStore:
         return [describe(path.name.removesuffix(".git"), path) for path in paths]
 
     def has(self, target: str) -> bool:
-        """Return True if a target has a finished mirror. Unlike :meth:`get`, this reads one small file."""
+        """Return True if a target has a complete mirror. It reads one small file."""
         return is_whole(self.home.mirror(target))
 
     def get(self, target: str) -> Mirror | None:
-        """Return the finished mirror of a target, or None."""
+        """Return the complete mirror of a target, or None."""
         path = self.home.mirror(target)
         return describe(target, path) if is_whole(path) else None
 
     def path(self, target: str) -> Path:
-        """Return the git directory of a target's mirror.
+        """Return the git directory of a target's mirror. Raise if there is none.
 
         :raises Unavailable: if it has no finished mirror.
         """
@@ -134,7 +136,7 @@ class MirrorStore:
         return str((_read_record(self.home.mirror(target)) or {}).get("url", ""))
 
     def add(self, target: Target, origin: str | None = None, *, progress: Progress | None = None) -> Mirror:
-        """Make a target's mirror, or add the objects and refs of another origin to it.
+        """Create a target's mirror, or add the objects and refs of another source to it.
 
         :param origin: a git directory, a clone, a tar of either, or a URL; None for the target's own repository.
         """
@@ -158,7 +160,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def remove(self, target: str) -> Mirror:
-        """Remove a target's mirror, finished or not, and return its description."""
+        """Remove a target's mirror and return its description."""
         path = self.home.mirror(target)
         if not path.exists():
             raise SentinelError(
@@ -172,7 +174,7 @@ class MirrorStore:
         return mirror
 
     def update(self, target: Target, *, progress: Progress | None = None) -> Mirror:
-        """Fetch new branches and tags, and the new heads of pull requests that the mirror already has."""
+        """Fetch new branches and tags, and new commits of the pull requests that the mirror has."""
         try:
             path = self.path(target.name)
         except Unavailable as error:
@@ -198,7 +200,7 @@ class MirrorStore:
         return describe(target.name, self.home.mirror(target.name))
 
     def fetch(self, target: str, refspecs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch the refs that a name needs. A failure is remembered, so that a run tries once."""
+        """Fetch refs into a mirror. After a failure, a run does not try again."""
         path, url = self.path(target), self.url(target)
         key = (target, " ".join(refspecs))
         for scope in (key, (target, "")):
@@ -213,7 +215,7 @@ class MirrorStore:
             raise
 
     def fetch_blobs(self, target: str, blobs: Sequence[str], progress: Progress | None = None) -> None:
-        """Fetch missing files by their object names."""
+        """Fetch missing files, given their blob hashes."""
         path, url = self.path(target), self.url(target)
         if (target, "") in self._unreachable:
             raise GitError(self._unreachable[target, ""])
@@ -221,7 +223,7 @@ class MirrorStore:
             transfers.fetch_objects(path, url, blobs, progress)
 
     def resolve(self, target: Target, name: str, *, pull: int | None = None, progress: Progress | None = None) -> str:
-        """Return the full sha of a commit; see :func:`sentinel.sources.resolving.resolve`."""
+        """Return the full hash of the commit that a name refers to; see :func:`sentinel.sources.resolving.resolve`."""
 
         def fetch(refspec: str) -> str | None:
             try:
@@ -234,7 +236,7 @@ class MirrorStore:
         return resolve(self.path(target.name), target.name, name, pull, fetch)
 
     def sweep(self) -> None:
-        """Remove what interrupted runs left behind, for each target whose lock is free."""
+        """Remove what interrupted runs left in the mirrors that no process uses."""
         with writing(self.home.path):
             for lock in free_locks(self.home.mirrors, ".*.lock"):
                 self._sweep(lock.name[1:].removesuffix(".lock"))
@@ -243,7 +245,7 @@ class MirrorStore:
         return locked(self.home.mirrors / f".{safe_name(target)}.lock")
 
     def _sweep(self, target: str) -> None:
-        """Remove what interrupted runs left behind; the caller holds the lock."""
+        """Remove what interrupted runs left in one mirror, whose lock the caller holds."""
         for pattern in (f".part-{target}-*", f".fetch-{target}.git-*", f".fetch-mirror.git-{target}-*"):
             for leftover in self.home.mirrors.glob(pattern):
                 remove_tree(leftover)
@@ -284,7 +286,9 @@ class MirrorStore:
         gitrefs.write_shallow(part, gitrefs.read_shallow(git_dir))
         refs = git_objects.whole_refs(part, gitrefs.read_refs(git_dir))
         if not refs:
-            raise SentinelError(f"{path} has no ref whose commit exists; it is empty or incomplete")
+            raise SentinelError(
+                f"{path} has no branch or tag whose commit exists; the repository is empty or incomplete"
+            )
         gitrefs.write_refs(part, refs)
         return gitrefs.head_branch(git_dir)
 

@@ -1,4 +1,4 @@
-"""Open ``path:`` and ``installed`` refs: copy local files into the store. They are never imported in place."""
+"""Open ``path:`` and ``installed`` refs: copy local files into the store. They are never imported where they are."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def open_path(target: Target, ref: Ref, home: Home) -> Checkout:
 
 
 def open_installed(target: Target, ref: Ref, home: Home, python: str | None = None) -> Checkout:
-    """Return the checkout of the package that an interpreter's environment has.
+    """Return the checkout of the package that is installed in an interpreter's environment.
 
     :param python: the interpreter; None for the running one.
     """
@@ -100,7 +100,7 @@ def open_installed(target: Target, ref: Ref, home: Home, python: str | None = No
 
 
 class _Files:
-    """The files under some folders, read once, so that the hashed content is the written content."""
+    """The files in some folders. Each is read once, so that the hash and the copy have the same content."""
 
     def __init__(self, roots: dict[str, Path], follow: bool = False) -> None:
         """:param follow: follow links; installers such as uv link into their own cache."""
@@ -151,7 +151,7 @@ def _walk(folder: Path, name: str, follow: bool) -> Iterator[tuple[str, Path]]:
 
 
 def _head(target: Target, top: Path) -> tuple[str | None, str | None]:
-    """Return the commit of a work tree, and the tree hash of its package roots; (None, None) if git cannot read it.
+    """Return the commit of a working tree and the tree hash of its packages; (None, None) if git cannot read them.
 
     A work tree is dirty if its files do not have this hash.
     """

@@ -16,7 +16,9 @@ from sentinel.sources.home import Home, read_json, remove_tree, size_of, writing
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """:ivar kind: ``checkout``, ``wheel``, or ``leftover`` of an interrupted run.
+    """A checkout or wheel in the cache.
+
+    :ivar kind: ``checkout``, ``wheel``, or ``leftover`` of an interrupted run.
     :ivar last_used: seconds since the epoch.
     :ivar in_use: True if a live run uses it; it is then never pruned.
     """
@@ -31,13 +33,13 @@ class CacheEntry:
 
 
 def entries(home: Home) -> list[CacheEntry]:
-    """Return the entries of the cache, the longest unused first."""
+    """Return the entries of the cache, the least recently used first."""
     used = locks.in_use(home.checkouts) if home.checkouts.is_dir() else set()
     return sorted(_entries(home, used), key=lambda entry: (entry.last_used, entry.name))
 
 
 def prune(home: Home, *, older_than: float | None = None, now: float | None = None) -> list[CacheEntry]:
-    """Remove old entries and all leftovers, and return them.
+    """Remove entries that were not used for a time, and what interrupted runs left; return the removed entries.
 
     :param older_than: remove entries that were not used for this many seconds; None: all that no live run uses.
     """
@@ -89,7 +91,7 @@ def _entries(home: Home, used: set[str]) -> Iterator[CacheEntry]:
 def _entry(
     kind: Literal["checkout", "wheel", "leftover"], path: Path, touched: Path, busy: bool = False, busy_for: float = 0
 ) -> Iterator[CacheEntry]:
-    """Yield the description of a path, or nothing if the path has been removed meanwhile.
+    """Yield the description of a cache entry, or nothing if another process has removed it.
 
     :param busy_for: it counts as used for so many seconds after its mtime. The absolute difference counts, as a clock
         that was set back must not keep a leftover for years.
@@ -105,7 +107,7 @@ def _children(folder: Path) -> list[Path]:
 
 
 def _forget(home: Home) -> None:
-    """Remove the records of trees that no longer exist."""
+    """Remove index records that refer to removed checkouts."""
     for note in home.checkouts.glob("*/refs/*.json"):
         tree = str((read_json(note) or {}).get("tree", ""))
         if not tree or not (note.parent.parent / tree).is_dir():

@@ -1,6 +1,4 @@
-"""Open ``pypi:`` refs: download a release with pip (so that the user's index settings apply) and unpack it without
-installing it.
-"""
+"""Open ``pypi:`` refs: download a release with pip, which uses the user's index settings, and unpack it."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ _answers: dict[tuple[str, str, Path], Path | str] = {}
 
 
 def open_pypi(target: Target, ref: Ref, home: Home, progress: Progress | None = None) -> Checkout:
-    """Return the checkout of a release. A known version needs no network; ``latest`` always queries the index.
+    """Return the checkout of a release. A stored version needs no network; ``latest`` always asks the package index.
 
     :raises Unavailable: if pip cannot download it, or its wheel is invalid.
     """
@@ -210,7 +208,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    """Read one byte beyond the declared size at most: for a forged wheel ``read()`` would allocate gigabytes."""
+    """Return the content of a file in a wheel. Read no more than its declared size, in case that is forged."""
     with archive.open(info) as file:
         return file.read(info.file_size + 1)
 

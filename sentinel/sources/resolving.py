@@ -1,4 +1,4 @@
-"""Resolve a name (sha, short sha, tag, branch, ``pull/N/head``) to a commit."""
+"""Find the commit for a name: full or short hash, tag, branch, or ``pull/N/head``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLACES = ("refs/heads/{}", "refs/remotes/origin/{}", "refs/tags/{}", "refs/remo
 
 
 def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch) -> str:
-    """Return the full sha of the commit that a name refers to.
+    """Return the full hash of the commit that a name refers to.
 
     Only pull requests are fetched: ``pull/N/head`` if the mirror lacks it, and the pull request ``pull`` of a pin if
     the mirror lacks a full sha.
@@ -54,7 +54,7 @@ def resolve(mirror: Path, target: str, name: str, pull: int | None, fetch: Fetch
 def _peel(mirror: Path, target: str, name: str, sha: str) -> str:
     commit = git_objects.commit_of(mirror, sha)
     if commit is None:
-        raise Unavailable(f"{target}: {name} names {sha}, which is not a commit of the mirror")
+        raise Unavailable(f"{target}: {name} refers to {sha}, which is not a commit in the mirror")
     return commit
 
 

@@ -1,4 +1,4 @@
-"""Fetch from remotes. Each function is called only on a user's request and reports its URL through ``progress``.
+"""Fetch from git remotes. Each function runs only if the user asked for it, and reports its URL through ``progress``.
 
 A transfer runs in a temporary git directory that shares the mirror's objects. Only that directory names the remote as a
 promisor, so the mirror itself never has a remote to fetch from. An interrupted transfer leaves the mirror's refs
@@ -51,7 +51,7 @@ def _transfer_directory(mirror: Path, url: str) -> Iterator[tuple[Path, dict[str
 
 
 def _require_a_git_server(folder: Path, url: str, environment: dict[str, str]) -> None:
-    """Raise unless a web server supports git's own protocol.
+    """Raise if a web server serves a repository as plain files, without git's protocol.
 
     For a server of plain files (the "dumb" protocol) git checks for every object whether it exists and fetches a
     missing one from the promisor, which is the same server: git would start git until the process table is full.
@@ -95,13 +95,13 @@ def fetch(
 
 
 def fetch_objects(mirror: Path, url: str, oids: Sequence[str], progress: Progress | None) -> None:
-    """Fetch single objects, as git fetches a missing one: without the objects that they refer to."""
+    """Fetch single objects without the objects that they refer to."""
     message = f"fetching {len(oids)} file{'s' * (len(oids) != 1)}"
     fetch(mirror, url, oids, progress, message, "blob:none", {"fetch.negotiationAlgorithm": "noop"})
 
 
 def remote_refs(mirror: Path, url: str) -> tuple[dict[str, str], str | None]:
-    """Return the remote's current refs, and the branch of its ``HEAD``."""
+    """Return the remote's refs, and the branch that its ``HEAD`` points to."""
     with _transfer_directory(mirror, url) as (folder, environment):
         process = run(folder, "ls-remote", "--symref", "origin", environment=environment)
     if process.status:

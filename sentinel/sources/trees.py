@@ -1,4 +1,4 @@
-"""Describe the files of package roots as git does: equal files have the same hash, from whatever source."""
+"""Describe the files of a revision as git does, so that equal files have the same hash whatever their source."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Entry:
 
 
 def blob_id(content: bytes) -> str:
-    """Return git's blob id of a content."""
+    """Return the git blob hash of a file's content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def tree_hash(entries: Iterable[Entry]) -> str:
-    """Return the sha256 over mode, blob id and path of every file, sorted by path."""
+    """Return the sha256 over the mode, blob hash and path of every file, sorted by path."""
     digest = hashlib.sha256()
     for entry in sorted(entries, key=lambda entry: entry.path):
         line = f"{entry.mode} {entry.blob} {entry.path}\0"
@@ -62,7 +62,7 @@ def tree_hash(entries: Iterable[Entry]) -> str:
 
 
 def is_ignored(path: str) -> bool:
-    """Return True for files that tools leave behind, such as ``__pycache__``."""
+    """Return True for files that are not part of the source, such as ``__pycache__``."""
     return path.endswith(_IGNORED_SUFFIXES) or not _IGNORED_NAMES.isdisjoint(path.split("/"))
 
 
@@ -71,7 +71,7 @@ def is_source(path: str) -> bool:
 
 
 def too_large(path: str, size: int) -> str | None:
-    """Return why a file of this size is left out of checkouts, or None."""
+    """Return the reason why a file of this size is left out of checkouts; None if it is kept."""
     if size > SOURCE_LIMIT:
         return f"larger than {SOURCE_LIMIT} bytes"
     if size > BLOB_LIMIT and not is_source(path):
@@ -80,7 +80,7 @@ def too_large(path: str, size: int) -> str | None:
 
 
 def streamed_blob_id(file: IO[bytes], size: int) -> str:
-    """Return git's blob id of a file, read in pieces.
+    """Return the git blob hash of a file without reading it into memory at once.
 
     :raises Unavailable: if the file does not have the announced size.
     """
@@ -90,12 +90,12 @@ def streamed_blob_id(file: IO[bytes], size: int) -> str:
         digest.update(piece)
         length += len(piece)
     if length != size:
-        raise Unavailable(f"a file has {length} bytes instead of {size}: it changed while it was read, or is damaged")
+        raise Unavailable(f"a file has {length} bytes instead of {size}; it changed during the read, or is damaged")
     return digest.hexdigest()
 
 
 def check_path(path: str) -> str:
-    """Return a foreign path if it stays in its folder and every file system can store it.
+    """Return a path from upstream. Raise if it leaves its folder or some file systems cannot store it.
 
     :raises Unavailable: if not.
     """
@@ -112,5 +112,5 @@ def _bytes(name: str) -> bytes:
 
 
 def present_roots(roots: Sequence[PackageRoot], entries: Sequence[Entry]) -> tuple[PackageRoot, ...]:
-    """Return the package roots of a revision: those with at least one file."""
+    """Return the package roots that have at least one file in a revision."""
     return tuple(root for root in roots if any(entry.path.startswith(f"{root.path}/") for entry in entries))

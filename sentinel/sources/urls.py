@@ -1,4 +1,4 @@
-"""Validate the URLs of git repositories before git sees them, and name the mirrors of forks."""
+"""Validate the URLs of git repositories, and name the mirrors of forks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_url(text: str) -> bool:
 
 
 def check_url(text: str) -> str:
-    """Return a URL if it contains neither an option nor a command and its transport only reads.
+    """Return a URL after checking that git cannot read an option or a command from it.
 
     :raises SentinelError: if not.
     """
@@ -54,7 +54,7 @@ def check_url(text: str) -> str:
 
 
 def protocol(url: str) -> str:
-    """Return the git protocol of a URL, the only one that the fetch allows."""
+    """Return the transport protocol of a URL, which is the only one that git may use for the fetch."""
     match = _URL.fullmatch(url)
     return match.group(1).lower() if match else "ssh"
 
@@ -72,12 +72,12 @@ _MARK = ".fork-"
 
 
 def base_name(name: str) -> str:
-    """Return the target's name, from the name of its mirror or of a fork's mirror."""
+    """Return the target's name, given the name of its mirror or of a fork's mirror."""
     return name.partition(_MARK)[0]
 
 
 def fork(target: Target, url: str | None) -> Target:
-    """Return the target with the URL and mirror name of a fork; the target itself if the URL is None or upstream's.
+    """Return the target with the URL of a fork; the target itself if the URL is None or upstream's own.
 
     A fork has its own mirror, such as ``verl.fork-1a2b3c4d``, because its branches are not upstream's.
     """

@@ -1,4 +1,4 @@
-"""Declarations of an adapter: the target, and how contracts bind to its boundaries across its history.
+"""Define what an adapter declares: the framework, and how its functions are bound to contracts.
 
 Only the standard library is imported: the controller reads these tables without torch, and the worker reads the same
 file next to the target's code. An adapter module defines ``TARGET = Target(...)``; its functions that use tensors
@@ -18,21 +18,20 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PackageRoot:
-    """A directory of the repository with one importable package, such as ``skyrl-gym/skyrl_gym``, and the directory
-    that is put on ``sys.path`` to import it, ``skyrl-gym`` (empty: the repository's root)."""
+    """A directory of the repository that contains one importable package, such as ``skyrl-gym/skyrl_gym``."""
 
     path: str
     import_root: str = ""
 
     @property
     def package(self) -> str:
-        """The name of the package in an import statement."""
+        """Return the package's name in import statements."""
         return self.path.rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True)
 class StandIn:
-    """A small object that replaces a large one which the boundary uses.
+    """A small object that an adapter passes in place of a large one (engine, model, dataset).
 
     :ivar reason: why the real object is not available here, and why the stand-in gives the same result.
     """
@@ -43,7 +42,7 @@ class StandIn:
 
 @dataclass(frozen=True)
 class Dialect:
-    """An intended difference from the contract. Reports list it, and a search reports a dialect that no longer holds.
+    """An intended difference between a framework and a contract. Reports list it, and say if it no longer exists.
 
     :ivar name: a dialect input of the contract, or the name of a law that the boundary does not satisfy.
     :ivar value: the boundary's value of the dialect input; not used for a law.
@@ -78,7 +77,7 @@ BoundaryCall = Callable[[Any, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Binding:
-    """One boundary of a target, bound to a contract.
+    """A function of a target that is bound to a contract.
 
     :ivar boundary: its dotted path today; recipes use this path or one of ``formerly``.
     :ivar formerly: its earlier dotted paths, tried in this order if the first is not in a checkout, before the paths
@@ -126,11 +125,11 @@ class Binding:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The boundary's dotted paths, today's first."""
+        """Return the function's dotted paths, the current one first."""
         return tuple(dict.fromkeys(name for path in (self.boundary, *self.formerly) for name in self.names(path)))
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Return a dotted path and its earlier forms, before its package or module moved."""
+        """Return a dotted path and its former names."""
         before = (
             f"{then}{path.removeprefix(today)}"
             for today, several in self.moved.items()
@@ -142,7 +141,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Registry:
-    """A family of functions that the framework's modules register: policy losses, estimators.
+    """A group of functions that the framework registers by name, such as policy losses or advantage estimators.
 
     A registered function without a binding is called like ``like``, and must satisfy the laws of that contract that
     need no oracle.
@@ -161,8 +160,7 @@ class Registry:
 
 
 def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Binding:
-    """Reuse another member's binding. Its dialects apply for the options that this binding fixes, and laws that no
-    member satisfies (about values that the framework never passes to the family) are dropped."""
+    """Return a binding for a registered function that reuses another function's binding."""
     always = [{dialect.name for dialect in member.dialects if not dialect.where} for member in family]
     of_all = set.intersection(*always) if len(family) > 1 else set()
     shared = tuple(item for item in like.dialects if item.value is not None or item.where or item.name in of_all)
@@ -173,7 +171,7 @@ def _as_another(boundary: str, like: Binding, family: Sequence[Binding]) -> Bind
 
 @dataclass(frozen=True)
 class Steps:
-    """What a trainer's documentation says about its steps, for ``sentinel watch``.
+    """What a trainer's documentation says about its training steps, for ``sentinel watch``.
 
     The functions get a micro-batch with its ``facts``, ``options`` and ``attributes`` of the trainer, the ``batch``,
     and the model's ``forwards``. They raise :class:`~sentinel.contracts.contract.DoesNotApply` with a reason if an
@@ -206,14 +204,14 @@ class Steps:
 
 @dataclass(frozen=True)
 class Alias:
-    """A value at a dotted path of a newer Python, taken from a package that provides it for older versions."""
+    """A name of a newer Python (a dotted path), and the backport package that provides it on older versions."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class Target:
-    """An external framework.
+    """A framework under test.
 
     :ivar name: the name for ``--sentinel-target``.
     :ivar roots: its package roots; a revision's tree decides which of them exist.
@@ -261,8 +259,7 @@ class Target:
         object.__setattr__(self, "bindings", bindings)
 
     def binding(self, boundary: str, contract: str | None = None) -> Binding | None:
-        """Return the binding of a boundary, by today's path or an earlier one, or as a member of a registered
-        family."""
+        """Return the binding of a function, given its current or a former path, or as a registered function."""
         of_contract = [binding for binding in self.bindings if contract in (None, binding.contract)]
         today = (binding for binding in of_contract if binding.boundary == boundary)
         before = (binding for binding in of_contract if boundary in binding.paths)
@@ -275,19 +272,18 @@ class Target:
         return next(chain(today, before, alike), None)
 
     def reason_excluded(self, path: str) -> str:
-        """Return the reason why a registered function must not be called; empty if its registry does not exclude it."""
+        """Return why a registered function must not be called; empty if it may be."""
         return next((registry.excludes[path] for registry in self.registries if path in registry.excludes), "")
 
     def carries_signal(self, path: str) -> bool:
-        """Return False if a function's dotted path, today's or a former one, matches one of ``no_signal``."""
+        """Return False if a function's current or former path matches a glob in ``no_signal``."""
         paths = [path]
         for today, several in self.moved.items():
             paths += (today + path.removeprefix(then) for then in several if f"{path}.".startswith(f"{then}."))
         return not any(fnmatchcase(each, glob) for each in paths for glob in self.no_signal)
 
     def explain_unbound(self, name: str) -> str:
-        """Return a message that a function has no binding, with the reason if a registry excludes it, and the nearest
-        function that has one.
+        """Return a message that a function has no binding, with the nearest function that has one.
 
         :param name: a dotted path, or its last part.
         """
@@ -307,14 +303,14 @@ class Target:
         return f"{message}; the nearest bound function is {nearest[0]}" if nearest else message
 
     def module_of(self, file: str) -> str:
-        """Return the dotted name of a file in the package roots, from its repository path."""
+        """Return the dotted module name of a file in the package roots."""
         root = max((root for root in self.roots if file.startswith(f"{root.path}/")), key=lambda root: len(root.path))
         parts = PurePosixPath(file).relative_to(root.import_root).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @property
     def depends_on_code(self) -> bool:
-        """True if the bindings differ between revisions: registered functions, and dialects of some revisions."""
+        """Return True if bindings depend on the revision, because of registries or of dialects of some revisions."""
         dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
         return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 

@@ -1,4 +1,4 @@
-"""A checkout: the target's package roots at one ref, on disk, importable and verified by hashes."""
+"""Define a checkout: a target's packages at one revision, on disk, verified by hashes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The target's package roots at one ref.
+    """A target's packages at one ref, on disk.
 
     :ivar path: the read-only directory with the package roots at their repository paths.
     :ivar import_roots: absolute directories for ``sys.path``, in order.

@@ -1,4 +1,4 @@
-"""Loading a Python file by its path, under a name that cannot shadow anything importable."""
+"""Load a Python file by its path, under a module name that cannot conflict with an importable one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from types import ModuleType
 
 
 def load_file(file: Path) -> ModuleType:
-    """Execute a Python file as a module and return it; the same file gives the same module. An ``__init__.py`` is
-    loaded as a package, so that modules of its folder can be imported relative to it."""
+    """Execute a Python file as a module and return it. Loading the same file again returns the same module."""
     package = file.name == "__init__.py"
     stem = file.parent.name if package else file.stem
     name = f"sentinel_file_{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"

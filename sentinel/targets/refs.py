@@ -1,4 +1,4 @@
-"""Refs: one revision of one source, as written in recipes, on the command line and in file names."""
+"""Define refs, which name one revision of a framework: ``git:NAME``, ``pypi:VERSION``, ``path:DIR``, ``installed``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNSAFE_IN_FILE_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class Ref:
-    """One revision of a source.
+    """A revision of a framework.
 
     :ivar kind: the source.
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
@@ -35,8 +35,7 @@ class Ref:
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """Parse ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``. Names that git or pip would read as an
-        option are refused."""
+        """Parse ``git:NAME``, ``pypi:VERSION``, ``path:DIR`` or ``installed``."""
         if text == "installed":
             return cls("installed")
         kind, colon, name = text.partition(":")
@@ -55,31 +54,30 @@ class Ref:
 
     @property
     def short(self) -> str:
-        """The ref in item ids, with full shas shortened to seven digits."""
+        """Return the ref as text, with a full hash shortened to seven digits."""
         if self.kind == "git" and _FULL_SHA.fullmatch(self.name):
             return f"git:{self.name[:7]}"
         return str(self)
 
     @property
     def immutable(self) -> bool:
-        """True if the ref always names the same code: a full sha, or a release number."""
+        """Return True if the ref always names the same code: a full commit hash or a release number."""
         if self.kind == "git":
             return _FULL_SHA.fullmatch(self.name) is not None
         return self.kind == "pypi" and self.name != "latest"
 
     @property
     def is_sha(self) -> bool:
-        """True if a git ref is a (possibly shortened) object name."""
+        """Return True if a git ref is a commit hash, possibly shortened."""
         return self.kind == "git" and _HEX.fullmatch(self.name) is not None
 
     @property
     def is_branch(self) -> bool:
-        """True for a working tree and the head of a pull request, which a run compares with their base."""
+        """Return True for a working tree or a pull request's head, which a run compares with its base."""
         return self.kind == "path" or (self.kind == "git" and self.name.removeprefix("refs/").startswith("pull/"))
 
     def key(self, tree: str) -> str:
-        """Return the evidence file's stem: ``git-<12 hex>``, ``git-<name>`` for a moving name, ``pypi-<version>``,
-        ``path-<12 hex of the tree hash>``."""
+        """Return the file name, without suffix, of evidence for this ref."""
         if self.kind == "git":
             return f"git-{self.name[:12]}" if self.immutable else f"git-{_file_name(self.name)}"
         if self.kind == "pypi":

@@ -39,7 +39,7 @@ def check_function(f: Callable[..., Any], contract: str | Contract, **options: A
 def parametrize_with_laws(
     f: Callable[..., Any] | None, contract: str | Contract, **options: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run a test once for each law of a contract. The test takes ``check`` and calls it.
+    """Return a decorator that runs a test once for each law of a contract. The test takes ``check`` and calls it.
 
     In pytest each law is one test. A method of ``unittest.TestCase`` runs each law as a subtest.
 

@@ -1,4 +1,4 @@
-"""Declared alternatives of a contract, to tell a different choice from a bug."""
+"""Find other valid settings of a contract, to tell a different choice from a bug."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 1500
 
 
 def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Return alternatives, one choice changed first, then two.
+    """Yield alternative settings: first with one changed, then with two.
 
     Alternatives of a choice are the values that adapters declare for functions of the contract and a setting's own
     choices; those of a number are also the constants in the function's code.
@@ -37,7 +37,7 @@ def candidates(contract: Contract, bound: Bound, chosen: Mapping[str, Any]) -> I
 
 
 def _constants(f: Any) -> list[float]:
-    """Return the numbers in a function's code and among its defaults."""
+    """Return the numbers in a function's code and its defaults."""
     f = getattr(f, "func", f)
     inner = getattr(f, "forward", f)
     code = getattr(getattr(inner, "__func__", inner), "__code__", None)

@@ -1,4 +1,4 @@
-"""Bind a function of this process to a contract: its parameters, what is drawn for it, and what it returns."""
+"""Bind a user's function to a contract: match its parameters to inputs, and its results to outputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _OUTPUTS = {
 
 
 class Inputs(dict[str, Any]):
-    """The inputs of one call, as attributes too. Records which were read."""
+    """The inputs of one call, as a mapping with attributes. Records which inputs were read."""
 
     def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
         super().__init__(values)
@@ -68,7 +68,7 @@ class Inputs(dict[str, Any]):
 
 
 class Outputs(dict[str, Any]):
-    """Outputs of a function. One that it does not return is None, and laws do not look at it."""
+    """The outputs of a function. An output that it does not return is None, and no law checks it."""
 
     def __missing__(self, name: str) -> None:
         return None
@@ -80,7 +80,7 @@ _ERRORS = 50
 
 @dataclass
 class Function:
-    """A function with a signature, which copies the arguments of its calls on demand.
+    """A function with its signature. On demand, it copies the arguments of each call.
 
     :ivar errors: the exceptions that it raised, by text; the first of each.
     :ivar record: called with the arguments before each call.
@@ -116,7 +116,7 @@ class Function:
 
 
 def name_of(f: Any) -> str:
-    """Return a readable name of a callable: of its function, or of its class."""
+    """Return a readable name for a callable: that of its function or class."""
     inner = f
     while not hasattr(inner, "__qualname__") and hasattr(inner, "func"):
         inner = inner.func  # functools.partial
@@ -126,7 +126,7 @@ def name_of(f: Any) -> str:
 
 
 def signature_of(f: Any, names: Sequence[str]) -> inspect.Signature:
-    """Return a callable's signature; of a module, that of ``forward``.
+    """Return the signature of a callable; for a torch module, that of ``forward``.
 
     :param names: keyword arguments that it accepts in ``**kwargs``.
     """
@@ -154,6 +154,7 @@ class Bound:
     :ivar needed: the inputs that must have a value.
     :ivar read: the inputs that ``call`` has read so far.
     :ivar left: the parameters that keep their default, with it.
+    :ivar given: the parameters that each call gets, with the default, which is never used.
     """
 
     function: Function
@@ -164,6 +165,7 @@ class Bound:
     needed: frozenset[str] = frozenset()
     read: set[str] = field(default_factory=set)
     left: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def bind(
@@ -211,11 +213,9 @@ def bind(
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
-    left = {
-        name: each.default
-        for name, each in function.__signature__.parameters.items()
-        if call is None and name not in {*matched.values(), *derived} and each.default is not each.empty
-    }
+    own = function.__signature__.parameters.items() if call is None else ()
+    defaults = {name: each.default for name, each in own if each.default is not each.empty}
+    left = {name: default for name, default in defaults.items() if name not in {*matched.values(), *derived}}
 
     def call_with(boundary: Any, inputs: Mapping[str, Any]) -> Any:
         if call is not None:
@@ -239,6 +239,7 @@ def bind(
         raise first
 
     bound.left = left
+    bound.given = {name: default for name, default in defaults.items() if name not in left and default is not None}
     bound.binding = replace(
         bound.binding, arguments=passed, call=ask, fixed=fixed, accepts=accepts, dtypes=tuple(dtypes)
     )
@@ -246,7 +247,7 @@ def bind(
 
 
 def input_named(contract: Contract, name: str) -> Input:
-    """Return the input of this name, or the only one that has it as a synonym.
+    """Return the input with this name, or the only input with this synonym.
 
     :raises TypeError: if there is none.
     """
@@ -267,7 +268,7 @@ def _match(
     names: Mapping[str, str | None],
     derived: dict[str, Callable[[Mapping[str, Any]], Any]],
 ) -> dict[str, str]:
-    """Return input -> parameter, and fill ``derived``: parameter -> its value from the inputs."""
+    """Return the parameter for each input, and add to ``derived`` parameters that are computed from inputs."""
     every = {
         name: each for name, each in function.__signature__.parameters.items() if each.kind is not each.VAR_KEYWORD
     }
@@ -314,13 +315,13 @@ def _accepts_none(function: Function, parameter: str) -> bool:
 
 
 def is_data(contract: Contract, name: str) -> bool:
-    """Return True if the input must come from a parameter: it is data, not a setting."""
+    """Return True if the input is data, which must come from a parameter, and not an option."""
     item = contract.input(name)
     return item is not None and bool(item.domain or item.kind in ("labels", "any", "tensor"))
 
 
 def passed_names(contract: Contract) -> tuple[str, ...]:
-    """Return what a contract passes to a function besides its inputs."""
+    """Return the names that a contract passes to a function besides its inputs."""
     return tuple(_PASSED.get(contract.name, ()))
 
 
@@ -372,7 +373,7 @@ def _mismatch(
 
 
 def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Input]:
-    """Return the required inputs that nothing can be drawn for, and that are not chosen."""
+    """Return the required inputs that have neither a chosen value nor a rule to draw one."""
     drawn = [item for item in contract.inputs if item.domain or item.choices or item.kind == "labels"]
     return [
         item for item in contract.inputs if item.default is REQUIRED and item not in drawn and item.name not in choices
@@ -380,7 +381,7 @@ def _without_values(contract: Contract, choices: Mapping[str, Any]) -> list[Inpu
 
 
 def _advice(contract: Contract, name: str) -> str:
-    """Return what to write for a setting that the definition needs."""
+    """Return advice on what to write for an option that the definition needs."""
     item = contract.input(name)
     assert item is not None
     if item.choices:
@@ -389,7 +390,7 @@ def _advice(contract: Contract, name: str) -> str:
 
 
 def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return pairs of inputs that one parameter serves."""
+    """Return pairs of inputs that are passed to the same parameter."""
     first: dict[str, str] = {}
     pairs = []
     for name, parameter in names.items():
@@ -402,7 +403,7 @@ def shared(names: Mapping[str, str]) -> list[tuple[str, str]]:
 def _drawn(
     function: Function, contract: Contract, choices: Mapping[str, Any], names: Mapping[str, str], has_call: bool
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, ...]]]:
-    """Return what is fixed, and the values to draw from: a setting that the function does not have is not drawn."""
+    """Return the inputs with fixed values, and the values to draw for the others."""
     fixed: dict[str, Any] = {}
     accepts: dict[str, tuple[Any, ...]] = {}
     for item in contract.inputs:
@@ -424,7 +425,7 @@ def _drawn(
 
 
 def _label_forms(function: Function, parameter: str, has_call: bool) -> list[str]:
-    """Return the forms of group labels to try, until the function accepts one: by its annotation, else the array first.
+    """Return the types of group labels to try: by the parameter's annotation, otherwise an array first.
 
     A list compared with a number is False instead of an array, which is wrong in silence, so it is the last.
     """
@@ -451,7 +452,7 @@ def _labels(labels: Any, form: str, device: str) -> Any:
 
 
 def output_names(contract: Contract, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of what a boundary returns, the main one first: the oracle returns the same."""
+    """Return the names of a function's outputs, the main one first, as the oracle returns them."""
     from sentinel.contracts.contract import DoesNotApply
 
     if contract.oracle is None:
@@ -476,7 +477,7 @@ def read_outputs(
     outputs: Sequence[str] | Mapping[str, Any],
     function: str,
 ) -> Outputs:
-    """Return what a function returned under the contract's names.
+    """Return a function's result as outputs with the contract's names.
 
     :param names: those names, the main one first.
     :raises TypeError: if the main output is not there.
@@ -514,7 +515,7 @@ def read_outputs(
 
 
 def _fits(value: Any, observed: Observed | None) -> bool:
-    """Return True if a further element of a tuple can be this output: it has as many dimensions."""
+    """Return True if a tuple element has the right number of dimensions for an output."""
     return observed is None or (hasattr(value, "dim") and value.dim() == len(observed.shape))
 
 
@@ -525,7 +526,7 @@ def _member(returned: Any, key: Any) -> Any:
 
 
 def _named(returned: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the outputs that a mapping or an object has under the contract's names or common other ones."""
+    """Return the outputs in a mapping or object, under the contract's names or common synonyms."""
     keys = list(returned) if isinstance(returned, Mapping) else [name for name in dir(returned) if name[:1] != "_"]
     found = {}
     for name in names:

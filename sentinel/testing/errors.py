@@ -1,10 +1,10 @@
-"""The failure of a check."""
+"""Define the exception of a failed check."""
 
 from __future__ import annotations
 
 
 class LawBroken(AssertionError):
-    """Raised by a check: the function breaks a law, or keeps one that it is expected to break."""
+    """Raised if a function breaks a law, or satisfies one that it is expected to break."""
 
 
 LawBroken.__module__ = "sentinel.testing"  # where users import it from

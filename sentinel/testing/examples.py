@@ -1,4 +1,4 @@
-"""An example of two lines for each contract: a function with the field's names, and its check."""
+"""Make a two-line example for each contract: a function, and the line that checks it."""
 
 from __future__ import annotations
 

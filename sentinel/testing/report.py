@@ -1,4 +1,4 @@
-"""What a check found: one result for each law, with the smallest scenario as code to paste."""
+"""Report a check: one result per law, with the smallest failing scenario as code to paste."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Result:
     cause: BaseException | None = None
 
     def require(self) -> None:
-        """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it judged no scenario."""
+        """Raise :class:`LawBroken` if the law is broken, and ``unittest.SkipTest`` if it applies to no scenario."""
         __tracebackhide__ = True
         if self.broken:
             raise LawBroken(self.text) from self.cause
@@ -71,6 +71,8 @@ class Report:
 
     :ivar raised: exception of the function -> number of scenarios.
     :ivar left: parameter of the function that was never given -> its default.
+    :ivar given: parameter that each call got -> its default, which was never used.
+    :ivar dtypes: the dtypes of float tensors; empty: all.
     """
 
     function: str
@@ -78,10 +80,12 @@ class Report:
     laws: Mapping[str, Result]
     raised: Mapping[str, int]
     left: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    dtypes: Sequence[str] = ()
 
     @property
     def ok(self) -> bool:
-        """Whether at least one law was checked, and all were that hold except for those that are expected to fail."""
+        """Return True if at least one law was checked, and every law holds unless it is expected to fail."""
         results = self.laws.values()
         return any(each.judged for each in results) and not any(
             each.broken != bool(each.expected) for each in results if each.judged or each.broken or each.expected
@@ -89,7 +93,7 @@ class Report:
 
     @property
     def broken(self) -> list[str]:
-        """The laws that are broken and not expected to be."""
+        """Return the laws that are broken and not expected to be."""
         return [name for name, each in self.laws.items() if each.broken and not each.expected]
 
     def __str__(self) -> str:
@@ -100,13 +104,20 @@ class Report:
         lines += [f"  {count} scenarios raised {what}" for what, count in self.raised.items()]
         if self.left:
             lines.append(_left(self.left))
-        lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, settings of the machine.")
+        if self.given:
+            lines.append(f"  Defaults never used: {_in_words(self.given)}")
+        half = "float16 (pass dtypes=()), " if self.dtypes and "float16" not in self.dtypes else ""
+        lines.append(f"  Not tried: more than {MOST_ROWS} rows or {MOST_TOKENS} tokens, {half}settings of the machine.")
         texts = dict.fromkeys(self.laws[name].text for name in self.broken)
         return "\n\n".join(["\n".join(lines), *texts])
 
 
 def _left(left: Mapping[str, Any]) -> str:
-    return f"  Left at the default: {', '.join(f'{name}={value!r}' for name, value in left.items())}"
+    return f"  Left at the default: {_in_words(left)}"
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in values.items())
 
 
 @dataclass(frozen=True)
@@ -137,16 +148,18 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
         if outcome.findings:
             text = _failure(check, bound, search, agreeing, outcome.findings[0])
             laws[law.name] = Result(law.name, max(outcome.judged, 1), True, text, expected)
-        elif not answered and outcome.refused:
+        elif outcome.refused and (not answered or not (outcome.judged or outcome.not_judged)):
             text, cause = _exception(bound, outcome.refused.most_common(1)[0][0])
             laws[law.name] = Result(law.name, 0, True, f"every call raised: {text}", expected, cause)
         else:
             laws[law.name] = Result(law.name, outcome.judged, text=_why_not_judged(outcome), expected=expected)
-    return Report(bound.function.name, check.contract.name, laws, raised, bound.left)
+    return Report(
+        bound.function.name, check.contract.name, laws, raised, bound.left, bound.given, bound.binding.dtypes or ()
+    )
 
 
 def _exception(bound: Bound, what: str) -> tuple[str, BaseException | None]:
-    """Return the exception of the function that a failure describes, in words; or else of what is around it."""
+    """Return a failed call's exception, as text and as an object."""
     for text, error in bound.function.errors.items():
         if text in what:
             return text, error
@@ -193,7 +206,7 @@ def _failure(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Agree
 
 
 def _source(check: Asked) -> str:
-    """Return the contract's source, if it lists several papers, of the chosen algorithm."""
+    """Return the contract's source; if it lists several papers, that of the chosen algorithm."""
     words = [value.lower().replace("_", "-") for value in check.choices.values() if isinstance(value, str)]
     parts = re.split(r"[,;] (?=[A-Z])", check.contract.source)
     return (
@@ -257,7 +270,7 @@ def _number(value: Any) -> str:
 
 
 def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gradient: bool) -> list[str]:
-    """Return the lines of a script that makes the function's own calls of a scenario."""
+    """Return the lines of a script that repeats the function's calls of a scenario."""
     function, calls = bound.function, list[str]()
     for inputs in variants.values():
         texts: list[str] = []
@@ -336,7 +349,7 @@ def _tensor(value: Any, of_gradient: bool) -> str:
 
 
 def _nested(value: Any) -> str:
-    """Return nested lists whose numbers have as many digits as their dtype needs."""
+    """Return nested lists as Python code, with as many digits as their dtype needs."""
     array = value.numpy()
     if array.ndim == 0:
         return str(array[()])

@@ -1,4 +1,4 @@
-"""Make the calls of a search in this process, with the code that makes them in a worker."""
+"""Run a search's calls in pytest's own process, with the same code as in a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import answers, calling, probe, serving
 
 
 class _Server(serving.Server):
-    """A server whose boundary is a function of this process; without one, it consults the oracle."""
+    """A server that calls the user's function or, without one, the oracle."""
 
     def __init__(self, contract: Contract, bound: Bound | None, device: str) -> None:
         self._own_contract = contract
@@ -44,7 +44,7 @@ class _Server(serving.Server):
 
 
 class _Session:
-    """What a law session needs of :class:`sentinel.worker.client.Session`."""
+    """A replacement for :class:`sentinel.worker.client.Session` in this process."""
 
     dead = ""
     hangs = False
@@ -81,7 +81,7 @@ def open_session(bound: Bound, device: str) -> LawSession:
 
 
 def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
-    """Measure the function once, for what it records; its exceptions are ignored."""
+    """Call the function once to record what it reads. Its exceptions are ignored."""
     server = _Server(bound.contract, bound, device)
     probe.reseed()
     with contextlib.suppress(Exception):
@@ -90,7 +90,7 @@ def call_once(bound: Bound, inputs: Mapping[str, Any], device: str) -> None:
 
 @contextlib.contextmanager
 def settled() -> Iterator[None]:
-    """Restore what a check sets for repeatable calls: seeds, threads, deterministic algorithms."""
+    """Restore seeds, threads and other global settings that a check changes, after a ``with`` block."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     try:

@@ -26,7 +26,7 @@ BARE = "float32"
 
 
 def mismatch(observed: Any, expected: Any, tolerance: Tolerance = Tolerance()) -> str:
-    """Return the first difference from the expected value, with its tolerance, as text; empty if there is none.
+    """Return the first difference from the expected value as text, with the tolerance; empty if the values agree.
 
     Floats agree within the tolerance of the observed dtype; integers, booleans, strings and shapes must be equal. NaN
     equals NaN only if NaN is expected. Nested lists of expected numbers are read with the observation's dtype; an
@@ -127,7 +127,7 @@ def _compared_as(dtype: str) -> Any:
 
 
 def bounds(dtype: str, tolerance: Tolerance) -> tuple[float, float]:
-    """Return (relative, absolute) for an observed dtype; zeros if values must agree exactly."""
+    """Return the relative and absolute tolerance for an observed dtype; zeros if values must be equal."""
     if tolerance.exact or dtype not in DEFAULTS:
         return 0.0, 0.0
     relative, absolute = DEFAULTS[dtype]
@@ -142,7 +142,7 @@ def _at(relative: float, absolute: float) -> str:
 
 
 def minus(left: Any, right: Any) -> Any:
-    """Subtract tensors of one shape in their dtype, numbers, or lists item by item.
+    """Return ``left - right`` for numbers, tensors of one shape (in their dtype), or lists of them.
 
     :raises ValueError: for other values.
     """

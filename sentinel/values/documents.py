@@ -1,4 +1,4 @@
-"""Parse YAML, JSON and TOML documents into plain data, with the line and column of every key and value.
+"""Parse YAML, JSON and TOML into plain data, and keep the line and column of every key and value.
 
 Every document has limits on bytes, nesting depth, number of values and digits, which are checked during parsing. Keys
 are unique, and tags other than YAML's core tags are rejected. YAML has two forms:
@@ -66,7 +66,7 @@ _SWITCHES = {
 
 
 class DocumentError(ValueError):
-    """A document cannot be read. ``line`` and ``column`` count from one."""
+    """Raised if a document cannot be read. ``line`` and ``column`` count from one."""
 
     def __init__(self, message: str, line: int = 1, column: int = 1) -> None:
         super().__init__(message)
@@ -75,7 +75,7 @@ class DocumentError(ValueError):
 
 @dataclass
 class Document:
-    """Plain data with the positions of its parts.
+    """The data of a parsed document, with the line and column of its parts.
 
     :ivar values: place -> (line, column) of the value.
     :ivar keys: place -> (line, column) of the key.
@@ -87,7 +87,7 @@ class Document:
     keys: dict[Place, tuple[int, int]] = field(default_factory=dict)
 
     def at(self, place: Place, key: bool = False) -> tuple[int, int]:
-        """Return line and column of a place, or of the nearest enclosing place that has a position.
+        """Return the line and column of a part, or of the nearest enclosing part that has a position.
 
         :param key: return the position of the key instead of the value.
         """
@@ -100,7 +100,7 @@ class Document:
 
 
 def _scalar(event: Any) -> Any:
-    """Return the value of a scalar by the YAML 1.2 core schema."""
+    """Return the value of a YAML scalar, by the YAML 1.2 core schema."""
     text: str = event.value
     tag: str | None = event.tag
     if (not tag and not _plain(event)) or tag in ("!", CORE + "str"):
@@ -117,7 +117,7 @@ def _scalar(event: Any) -> Any:
 
 
 def _plain(event: Any) -> bool:
-    """Return True if a scalar has no quotes. Its style is empty in the C parser, and None in the Python parser."""
+    """Return True if a YAML scalar has no quotes. The C and the Python parser represent that differently."""
     return not event.style and bool(event.implicit[0])
 
 
@@ -135,14 +135,20 @@ def _core(text: str) -> Any:
 
 
 def _integer(text: str, base: int = 10) -> int:
-    """:raises DocumentError: if it has more digits than any dtype can represent."""
+    """Parse an integer.
+
+    :raises DocumentError: if it has more digits than any dtype can represent.
+    """
     if len(text) > MAX_DIGITS:
-        raise _here(f"a number of {len(text)} digits; at most {MAX_DIGITS} are allowed")
+        raise _here(f"the number has {len(text)} digits; at most {MAX_DIGITS} are allowed")
     return int(text, base)
 
 
 def _real(text: str) -> float:
-    """:raises DocumentError: if it overflows; an infinity must be written as such."""
+    """Parse a float.
+
+    :raises DocumentError: if it overflows; an infinity must be written as such.
+    """
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise _here(f"{text[:40]} is too large for a float; write .inf for infinity")
@@ -166,14 +172,14 @@ def read(path: Path, configuration: bool = False) -> Document:
 
 
 def suffix_of(path: Path) -> str:
-    """Return the suffix of a file name that selects the language: ``json``, ``toml``, or any other for YAML."""
+    """Return the suffix of a file name, which selects the parser: ``json``, ``toml``, or anything else for YAML."""
     return path.suffix.lower().lstrip(".")
 
 
 def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> Document:
     """Parse a file's bytes as :func:`read` does."""
     if len(raw) > WRITTEN:
-        raise DocumentError(f"larger than {WRITTEN // MIB} MiB")
+        raise DocumentError(f"the file is larger than {WRITTEN // MIB} MiB")
     text = _decoded(raw)
     if not text.strip():
         if configuration:
@@ -185,7 +191,7 @@ def read_text(raw: bytes, suffix: str = "yaml", configuration: bool = False) -> 
 
 
 def read_data(path: Path, most: int = GENERATED) -> Any:
-    """Return the data of a JSON file, or of a ``.toml`` file.
+    """Return the data of a JSON or TOML file that may be damaged or hostile.
 
     :raises SentinelError: if it cannot be read or parsed; the message begins with the file, line and column.
     """
@@ -205,7 +211,7 @@ def _decoded(raw: bytes) -> str:
 
 @dataclass(slots=True)
 class _Open:
-    """A collection that has not ended yet.
+    """A YAML mapping or list that the parser has not completed.
 
     :ivar key: the key whose value comes next, or None.
     :ivar anchor: the name of its anchor.
@@ -251,7 +257,7 @@ def _position_of_character(text: str, offset: int | None) -> tuple[int, int]:
 
 
 def _events(loader: Any) -> Iterator[Any]:
-    """Yield the events of a parser. ``yaml.parse`` is slower: it looks ahead before each event."""
+    """Yield a YAML parser's events. This is faster than ``yaml.parse``, which looks ahead before each event."""
     try:
         while True:
             event = loader.get_event()
@@ -264,7 +270,7 @@ def _events(loader: Any) -> Iterator[Any]:
 
 @dataclass
 class _Builder:
-    """Builds a document from the parser's events."""
+    """Builds a document from a YAML parser's events."""
 
     configuration: bool
     document: Document = field(default_factory=lambda: Document(None))
@@ -286,7 +292,7 @@ class _Builder:
                 else:
                     documents += kind is yaml.DocumentStartEvent
                     if documents > 1:
-                        raise DocumentError("a second document in this file; write one document per file", *place)
+                        raise DocumentError("the file has a second document; write one document per file", *place)
             except DocumentError as error:
                 line, column = (error.line, error.column) if error.line else place
                 raise DocumentError(error.message, line, column) from None
@@ -297,7 +303,7 @@ class _Builder:
         return self.document
 
     def _take(self, event: Any, mark: tuple[int, int]) -> None:
-        """Store a key or a value."""
+        """Store a key, or a value of the innermost collection."""
         alias = type(event) is yaml.AliasEvent
         if event.anchor is not None and not self.configuration:
             kind = "alias" if alias else "anchor"
@@ -341,7 +347,7 @@ class _Builder:
             self.anchors[event.anchor] = (value, 1, 0)
 
     def _value(self, event: Any, place: Place) -> tuple[Any, int, int]:
-        """Return an event's value, the number of values in it, and the number of levels that it adds."""
+        """Return the value of a YAML event, the number of values in it, and its nesting depth."""
         kind = type(event)
         if kind is yaml.AliasEvent:
             if event.anchor not in self.anchors:
@@ -356,7 +362,7 @@ class _Builder:
         return value, 1, 1
 
     def _close(self) -> None:
-        """End a collection: insert the values of its merge keys, and add its size to the enclosing collection."""
+        """Complete a mapping or list: insert the values of its merge keys, and add it to the enclosing collection."""
         done = self.stack.pop()
         height = done.height + 1
         for value, place in done.merged:
@@ -400,7 +406,7 @@ class _Builder:
 
 
 def _here(message: str) -> DocumentError:
-    """Return an error at the current event."""
+    """Return an error with the position of the current event."""
     return DocumentError(message, 0, 0)
 
 
@@ -435,7 +441,7 @@ def parse_json(text: str) -> Document:
 
 
 def json_data(raw: bytes | str) -> Any:
-    """Return the data of an untrusted JSON text.
+    """Return the data of a JSON text that may be damaged or hostile.
 
     :raises DocumentError: as :func:`parse_json` does; without a position of its own, the error points to the start.
     """
@@ -455,7 +461,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     long = _LONG_KEY.search(text)
     if long:
         before = text[: long.start()].encode()
-        raise DocumentError(f"a key of more than {MAX_DEPTH} parts", *position(before, len(before)))
+        raise DocumentError(f"a key has more than {MAX_DEPTH} parts", *position(before, len(before)))
     try:
         data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -476,7 +482,10 @@ _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 
 def _check_depth(data: Any) -> None:
-    """:raises DocumentError: if data is nested too deeply."""
+    """Check the nesting depth of data.
+
+    :raises DocumentError: if data is nested too deeply.
+    """
     level = [data]
     for _ in range(MAX_DEPTH + 1):
         level = [
@@ -520,7 +529,11 @@ def _json(text: str) -> Any:
         else None
     )
     if literal:
-        raise _json_error(text, literal.start(), "a lone surrogate is not a character")
+        raise _json_error(
+            text,
+            literal.start(),
+            "a \\u escape is half of a surrogate pair; write both halves, or the character itself",
+        )
     return data
 
 
@@ -542,5 +555,5 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) != len(pairs):
         duplicate = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise _here(f"duplicate key {duplicate!r} in an object")
+        raise _here(f"an object has the key {duplicate!r} twice")
     return table

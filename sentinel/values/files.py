@@ -1,4 +1,4 @@
-"""Read a file that a user names: a regular file of limited size, and UTF-8 if it is text."""
+"""Read a regular file of limited size that a user names, as bytes or as UTF-8 text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENERATED = 32 * MIB
 
 
 def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
-    """Return the content of a regular file.
+    """Return the content of a regular file of limited size.
 
     The file is opened without waiting, because opening a pipe would block, and is never read beyond the limit.
 
@@ -41,12 +41,12 @@ def regular_bytes(file: Path, most: int = WRITTEN) -> bytes:
         os.close(handle)
     size = max(status.st_size, len(content))
     if size > most:
-        raise OSError(errno.EFBIG, f"{size:,} bytes; at most {most // MIB} MiB are read")
+        raise OSError(errno.EFBIG, f"the file has {size:,} bytes; at most {most // MIB} MiB are read")
     return content
 
 
 def read_bytes(file: Path, most: int = WRITTEN) -> bytes:
-    """Return the content of a regular file.
+    """Return the content of a regular file, with the file's name in error messages.
 
     :raises SentinelError: as :func:`regular_bytes` raises OSError.
     """
@@ -70,10 +70,10 @@ def read_text(file: Path, most: int = WRITTEN) -> str:
 
 
 def position(raw: bytes, offset: int) -> tuple[int, int]:
-    """Return the line and column, counted from one, of a byte."""
+    """Return the line and column of a byte, counted from one."""
     return raw.count(b"\n", 0, offset) + 1, offset - raw.rfind(b"\n", 0, offset)
 
 
 def not_utf8(raw: bytes, offset: int) -> str:
-    """Return the message about a byte that is not UTF-8."""
+    """Return an error message about a byte that is not valid UTF-8."""
     return f"not UTF-8: byte 0x{raw[offset]:02x}; save the file as UTF-8"

@@ -1,4 +1,4 @@
-"""torch, imported on first use, because the controller reads adapters and contracts without it."""
+"""Import torch on first use, because pytest's process reads adapters and contracts without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Represent values that cross a process boundary or go to disk: plain Python values, and the literals below.
+"""Represent tensors, arrays and other values as plain data, to send them between processes or store them.
 
 The controller never imports torch, so a tensor is stored as dtype, shape and bytes.
 """
@@ -36,7 +36,7 @@ TAGGED: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity
 
 
 def tagged(value: float) -> float | str:
-    """Return a float for JSON: the number, or the key of :data:`TAGGED` that stands for it."""
+    """Return a float for JSON: a number, or a tag such as "NaN" from :data:`TAGGED`."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
@@ -44,7 +44,7 @@ def tagged(value: float) -> float | str:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor as plain values, without torch: shape, dtype, elements.
+    """A tensor as plain data, without torch: shape, dtype and elements.
 
     :ivar dtype: torch's name without the ``torch.`` prefix.
     :ivar data: C-contiguous little-endian bytes.
@@ -120,7 +120,7 @@ def _require_numbers(values: Any) -> None:
 
 
 def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to nearest, ties to even, as torch does; NaN keeps its top bits."""
+    """Round floats to bfloat16 as torch does (to nearest, ties to even)."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded)
@@ -184,7 +184,7 @@ WRITTEN: Mapping[type, Mapping[str, str]] = {
 
 
 def _written(value: Any, write: Callable[[Any], Any]) -> Any:
-    """Convert containers and literals to the recipe language, and their parts with ``write``."""
+    """Return a value as recipes write it. ``write`` converts its parts."""
     if value is None or isinstance(value, (str, int)):  # the most frequent case first
         return value
     if isinstance(value, float):
@@ -199,12 +199,12 @@ def _written(value: Any, write: Callable[[Any], Any]) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return JSON data for readers: nested lists for tensors, the recipe language for literals, "NaN" for NaN."""
+    """Return a value as JSON for people: tensors as nested lists, other literals as in recipes, NaN as "NaN"."""
     return plain(value.nested()) if isinstance(value, Tensor) else _written(value, plain)
 
 
 def untyped(value: Any) -> Any:
-    """Return the tensors, numbers, lists and mappings that :func:`typed` wrote."""
+    """Return the value that :func:`typed` wrote."""
     if isinstance(value, Mapping):
         if not {"dtype", "shape", "tensor"} <= value.keys():
             return {name: untyped(item) for name, item in value.items()}
@@ -217,7 +217,7 @@ def untyped(value: Any) -> Any:
 
 
 def typed(value: Any) -> Any:
-    """Like :func:`plain`, but keep dtype and shape of tensors next to their values, without loss."""
+    """Return a value as JSON without loss: like :func:`plain`, with the dtype and shape of tensors."""
     if isinstance(value, Tensor):
         grad = {"requires_grad": True} if value.requires_grad else {}
         strides = {} if value.contiguous else {"contiguous": False}

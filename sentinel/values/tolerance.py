@@ -1,4 +1,4 @@
-"""The tolerance of a recipe."""
+"""Define the tolerance of a comparison."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative and absolute tolerance; None stands for the default of the observed dtype."""
+    """Relative and absolute tolerance; None means the default for the observed dtype."""
 
     relative: float | None = None
     absolute: float | None = None

@@ -1,4 +1,4 @@
-"""Parse the answers of a worker, once and strictly.
+"""Parse the answers of worker processes. They are untrusted, so each is checked strictly.
 
 A worker runs untrusted code, so its answer may be anything. An answer becomes one of these records, or the whole answer
 is rejected with :class:`~sentinel.worker.protocol.ProtocolError`.
@@ -50,7 +50,7 @@ _LAST_LINE = 1 << 31
 
 @dataclass(frozen=True)
 class Claim:
-    """Which code was measured, as the worker claims; :mod:`sentinel.deciding.proof` checks it."""
+    """The code that was measured, according to the worker; :mod:`sentinel.deciding.proof` checks this."""
 
     boundary: str
     module: str
@@ -62,7 +62,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Failed:
-    """The failure of a probe, an import or a call.
+    """The failure of a probe (a call on a recipe's scenario), an import, or a call of a session.
 
     :ivar unknown_input: the input that the boundary has no parameter for, if that is the reason.
     :ivar place: the file that needs another Python or a package, if that is the reason.
@@ -86,7 +86,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Measured:
-    """The observation of a probe, by variant and key."""
+    """The values that a probe observed, by variant and key."""
 
     observation: Mapping[str, Mapping[str, Any]]
     provenance: Claim
@@ -114,7 +114,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Described:
-    """The definitions in a source file, read without importing it: see :func:`sentinel.worker.codes.describe`."""
+    """The names that a source file defines: see :func:`sentinel.worker.codes.describe`."""
 
     spans: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
@@ -123,7 +123,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Replies:
-    """The answer of a session.
+    """The answer of a session to several calls.
 
     :ivar functions: the target's own functions that ran.
     :ivar lines: ``file:line`` of the watched lines that ran in calls that returned.
@@ -147,17 +147,17 @@ def of_greeting(answer: Any) -> dict[str, Any]:
 
 
 def of_preload(answer: Any) -> dict[str, str | None]:
-    """Parse the versions of packages."""
+    """Parse the versions of imported packages."""
     return _by_name(answer, answer, _optional(text))
 
 
 def of_import(answer: Any) -> tuple[str, ...]:
-    """Parse the answer to an import; return the files that had to be compiled."""
+    """Parse the answer to an import request. Return the files that had to be compiled."""
     return tuple(_record(answer, {"imported": bool, "compiled": _words})["compiled"])
 
 
 def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
-    """Parse the answer to a probe of these variants."""
+    """Parse the answer to a probe request with these variants."""
     if _has(answer, "failure"):
         fields = _record(answer, {"failure": _failure}, {"asked": _words})
         failure: Failed = replace(fields["failure"], questions=fields.get("asked"))
@@ -169,7 +169,7 @@ def of_probe(answer: Any, variants: Collection[str]) -> Measured | Failed:
 
 
 def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measured | Failed, ...]:
-    """Parse the answers to these probes; return an empty tuple if the process ended early."""
+    """Parse the answers to several probes. Return an empty tuple if the process ended early."""
     if _has(answer, "failure"):
         return ()
     parsers = [partial(of_probe, variants=request["variants"]) for request in requests]
@@ -178,7 +178,7 @@ def of_probes(answer: Any, requests: Sequence[Mapping[str, Any]]) -> tuple[Measu
 
 
 def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
-    """Parse the answer to these calls."""
+    """Parse a session's answer to these calls."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
     rest = {**_ORIGIN, "functions": _words, "lines": _words}
@@ -189,7 +189,7 @@ def of_session(answer: Any, calls: Collection[str]) -> Replies | Failed:
 
 
 def of_source(answer: Any) -> Described | Failed:
-    """Parse the description of a source."""
+    """Parse the description of a source file."""
     if _has(answer, "failure"):
         return _sole_failure(answer)
     return Described(**_record(answer, {"spans": _each(_row(_line, _line)), "names": _words, "error": text}))
@@ -199,7 +199,7 @@ def _reply(part: Any) -> Reply:
     outcomes = {"observation": _observation, "refused": _failure, "silent": text}
     fields = _record(part, {}, {**outcomes, "effects": _effects, "beside": _observation})
     if len(fields.keys() & outcomes.keys()) != 1:
-        _refuse("a call must have exactly one outcome")
+        _refuse("a call must have either an observation or a failure")
     if "observation" in fields:
         return Reply(**fields)
     if "refused" in fields:
@@ -246,7 +246,7 @@ def _claim(value: Any) -> Claim:
 
 
 def _observation(values: Any) -> dict[str, Any]:
-    """Parse one variant's observation. Its values are plain data and tensors, no other literals."""
+    """Parse the observed values of one variant: plain data and tensors."""
     if not isinstance(values, dict):
         _refuse("an observation must be a mapping")
     _values(values)
@@ -258,7 +258,7 @@ def _values(value: Any) -> None:
         for item in value.values() if isinstance(value, dict) else value:
             _values(item)
     elif not (value is None or isinstance(value, (str, int, float, Tensor))):
-        _refuse("an observation has a value of an unknown type")
+        _refuse("an observation contains a value of an unknown type")
 
 
 def _has(value: Any, name: str) -> bool:
@@ -266,16 +266,16 @@ def _has(value: Any, name: str) -> bool:
 
 
 def _by_name(value: Any, names: Collection[str], parse: Parser) -> dict[str, Any]:
-    """Parse a mapping that has exactly these names; return it in their order."""
+    """Parse a mapping that must have exactly these names, and return it in their order."""
     if not isinstance(value, dict) or value.keys() != set(names):
-        _refuse("the names of an answer are not those of its request")
+        _refuse("the answer does not have the names in the request")
     return {name: parse(value[name]) for name in names}
 
 
 def _record(
     value: Any, needed: Mapping[str, Parser], optional: Mapping[str, Parser] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Parse a mapping that has all needed keys and, besides them, only optional ones."""
+    """Parse a mapping that must have all needed keys, may have optional ones, and no others."""
     parsers = {**needed, **optional}
     if not isinstance(value, dict) or not needed.keys() <= value.keys() <= parsers.keys():
         _refuse("a record has missing or unknown keys")
@@ -306,7 +306,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def text(value: Any) -> str:
-    """Return the value if it is a string; raise ProtocolError otherwise."""
+    """Return a string unchanged; raise ProtocolError for any other type."""
     if not isinstance(value, str):
         _refuse("a value must be a string")
     return value

@@ -1,4 +1,4 @@
-"""Attribute an exception: raised by the target on purpose, caused by a mistake in the target, or by the harness."""
+"""Find out who caused an exception: a deliberate ``raise`` in the framework, a mistake in it, or Sentinel itself."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
 def programming_error(error: BaseException, roots: tuple[str, ...]) -> str:
-    """Return the name of an exception that a mistake in the target's own code causes; empty if a ``raise`` or
-    ``assert`` raises it, if it comes from other code, or if the caller's arguments may cause it.
+    """Return the type of an exception that a mistake in the framework's code caused; empty for any other exception.
 
     A missing attribute, key, file or package, or an unexpected ``None``, may come from the caller's objects or from
     this machine."""
@@ -49,7 +48,7 @@ _BACKWARD = ("torch/autograd/", "torch/_tensor.py")
 
 
 def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[str]) -> TracebackType | None:
-    """Return the place in the harness that an exception comes from; None if it comes from the target.
+    """Return the place in Sentinel or the adapter that raised an exception; None if the framework raised it.
 
     Third-party frames are skipped: an error in torch belongs to torch's caller. An exception that a stand-in raises on
     purpose belongs to the target, and so does a failing backward pass.
@@ -78,8 +77,7 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
 
 
 def _is_own(message: str, inside: tuple[str, ...]) -> bool:
-    """Return True if the target calls one of its functions with a wrong signature, or applies an operator to plain
-    values."""
+    """Return True if the framework calls its own function wrongly, or uses an operator on wrong types."""
     match = _CALL.match(message)
     if match is None:
         kinds = re.findall(r"'(\w+)'", message)

@@ -1,4 +1,4 @@
-"""Keep a checkout's byte code in a folder next to it.
+"""Store the byte code (``.pyc``) of a checkout in a folder next to it.
 
 A checkout is read-only, so its byte code needs another place. ``sys.pycache_prefix`` alone would also move the byte
 code of third-party packages, and each checkout would compile them again.
@@ -34,7 +34,7 @@ _PATIENCE, _MEMORY, _LARGEST = 120, 4 << 30, 64 << 20
 
 
 def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
-    """Load modules below these directories with their byte code in ``folder``.
+    """Import modules from these directories with their byte code in ``folder``.
 
     :return: the files that had no byte code; the list grows with each import.
     """
@@ -72,7 +72,7 @@ def use_folder(roots: tuple[str, ...], folder: str) -> list[str]:
 
 
 def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Callable[[bool], None]) -> None:
-    """Compile these files of a checkout in a contained process, and write the byte code to ``folder``.
+    """Compile files of a checkout in a contained process, and write the byte code to ``folder``.
 
     :param names: the checkout's own files, relative to ``tree``. Their source is untrusted, so the compiling process
         returns only bytes, and the caller chooses the paths.
@@ -108,7 +108,7 @@ def write_byte_code(tree: str, names: Sequence[str], folder: str, contain: Calla
 
 
 def _byte_code(file: str) -> bytes:
-    """Return the content of a file's ``.pyc``; empty if the file does not compile."""
+    """Return the content of a file's ``.pyc``; empty if the file has a syntax error."""
     try:
         with open(file, "rb") as stream:
             source = stream.read()

@@ -1,4 +1,4 @@
-"""Find a boundary in the checkout, and call it with the parameter names of this revision."""
+"""Find a framework's function in a checkout, and call it with the parameter names that this revision uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sentinel.worker import trace
 
 @dataclass(frozen=True)
 class Boundary:
-    """A function or method of the checkout, and how to call it.
+    """A function or method of the framework, and how to call it.
 
     :ivar function: the callable, as the target's own code would look it up.
     :ivar scenario_inputs: the canonical inputs that the scenario sets itself. If the boundary has no parameter for one
@@ -45,8 +45,7 @@ class Boundary:
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """The function's parameters. A member of a registry that takes ``**kwargs`` also has those of the bound
-        member, which its callers pass to both."""
+        """Return the function's parameters; for a registered function with ``**kwargs``, also the bound function's."""
         own = inspect.signature(self.function).parameters
         if self.member is None or all(each.kind is not each.VAR_KEYWORD for each in own.values()):
             return own
@@ -58,7 +57,7 @@ class Boundary:
         return {**own, **{name: each for name, each in others.items() if name not in own}}
 
     def invoke(self, inputs: Mapping[str, Any], /, *positional: Any, **upstream: Any) -> Any:
-        """Call the boundary with canonical inputs bound to its parameters by name.
+        """Call the framework's function with these inputs, matched to its parameters by name.
 
         :param positional: leading arguments, such as ``self`` of a method found on its class.
         :param upstream: further arguments under their upstream names; those that the boundary has no parameter for are
@@ -99,7 +98,7 @@ class Boundary:
         return arguments
 
     def __call__(self, /, **inputs: Any) -> Mapping[str, Any]:
-        """Call the boundary with canonical inputs; return the canonical outputs by name."""
+        """Call the boundary with inputs under the contract's names, and return outputs under the contract's names."""
         if self.binding.call is not None:
             boundary = replace(self, own_inputs=inputs) if self.binding.like else self
             outputs = self.binding.call(boundary, inputs)
@@ -125,7 +124,7 @@ class Boundary:
 
 
 def module_of(path: str, roots: tuple[str, ...]) -> str | None:
-    """Return the longest prefix of a dotted path that is a module file below the import roots."""
+    """Return the longest prefix of a dotted path that is a module in one of the import roots."""
     parts = path.split(".")
     for end in range(len(parts), 0, -1):
         relative = os.path.join(*parts[:end])
@@ -137,7 +136,7 @@ def module_of(path: str, roots: tuple[str, ...]) -> str | None:
 
 
 def import_whole(name: str) -> ModuleType:
-    """Import a module; if that fails, remove the submodules that were already imported.
+    """Import a module. If that fails, remove the submodules that were already imported.
 
     Python keeps them in ``sys.modules`` without their package, and the next import of one would fail for that reason
     instead of the real one."""
@@ -152,7 +151,7 @@ def import_whole(name: str) -> ModuleType:
 
 
 def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[ModuleType, Any, type | None]:
-    """Import the module of a dotted path and look up its attributes; return (module, object, owner class).
+    """Import the module of a dotted path and look up the rest; return (module, object, owner class).
 
     :param near: whether the error names a similar definition, which takes a walk through the whole checkout.
     :raises DriftError: if the module or the attribute is not in this checkout.
@@ -176,7 +175,7 @@ def resolve(path: str, roots: tuple[str, ...], near: bool = True) -> tuple[Modul
 
 
 def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> str:
-    """Return the part of an error message that names a definition similar to a missing attribute."""
+    """Return the part of an error message that suggests a name similar to a missing attribute."""
     near = difflib.get_close_matches(attribute, dir(owner), 1)
     there = f"; the nearest there is {near[0]!r}" if near else ""
     last = path.rpartition(".")[2]
@@ -187,7 +186,7 @@ def _nearest(path: str, owner: Any, attribute: str, roots: tuple[str, ...]) -> s
 
 @trace.paused()  # files that are read for a message do not affect the verdict
 def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
-    """Return the part of an error message that locates another definition of this name; files are read as text."""
+    """Return the part of an error message that says where else this name is defined. Files are only read as text."""
     pattern = re.compile(rf"^\s*(?:async\s+)?(?:def|class)\s+{re.escape(name)}\b", re.MULTILINE)
     for root in roots:
         for folder, folders, files in os.walk(root):
@@ -204,8 +203,7 @@ def _nearest_definition(name: str, roots: tuple[str, ...]) -> str:
 
 
 def has(path: str, roots: tuple[str, ...]) -> bool:
-    """Return True if the checkout has this module, attribute or field of a class, or, for ``path(parameter)``, this
-    parameter of a function."""
+    """Return True if the checkout has this module, attribute, class field, or parameter (``path(parameter)``)."""
     parameter = ""
     if path.endswith(")"):
         path, _, parameter = path[:-1].partition("(")
@@ -225,8 +223,7 @@ def has(path: str, roots: tuple[str, ...]) -> bool:
 
 
 def source_of(function: Any) -> tuple[str, int, str]:
-    """Return (file, line, signature) of the code that a call runs; decorators that set ``__wrapped__`` are
-    unwrapped."""
+    """Return the file, line and signature of the function behind a callable, following ``__wrapped__``."""
     inner = inspect.unwrap(function)
     inner = getattr(inner, "__func__", inner)
     code = getattr(inner, "__code__", None)
@@ -242,7 +239,7 @@ def source_of(function: Any) -> tuple[str, int, str]:
 
 
 def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None:
-    """Replace the names that the target's modules call or read during import with the values of the adapter."""
+    """Replace names that the framework reads or calls during import, with values from the adapter."""
     for path, answer in answers.items():
         name, _, attribute = path.rpartition(".")
         if module_of(name, roots) == name:
@@ -263,7 +260,7 @@ def answer_at_import(answers: Mapping[str, Any], roots: tuple[str, ...]) -> None
 
 
 def import_quietly(path: str, roots: tuple[str, ...]) -> None:
-    """Import a dotted path's module for all probes. Ignore a failure: the probe that needs the module reports it."""
+    """Import a module before any probe needs it. Ignore failures; the probe that needs the module reports them."""
     name = module_of(path, roots)
     if name is not None:
         with contextlib.suppress(BaseException):

@@ -20,7 +20,7 @@ _LIMITS = {"pids": ("pids.max", "pids.max"), "memory": ("memory.max", "memory.li
 
 
 class Groups:
-    """Creates groups, and removes groups whose processes have ended. Tests mount the files elsewhere."""
+    """Creates control groups, and removes those whose processes have ended."""
 
     def __init__(self, root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> None:
         self._places = _places(root, membership)
@@ -29,8 +29,7 @@ class Groups:
         self._sweep_up()
 
     def make(self, processes: int, memory: int) -> Group:
-        """Create a group with limits on processes (including threads) and bytes (0: no limit), in each hierarchy that
-        permits it."""
+        """Create a group that limits the number of processes (with threads) and the memory in bytes (0: no limit)."""
         self.remove()
         self._count += 1
         limits = {"pids": processes, **({"memory": memory} if memory else {})}
@@ -52,14 +51,14 @@ class Groups:
         return Group(folders)
 
     def remove(self) -> None:
-        """Remove this process's groups that are empty now."""
+        """Remove the groups of this process that no process is in any more."""
         for folder in self._made[:]:
             with contextlib.suppress(OSError):  # still in use
                 folder.rmdir()
                 self._made.remove(folder)
 
     def _sweep_up(self) -> None:
-        """Remove groups that killed processes left behind."""
+        """Remove groups that killed processes left."""
         for _, parent in {place for places in self._places.values() for place in places}:
             for folder in parent.glob(f"{_PREFIX}*-*"):
                 owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
@@ -69,14 +68,14 @@ class Groups:
 
 
 class Group:
-    """A group: its folder in each hierarchy; empty if no group can be created."""
+    """A control group: its folder in each hierarchy. It has none if no group could be created."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.folders = tuple(folders)
 
     @property
     def bounds(self) -> frozenset[str]:
-        """The limited resources: ``pids``, ``memory``, both or none."""
+        """Return the resources that are limited: ``pids``, ``memory``, both or none."""
         return frozenset(
             controller
             for controller, files in _LIMITS.items()
@@ -91,7 +90,7 @@ class Group:
 
 
 def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
-    """controller -> (version of the hierarchy, folder that groups could be made in), the likeliest first."""
+    """Return, for each controller, the version of its hierarchy and the folders in which groups may be created."""
     places: dict[str, list[tuple[int, Path]]] = {name: [] for name in _LIMITS}
     with contextlib.suppress(OSError):
         for line in membership.read_text().splitlines():
@@ -110,7 +109,7 @@ def _places(root: Path, membership: Path) -> dict[str, list[tuple[int, Path]]]:
 
 
 def _controllers(folder: Path) -> set[str]:
-    """Return the controllers of groups in this folder of version 2."""
+    """Return the controllers that groups in this folder may use (version 2)."""
     try:
         return set((folder / "cgroup.subtree_control").read_text().split()) & set(_LIMITS)
     except OSError:

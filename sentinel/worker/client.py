@@ -1,4 +1,4 @@
-"""The controller's side of the worker: start preloaders and target processes, send probes, and kill hanging processes.
+"""Start and stop worker processes from pytest's process, send them requests, and kill those that hang.
 
 The controller decides and the worker measures; nothing here interprets numbers.
 """
@@ -56,7 +56,7 @@ _GRACE = 5.0
 
 @dataclass(frozen=True)
 class Options:
-    """How probes run.
+    """Options of worker processes.
 
     :ivar timeout: seconds for one probe, and for importing the modules of a boundary.
     :ivar sandbox: ``strict`` (namespaces, a root of its own, no network), ``basic`` (clean environment, resource
@@ -75,7 +75,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Places:
-    """Folders that strictly contained processes see, in addition to the interpreter and their checkout.
+    """Folders that contained processes may read, besides the interpreter and their checkout.
 
     :ivar readable: adapters and contracts.
     :ivar hidden: subfolders that they must not read: recipes, which contain expected values.
@@ -91,7 +91,7 @@ class Places:
 
 
 class WorkerError(SentinelError):
-    """The worker could not run, for example without torch in its interpreter."""
+    """Raised if a worker cannot run, for example because its interpreter has no torch."""
 
 
 class Preloader:
@@ -150,7 +150,7 @@ class Preloader:
         self._channel = ours
 
     def _wrap(self, command: list[str]) -> list[str]:
-        """Contain the command if it runs another interpreter and containment is strict."""
+        """Run the command in containment, if it starts another interpreter and containment is strict."""
         assert self._scratch is not None
         if self.options.python is None or self.options.sandbox not in ("", "strict"):
             return command
@@ -170,16 +170,15 @@ class Preloader:
 
     @property
     def sandbox(self) -> str:
-        """The level of containment: the option's, or the strictest that is available."""
+        """Return the level of containment: the user's choice, or the strictest that is available."""
         return self.options.sandbox or ("basic" if self.hello()["uncontained"] else "strict")
 
     def hello(self) -> Mapping[str, Any]:
-        """Return versions of the interpreter, torch, numpy and the packages; ``uncontained``: why strict containment is
-        impossible, or None."""
+        """Return the versions of Python, torch, numpy and packages, and why strict containment is impossible."""
         return self.require(())
 
     def require(self, packages: Sequence[str]) -> Mapping[str, Any]:
-        """Like :meth:`hello`, after also importing these packages if they are installed."""
+        """Import these packages too, if they are installed, and return the same as :meth:`hello`."""
         self.start()
         with self._lock:
             return self._greet(packages)
@@ -198,8 +197,7 @@ class Preloader:
         return hello
 
     def _bury(self) -> str:
-        """Return the error for a missing answer. If the preloader was killed, the next request starts it again. If it
-        exited by itself, it is not restarted, because it would exit again."""
+        """Return the error for a preloader that gave no answer. If it was killed, the next request starts it again."""
         killed = self._killed_by()
         words = self._last_words(killed)
         if killed:
@@ -273,7 +271,7 @@ class Preloader:
         versions: Mapping[str, str] | None = None,
         real: Sequence[str] = (),
     ) -> TargetProcess:
-        """Fork a target process for a checkout.
+        """Fork a process that imports a target's code from a checkout.
 
         :param versions: versions of stub modules, by package.
         :param real: the packages of :data:`~sentinel.worker.stubs.ONLY_WHERE_NAMED` that are used if installed.
@@ -292,7 +290,7 @@ class Preloader:
         )
 
     def compile(self, checkout: Checkout, made_with: Iterable[str], files: Sequence[str]) -> int | None:
-        """Compile a checkout's files to byte code in a process that does not run them, in the background.
+        """Compile a checkout's files to byte code in the background, in a process that does not run them.
 
         :param made_with: the checkout's own file names.
         :param files: the files that the importing process reported; other names are dropped.
@@ -311,7 +309,7 @@ class Preloader:
         return None
 
     def oracle(self) -> TargetProcess:
-        """Fork a process that never imports a target, for the contracts' oracles."""
+        """Fork a process that computes contracts' oracle values and never imports a framework."""
         return self._spawn({"roots": [], "package_roots": [], "packages": [], "pycache": ""})
 
     def _spawn(self, spec: dict[str, Any], *checkout: str) -> TargetProcess:
@@ -364,7 +362,7 @@ class Preloader:
         return TargetProcess(ours, pid, self.options)
 
     def stop(self) -> None:
-        """End the preloader and all its processes. Safe to call twice, and in any state."""
+        """End the preloader and all its processes. It is safe to call at any time, also twice."""
         self._stopped = True
         # Before taking the lock: its holder waits for an answer from this socket, perhaps for the import of torch.
         channel, process = self._channel, self._process
@@ -399,7 +397,7 @@ _PREFIX = "sentinel-worker-"
 
 
 def _locked_folder() -> tuple[str, int]:
-    """Create a temporary folder with a lock, and remove folders of killed processes."""
+    """Create a locked temporary folder, and remove the folders of processes that were killed."""
     owners = (os.geteuid(), *(USERS if os.geteuid() == 0 else ()))
     for left in glob.glob(os.path.join(glob.escape(tempfile.gettempdir()), f"{_PREFIX}*")):
         with contextlib.suppress(OSError):  # it is in use, or belongs to another user
@@ -442,7 +440,7 @@ def _room() -> Iterator[None]:
 
 
 class _Handle:
-    """The controller's side of a process; pid is None if it ended before its first message."""
+    """A handle for a worker process. ``pid`` is None if the process ended before its first message."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         self._channel = channel
@@ -461,14 +459,14 @@ class _Handle:
 
 
 class TargetProcess(_Handle):
-    """A target process, or an oracle process. One request at a time: threads queue."""
+    """A target process or an oracle process. It handles one request at a time; other threads wait."""
 
     def __init__(self, channel: socket.socket, pid: int | None, options: Options) -> None:
         super().__init__(channel, pid, options)
         self._lock = threading.Lock()
         self.dead: Failed | None = None
         if pid is None:
-            self._bury("crash", "the target process ended as it was forked")
+            self._bury("crash", "the target process ended while it was forked")
 
     def load(
         self,
@@ -478,8 +476,7 @@ class TargetProcess(_Handle):
         contract: str,
         moved: Mapping[str, str] | None = None,
     ) -> list[str] | Failed:
-        """Import these modules, the adapter and the contract; return the checkout's files without byte code, or how the
-        process ended.
+        """Import these modules, the adapter and the contract. Return the files without byte code, or a failure.
 
         :param moved: a name that the adapter uses -> its name in this checkout.
         """
@@ -490,7 +487,7 @@ class TargetProcess(_Handle):
         return sources if isinstance(sources, Failed) else list(sources)
 
     def probe(self, request: Mapping[str, Any]) -> Measured | Failed:
-        """Run one probe."""
+        """Run a recipe's scenario once in a forked process."""
         timeout = float(request.get("timeout") or self._options.timeout)
         message = {**request, "op": request.get("op", "probe"), "timeout": timeout, "device": self._options.device}
         return self._ask(message, timeout, "while a probe ran", partial(answers.of_probe, variants=request["variants"]))
@@ -512,12 +509,12 @@ class TargetProcess(_Handle):
         return self._ask(message, timeout, "while a source was parsed", answers.of_source)
 
     def bare(self) -> None:
-        """Fork, run one backward pass and exit: the minimum cost of a probe (for benchmarks)."""
+        """Fork, run one backward pass and exit, to measure the cost of a probe (for benchmarks)."""
         timeout = self._options.timeout
         self._ask({"op": "bare", "timeout": timeout}, timeout, "while it forked", lambda answer: None)
 
     def session(self) -> Session:
-        """Fork a session: many calls, one process."""
+        """Fork a session, which serves many calls in one process."""
         if self.dead is not None:
             raise WorkerError(self.dead.reason)
         ours, theirs = socket.socketpair()
@@ -538,7 +535,7 @@ class TargetProcess(_Handle):
     def _ask(
         self, message: Mapping[str, Any], timeout: float, when: str, parsed: Callable[[Any], _Answer], fd: int = -1
     ) -> _Answer | Failed:
-        """Send a request, with a descriptor if given, and parse the answer within the time limit."""
+        """Send a request and parse the answer. Fail if the time limit passes."""
         if self.dead is not None:
             return self.dead
         nonce = secrets.token_hex(16)
@@ -552,7 +549,7 @@ class TargetProcess(_Handle):
                 answer = _own(protocol.receive(self._channel, began + timeout + _GRACE), nonce)
             result = parsed(answer)
             if isinstance(result, Failed) and result.kind == "timeout" and time.monotonic() < began + timeout:
-                raise protocol.ProtocolError("it reports a timeout before the time limit")
+                raise protocol.ProtocolError("the worker reports a timeout before the time limit")
         except TimeoutError:
             return self._bury("timeout", f"the target process did not answer within {timeout:g} s {when}")
         except (EOFError, OSError):
@@ -568,7 +565,7 @@ class TargetProcess(_Handle):
 
 
 class Session(_Handle):
-    """A session. Send, then receive; the controller can work in between.
+    """A process that serves many calls. Call :meth:`send`, then :meth:`receive`.
 
     :ivar dead: why it has ended; empty while it runs.
     :ivar hangs: whether it has ended because a call took longer than the timeout.
@@ -590,7 +587,7 @@ class Session(_Handle):
             self._bury("the session ended")
 
     def receive(self) -> Replies | Failed:
-        """Return the answer to the call that was sent, or a failure; after a failure of the session it is dead.
+        """Return the answer to the last call, or a failure. A failure of the session itself ends it.
 
         Each call has the whole timeout, because the session reports the end of each call.
         """
@@ -601,7 +598,7 @@ class Session(_Handle):
                     answer = _own(frame, self._nonce)
                     if answer != {"alive": True}:
                         return answers.of_session(answer, self._calls)
-                raise protocol.ProtocolError("more calls than were requested")
+                raise protocol.ProtocolError("the worker answered more calls than were requested")
             except TimeoutError:
                 self.hangs = True
                 self._bury(f"no answer within {self._options.timeout:g} s")
@@ -617,15 +614,14 @@ class Session(_Handle):
 
 
 def _own(answer: Any, nonce: str) -> Any:
-    """Remove the nonce of an answer, which must equal the request's."""
+    """Remove the nonce from an answer. It must be the request's nonce."""
     if not isinstance(answer, dict) or answer.pop("nonce", None) != nonce:
-        raise protocol.ProtocolError("its nonce is not the request's")
+        raise protocol.ProtocolError("its nonce differs from the request's")
     return answer
 
 
 def _first_sender(channel: socket.socket, timeout: float) -> int:
-    """Return the process id of the first byte's sender from the kernel, in this namespace. The target process's own
-    report is not trusted, because this process id gets killed."""
+    """Return the process id of a message's sender, as the kernel reports it."""
     channel.settimeout(timeout)
     first, notes, _, _ = channel.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size))
     channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
@@ -634,7 +630,7 @@ def _first_sender(channel: socket.socket, timeout: float) -> int:
             pid = int(_CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0])
             if pid > 1:  # signalling 0 would signal our own group
                 return pid
-    raise EOFError("the other end is gone")
+    raise EOFError("the other process has ended")
 
 
 #: struct ucred: process, user and group id.
@@ -646,7 +642,6 @@ def _byte_code_of(checkout: Checkout) -> str:
 
 
 def flags() -> dict[str, str]:
-    """Return the worker's environment flags. ``SENTINEL_TORCHDYNAMO_DISABLE=0`` disables that flag, and the evidence
-    records it."""
+    """Return the environment variables that the worker sets."""
     dynamo = os.environ.get("SENTINEL_TORCHDYNAMO_DISABLE")
     return {**FLAGS, "TORCHDYNAMO_DISABLE": dynamo} if dynamo else dict(FLAGS)

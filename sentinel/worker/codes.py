@@ -1,4 +1,4 @@
-"""Read a source file and describe what it defines, without running any of it."""
+"""List the names that a source file defines, without running the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_source(path: str, most: int = LARGEST_SOURCE) -> bytes:
 
 
 def describe(source: bytes | str) -> dict[str, Any]:
-    """Describe what a source defines. It is parsed and never run.
+    """Return the names, functions and imports that a source file defines. The file is parsed, never run.
 
     Call it in a process that may be killed: a hostile source can take minutes or gigabytes.
 

@@ -1,5 +1,4 @@
-"""Strict containment on Linux: run a target process in its own namespaces, with a root that has only the files it
-needs.
+"""Contain a process on Linux: give it its own namespaces, and a file system with only the files that it needs.
 
 The preloader calls :func:`contain` before any of the target's code runs. The calling process becomes the first process
 of new mount, PID, IPC, UTS and network namespaces. It sees a root of read-only bind mounts and its scratch folder. It
@@ -54,12 +53,11 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 class ContainmentError(Exception):
-    """This machine does not grant a namespace, a mount or a limit; the message names it."""
+    """Raised if this machine does not allow a namespace, mount or limit; the message names it."""
 
 
 def fork() -> tuple[int, bool]:
-    """Fork. If this process is root, make the child the first process of a new PID namespace, so that :func:`contain`
-    need not fork again: each fork of a loaded worker costs milliseconds.
+    """Fork. If this process is root, the child becomes the first process of a new PID namespace.
 
     Without root, a process must enter a user namespace before it can create a PID namespace, and cannot leave it again.
 
@@ -78,7 +76,7 @@ def fork() -> tuple[int, bool]:
             pid = os.fork()
         finally:
             if pid != 0:
-                _call("the worker's own PID namespace is not available again", _libc().setns(own, _CLONE_NEWPID))
+                _call("the worker's PID namespace cannot be used again", _libc().setns(own, _CLONE_NEWPID))
         return pid, True
     finally:
         os.close(own)
@@ -94,8 +92,7 @@ def contain(
     first: bool = False,
     wait: bool = False,
 ) -> None:
-    """Contain this process. Unless it is the first process of its PID namespace, a forked child continues contained
-    and the caller exits.
+    """Contain this process. If it is not first in its PID namespace, a forked child continues and the caller exits.
 
     :param readable: files and folders that stay visible, read-only, at their own paths, besides the interpreter's.
     :param hidden: folders below those that appear empty.
@@ -135,7 +132,7 @@ def contain(
 
 
 def reason_against() -> str | None:
-    """Return the reason why a process cannot be contained here; None if a forked child could be."""
+    """Return why processes cannot be contained on this machine; None if they can."""
     needed = [os.path.dirname(__file__), os.__file__, *filter(None, map(_place_of, ("numpy", "torch")))]
     read, write = os.pipe()
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
@@ -172,8 +169,7 @@ def _place_of(package: str) -> str | None:
 
 
 def _settle_in(scratch: str) -> None:
-    """Point home, temporary and cache folders at the scratch folder, including variables that point to the preloader's
-    folders."""
+    """Set the home, temporary and cache folders to the scratch folder, in all environment variables that name them."""
     before = os.environ.get("TMPDIR", "")
     inner = {name: scratch for name, value in os.environ.items() if before and value.startswith(f"{before}/")}
     os.environ.update(**inner, HOME=scratch, TMPDIR=scratch, USER="sentinel", LOGNAME="sentinel")
@@ -207,7 +203,7 @@ def _unshare(user: int, numbers: int) -> None:
 
 
 def may_be_others() -> bool:
-    """Return True if this process can change to each of ``USERS``: it is root, and its user namespace maps them."""
+    """Return True if this process may change to each of ``USERS``: it is root, and its user namespace maps them."""
     if os.geteuid() != 0:
         return False
     ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
@@ -226,8 +222,7 @@ def _map_to_itself(user: int, group: int) -> None:
 
 @cache
 def _interpreter() -> Sequence[str]:
-    """Return the places that a contained interpreter may read: the standard library, its environment's packages, torch
-    and numpy.
+    """Return the folders that a contained interpreter may read: the standard library, packages, torch and numpy.
 
     ``sys.path`` is not used, because ``.pth`` files add the folders of editable installs with all of their files.
     """
@@ -252,7 +247,7 @@ def folders_of(packages: Iterable[str]) -> list[str]:
 def _build_root(
     visible: Iterable[str], hidden: Sequence[str], scratch: str, user: int, devices: Iterable[str], innermost: bool
 ) -> None:
-    """Make a tmpfs with bind mounts this process's root, and detach the old root.
+    """Replace the root of this process by a tmpfs with bind mounts, and detach the old root.
 
     :param innermost: whether no process will be contained within this one. Otherwise parts of ``/proc`` stay
         uncovered, because the kernel refuses a new ``/proc`` in a user namespace while parts of the old are covered.
@@ -287,7 +282,7 @@ def _build_root(
     _mount(None, root, None, _MS_REMOUNT | _MS_RDONLY | _MS_NOSUID | _MS_NODEV, "mode=755,size=64m")
     # Both arguments are the same place: the old root lies on top of the new one until it is detached.
     _call("the root cannot be changed", _libc().syscall(_PIVOT_ROOT[os.uname().machine], b".", b"."))
-    _call("the old root cannot be detached", _libc().umount2(b".", _MNT_DETACH))
+    _call("the old root file system cannot be detached", _libc().umount2(b".", _MNT_DETACH))
     os.chdir("/")
 
 
@@ -296,7 +291,7 @@ _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
 def outermost(places: Iterable[str]) -> list[str]:
-    """Return the places without those inside another. A link and its target are two places."""
+    """Return the paths that are not inside another of these paths. A link and its target both count."""
     spellings = {spelling for place in places for spelling in (os.path.abspath(place), os.path.realpath(place))}
     return sorted(
         place for place in spellings if not any(place != other and place.startswith(f"{other}/") for other in spellings)
@@ -339,14 +334,14 @@ def _mounts_below(folder: str) -> list[str]:
 def _mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
     words = [None if word is None else os.fsencode(word) for word in (source, target, kind)]
     result = _libc().mount(*words, ctypes.c_ulong(flags), options.encode() or None)
-    _call(f"{source or kind or 'a remount'} on {target} is refused", result)
+    _call(f"{source or kind or 'a remount'} on {target} is not permitted", result)
 
 
 # -- privileges --------------------------------------------------------------------------------------------------------
 
 
 def _rule_out_capabilities() -> None:
-    """Empty the bounding set, so that no descendant of this process can gain a capability."""
+    """Empty the capability bounding set, so that no child process can gain a capability."""
     libc = _libc()
     for number in range(64):
         if libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
@@ -371,4 +366,4 @@ class _Program(ctypes.Structure):
 def _filter(program: bytes) -> None:
     described = _Program(len(program) // 8, program)
     result = _libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(described), 0, 0)
-    _call("the filter of system calls is refused", result)
+    _call("the kernel rejected the filter of system calls", result)

@@ -1,4 +1,4 @@
-"""Look up a framework's default configuration, for options that a stand-in lacks."""
+"""Look up the framework's default for a configuration option that the adapter does not set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sentinel.worker import stubs
 
 
 class Settings(dict[str, Any]):
-    """A part of a configuration that was read as a mapping; its keys are attributes too."""
+    """A part of a configuration that was read as a mapping. Its keys are attributes too."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
@@ -26,11 +26,13 @@ class Settings(dict[str, Any]):
         return self[name]
 
     def __missing__(self, name: str) -> Any:
-        raise StandInMissingError(f"the code reads a setting {name!r} that the framework's defaults do not have")
+        raise StandInMissingError(
+            f"the code reads the setting {name!r}, which the framework's default configuration does not have"
+        )
 
 
 def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str) -> list[Any]:
-    """Return the framework's default of an option in a list, or an empty list if it is unknown.
+    """Return the framework's default of an option as a one-element list; an empty list if it is unknown.
 
     The default comes from the part of the configuration that shares the most attributes with the stand-in, at least
     two. The list is empty if such parts disagree, or if the default refers to another option.
@@ -49,7 +51,7 @@ def default_of(sources: Sequence[str], attributes: Mapping[str, Any], name: str)
 
 @cache
 def _nodes(source: str) -> tuple[Any, ...]:
-    """Return a source's defaults and all their parts, the whole first; empty if this version lacks the source."""
+    """Return a configuration and all its nested parts, the whole first; empty if this version does not have it."""
     try:
         with _uses_forgotten():
             whole = _load(source) if source.endswith(".yaml") else _defaults(_lookup(source))
@@ -66,7 +68,7 @@ def _nodes(source: str) -> tuple[Any, ...]:
 
 @contextmanager
 def _uses_forgotten() -> Iterator[None]:
-    """Forget the stub modules that a block used, because a probe reports only the boundary's own uses."""
+    """Do not report stub modules that are used during a ``with`` block."""
     used = stubs.state().used
     length = len(used)
     try:
@@ -92,7 +94,7 @@ def _defaults(source: Any) -> Any:
 
 
 def _instance(make: Any) -> Any:
-    """Call a class without arguments; for a dataclass with required arguments, omit the fields without a default."""
+    """Create an instance of a class without arguments. For a dataclass, leave out required fields."""
     try:
         return make()
     except Exception:

@@ -1,4 +1,4 @@
-"""Start commands in strict containment from the first instruction of their interpreter, also of another environment.
+"""Start another Python interpreter in strict containment.
 
 Worker processes contain themselves (:mod:`~sentinel.worker.containment`) after their interpreter has started. Another
 environment runs code before that: ``.pth`` files, ``sitecustomize``, and packages that the preloader imports. Therefore
@@ -50,13 +50,12 @@ print(containment.reason_against() or "")
 
 
 class InterpreterError(SentinelError):
-    """An interpreter that does not run, or cannot be contained from its first instruction."""
+    """Raised if an interpreter does not run, or cannot be contained."""
 
 
 @cache
 def reason_against() -> str | None:
-    """Return why another interpreter cannot be started in containment here, or None. This is tried for real, with
-    nested containment."""
+    """Return why another interpreter cannot be contained here; None if it can. This tries nested containment."""
     with tempfile.TemporaryDirectory(prefix="sentinel-") as scratch:
         command = _contained([sys.executable, "-c", _NESTED, str(_PACKAGE.parent)], scratch, [str(_PACKAGE)])
         try:
@@ -75,7 +74,7 @@ def wrap(
     devices: Sequence[str] = (),
     packages: Iterable[str] = (),
 ) -> list[str]:
-    """Return the command that starts a Python interpreter in containment; the same command if that is impossible.
+    """Return the command that starts a Python interpreter in containment; the given command if that is impossible.
 
     :param command: starts with the path of the interpreter.
     :param scratch: the only writable folder, in memory.
@@ -100,8 +99,7 @@ def wrap(
 
 
 def contained_command(command: Sequence[str], folder: Path, *readable: Path, memory: int) -> list[str]:
-    """Return the command that runs another command in strict containment, with limits, the standard streams, and the
-    environment except ``HOME`` and ``TMPDIR``.
+    """Return a command that runs another command in strict containment, with time and memory limits.
 
     :param command: starts with the path of a Python interpreter.
     :param folder: a folder of the caller, readable; it works in memory in ``scratch`` below it.
@@ -126,7 +124,7 @@ def _contained(
 
 
 def run(settings: str, command: Sequence[str]) -> NoReturn:
-    """Replace this process by a command that sees only the folders in its settings; the caller waits for it."""
+    """Replace this process by a command that can read only the folders in its settings."""
     arguments = {"hidden": [], **json.loads(settings)}
     memory = arguments.pop("memory", None)
     try:
@@ -146,7 +144,7 @@ def gpus() -> list[str]:
 
 
 def ask(python: str | None, *words: str, devices: Sequence[str] = (), packages: Iterable[str] = ()) -> Any:
-    """Return the JSON on the last line that an interpreter prints; contained if it is not our own.
+    """Run a Python script and return the JSON on its last line. It is contained unless it uses our own interpreter.
 
     :param packages: as in :func:`wrap`.
     """
@@ -186,7 +184,7 @@ def environment() -> dict[str, str]:
 
 
 def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:
-    """Return the folders of an interpreter and its packages without starting it.
+    """Yield the folders of an interpreter and its packages, without starting the interpreter.
 
     :param named: packages to look for among editable installs.
     """
@@ -205,7 +203,7 @@ def _places_of(python: str, named: Iterable[str]) -> Iterator[str]:
 
 
 def _libraries() -> Iterator[str]:
-    """Return extra folders in which the loader looks for shared libraries, because torch may need them."""
+    """Yield additional folders in which shared libraries are looked up, because torch may need them."""
     folders = os.environ.get("LD_LIBRARY_PATH", "").split(":")
     for file in ("/etc/ld.so.conf", *glob.glob("/etc/ld.so.conf.d/*.conf")):
         folders += [line.strip() for line in _text(file).splitlines()]
@@ -213,7 +211,7 @@ def _libraries() -> Iterator[str]:
 
 
 def _hops(python: str) -> Iterator[str]:
-    """Yield an interpreter, the targets of its links, and the interpreter from which its environment was created."""
+    """Yield an interpreter, the targets of its symbolic links, and the interpreter of its base environment."""
     left, places = [python], set()
     while left:
         place = os.path.normpath(left.pop())
@@ -232,7 +230,7 @@ def _hops(python: str) -> Iterator[str]:
 
 
 def _elsewhere(packages: str) -> Iterator[str]:
-    """Return the folders of editable installs that a folder of packages refers to."""
+    """Yield the folders of editable installs in a ``site-packages`` folder."""
     for file in glob.glob(f"{glob.escape(packages)}/*.dist-info/direct_url.json"):
         try:
             record = json.loads(_text(file))
@@ -245,7 +243,7 @@ def _elsewhere(packages: str) -> Iterator[str]:
 
 
 def _packages_in(project: str, named: Iterable[str]) -> Iterator[str]:
-    """Return the named packages in the folder of an editable install; its other files are private."""
+    """Yield the named packages of an editable install. Its other files stay hidden."""
     for name in named if os.path.isabs(project) else ():
         for parent in (project, os.path.join(project, "src")):
             package = os.path.join(parent, name)

@@ -1,4 +1,4 @@
-"""Resource limits of one process, under every level of containment except ``off``."""
+"""Limit the resources of a process, at every level of containment except ``off``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _GRACE = 5
 
 
 def limit(memory: int, contained: bool, patience: float) -> None:
-    """Limit this process and its descendants.
+    """Limit the memory, processes and files of this process and its children.
 
     :param memory: address space of each in bytes, 0 for no limit.
     :param patience: seconds for one answer; each process may compute a hundred times as long, including imports.
@@ -47,7 +47,7 @@ def limit(memory: int, contained: bool, patience: float) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """End this process after this many CPU seconds, if nothing else ends it."""
+    """End this process after this much CPU time, if nothing else ends it."""
     _lower(resource.RLIMIT_CPU, math.ceil(seconds * (os.cpu_count() or 1)) + _GRACE)
 
 
@@ -59,7 +59,7 @@ def _lower(name: int, most: int) -> None:
 
 @cache
 def tasks() -> int:
-    """Return the number of processes and threads of this user at the first call."""
+    """Return the number of processes and threads that this user had at the first call."""
     count = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""The preloader: imports torch once, computes nothing, and forks target processes on request.
+"""Run the preloader: a process that imports torch once and then forks worker processes on request.
 
 It computes nothing because an OpenMP thread pool does not survive a fork.
 """
@@ -77,7 +77,7 @@ def _receive_with_fd(channel: socket.socket) -> tuple[Any, list[int]]:
 
 
 def _preload(modules: list[str]) -> dict[str, str | None]:
-    """Import each installed module; return its version if it has one, None if it is missing."""
+    """Import each module that is installed. Return the versions; None for missing modules."""
     versions: dict[str, str | None] = {}
     for name in modules:
         try:
@@ -135,7 +135,7 @@ def _spawn(channel: socket.socket, message: dict[str, Any], fds: list[int], grou
 
 
 def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Compile a checkout's files in a separate process without waiting; the next run uses them."""
+    """Start to compile a checkout's files in a separate process, for the next run."""
 
     def contain(first: bool) -> None:
         _contain(message, first, os.open(os.devnull, os.O_WRONLY))
@@ -153,7 +153,7 @@ def _compile(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _contain(spec: dict[str, Any], first: bool, tell: int) -> None:
-    """Enter the requested containment. Return the process id that continues, or the reason of a refusal."""
+    """Contain this process. Return the process id that continues, or the reason of a failure."""
     wanted = dict(spec["contain"])
     wanted["readable"] = [*wanted["readable"], *containment.folders_of(spec.get("real", ()))]
     try:
@@ -168,7 +168,7 @@ def _tell(tell: int, **facts: Any) -> None:
 
 
 def _birth_of(pid: int, report: int) -> dict[str, Any]:
-    """Return the result of a fork after its containment."""
+    """Return the result of a fork, after the child was contained."""
     birth: dict[str, Any] = {"pid": pid}
     with open(report, encoding="utf-8") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Run one probe: call a boundary on each variant of a scenario, in a process that ends afterwards."""
+"""Run one probe: call the framework's function on each variant of a scenario, in a process that then ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SEED = 20260821
 
 @cache
 def load_contract(file: str, name: str) -> Contract:
-    """Return the contract of this name in this file. Sentinel's own contracts are imported, others loaded by path."""
+    """Return a contract from a file. Sentinel's own contracts are imported; others are loaded by path."""
     path = Path(file)
     ours = Path(__file__).resolve().parent.parent / "contracts"
     module = importlib.import_module(f"sentinel.contracts.{path.stem}") if path.parent == ours else load_file(path)
@@ -46,13 +46,13 @@ def load_contract(file: str, name: str) -> Contract:
 
 
 def load_binding(adapter: str, boundary: str, contract: str) -> Binding:
-    """Return the adapter's binding of a boundary, or a plain binding if the adapter has none."""
+    """Return the adapter's binding of a function, or a minimal binding if the adapter has none."""
     target: Target = load_file(Path(adapter)).TARGET
     return target.binding(boundary, contract) or Binding(boundary, contract, call=_plain_call)
 
 
 def _plain_call(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a boundary with the arguments as the recipe names them, for the generic contract ``call``."""
+    """Call a function with the arguments in a recipe, for the generic contract ``call``."""
     leading = [inputs["self"]] if inputs["self"] is not None else []
     if boundary.owner is not None and type(inputs["self"]) is StandInNamespace:
         give_class_attributes(inputs["self"], boundary.owner)
@@ -94,7 +94,7 @@ def settle(device: str, seed: int = SEED) -> None:
 
 @dataclass(frozen=True)
 class Preparation:
-    """A boundary that was found, with its provenance.
+    """A function that was found in the checkout, and where it is defined.
 
     :ivar harness: the files of its adapter and its contract.
     """
@@ -105,7 +105,7 @@ class Preparation:
 
 
 def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
-    """Find the boundary that a request names, and record its provenance."""
+    """Find the function that a request names, and record where it is defined."""
     binding = load_binding(request["adapter"], request["boundary"], request["contract"])
     boundary = find_boundary(binding, roots, frozenset(request["given"]), request["device"])
     use_declared_defaults(partial(defaults.default_of, load_file(Path(request["adapter"])).TARGET.defaults))
@@ -125,7 +125,7 @@ def prepare(request: Mapping[str, Any], roots: tuple[str, ...]) -> Preparation:
 
 
 def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
-    """Run one probe request; return a measurement or a failure as plain data."""
+    """Run one probe request. Return the observed values or a failure as JSON data."""
     preparation: Preparation | None = None
     try:
         Neutral.recorded.clear()
@@ -155,7 +155,7 @@ def run(request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.Impo
 
 
 def stand_ins_of(boundary: calling.Boundary, neutral_names: Iterable[str]) -> list[list[str]]:
-    """Return the stand-ins that replaced the target's objects, each with its reason."""
+    """Return the stand-ins that replaced the framework's objects in this call, each with its reason."""
     neutral = [
         [name, "a counter or logger that the adapter does not define: a neutral value"] for name in neutral_names
     ]
@@ -169,7 +169,7 @@ MOVED: dict[str, str] = {}
 def find_boundary(
     binding: Binding, roots: tuple[str, ...], scenario_inputs: frozenset[str], device: str
 ) -> calling.Boundary:
-    """Return the boundary at the first of the binding's paths that this checkout has.
+    """Return the function at the first of the binding's paths that exists in this checkout.
 
     :raises DriftError: if the checkout has none of them, or lacks a module that the adapter calls it with.
     """
@@ -197,7 +197,7 @@ def find_boundary(
             path, module, function, owner, binding, scenario_inputs, device, imported, member=member
         )
     calling.resolve(binding.boundary, roots)  # raises DriftError, which names a similar definition
-    raise AssertionError(f"{binding.boundary} was not found, and then it was")
+    raise AssertionError(f"{binding.boundary} was not found at first, but was found when it was looked up again")
 
 
 def observe(
@@ -208,7 +208,7 @@ def observe(
     device: str,
     record: bool = False,
 ) -> dict[str, Any]:
-    """Call the boundary, or its wrapper, on one variant; return the contract's observation.
+    """Call the function on one variant, and return what the contract observes.
 
     :param record: return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
     """
@@ -233,7 +233,7 @@ _answer: list[Any] = []
 
 
 def run_bare() -> dict[str, Any]:
-    """Run one backward pass and nothing else."""
+    """Run one backward pass, to measure the cost of a probe."""
     import torch
 
     torch.autograd.backward((torch.ones(2, 2, requires_grad=True) * 2).sum())
@@ -241,12 +241,12 @@ def run_bare() -> dict[str, Any]:
 
 
 def consult(contract: Contract, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the observation of the contract's float64 reference."""
+    """Return the values that the contract's float64 oracle computes."""
     assert contract.oracle is not None
     reference = contract.oracle
 
     def refuse(path: str) -> Any:
-        raise DriftError(f"the oracle needs {path}, which cannot be built")
+        raise DriftError(f"the oracle needs {path}, which it cannot create")
 
     def oracle(**values: Any) -> Mapping[str, Any]:
         return reference(values)
@@ -293,7 +293,7 @@ def stub_failure(provenance: Any = None, trace: str = "") -> dict[str, Any]:
 def describe(
     error: BaseException, preparation: Preparation | None, roots: tuple[str, ...], traced: bool = True
 ) -> dict[str, Any]:
-    """Return the failure that an exception stands for.
+    """Return the failure for an exception.
 
     :param traced: whether to add upstream's traceback; a session leaves it out, because formatting it takes time.
     """
@@ -350,7 +350,7 @@ def describe(
 
 
 def _adapter_error(error: BaseException, text: str, place: TracebackType, binding: Binding) -> str:
-    """Return the message of an adapter error: the place, the missing key, and the adapter's outputs."""
+    """Return the message for an exception in an adapter: the place, the missing key, and the adapter's outputs."""
     file, line = place.tb_frame.f_code.co_filename, place.tb_lineno
     where = f"{os.path.basename(os.path.dirname(file))}/{os.path.basename(file)}:{line}"
     answer = _answer[0] if _answer else None
@@ -373,7 +373,7 @@ def _place_of(error: BaseException) -> str:
 
 
 def _missing(error: BaseException | None) -> list[str]:
-    """Return the missing packages that made an import fail, also if another exception wraps the ImportError."""
+    """Return the missing packages that made an import fail, even if another exception wraps the ImportError."""
     missing: dict[str, None] = {}
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
@@ -391,7 +391,7 @@ def _cwd() -> str:
 
 
 def quiet() -> None:
-    """Redirect the standard streams to /dev/null. Answers are sent over a socket, never over stdout."""
+    """Redirect the standard streams to /dev/null. Answers use a socket instead."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         with contextlib.suppress(OSError):

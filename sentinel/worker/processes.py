@@ -1,4 +1,4 @@
-"""Linux calls for forked processes: end with the parent, inherit orphans, kill groups."""
+"""Wrap Linux calls for child processes: end with the parent, adopt orphans, kill process groups."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ except (OSError, AttributeError):  # not Linux: processes are spawned there, and
 
 
 def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent ends."""
+    """Ask the kernel to kill this process when its parent ends."""
     if _prctl is not None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Become the parent of orphaned descendants, so that none can escape by a double fork."""
+    """Become the parent of orphaned descendants, so that none can escape by forking twice."""
     if _prctl is not None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def await_end(pid: int, seconds: float | None = None) -> None:
-    """Wait until a process has ended and its children have another parent, at most this many seconds."""
+    """Wait at most this many seconds until a process has ended and its children have another parent."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:  # the kernel has reaped it already
@@ -46,7 +46,7 @@ def await_end(pid: int, seconds: float | None = None) -> None:
 
 
 class Leader:
-    """The leader of a process group that another process reaps.
+    """The leader of a process group, which another process waits for.
 
     Its pid is not enough to kill it: after it is reaped and its group is empty, the kernel reuses the pid for another
     process. A pidfd, if the kernel supports it, always refers to the same process.
@@ -72,7 +72,7 @@ class Leader:
             self._own, self._is_gone = None, True
 
     def __del__(self) -> None:
-        """Close the pidfd of a leader that needs no kill; its channel closes in the same way."""
+        """Close the pidfd. A leader that needs no kill ends when its channel closes."""
         if self._own is not None:
             try:  # noqa: SIM105 - the interpreter may be ending, and every global be None
                 os.close(self._own)
@@ -80,7 +80,7 @@ class Leader:
                 pass
 
     def kill(self) -> None:
-        """Kill the leader and its group. Safe to call twice."""
+        """Kill the leader and its process group. It is safe to call twice."""
         own, self._own = self._own, None
         if own is not None:
             try:
@@ -104,7 +104,7 @@ _PROCESS_GROUP = 4
 
 
 def _signal(own: int, number: int, flags: int = 0) -> bool:
-    """Return True if a signal reached a pidfd's process: it is not reaped, and the kernel supports the flags."""
+    """Return True if a signal reached the process of a pidfd."""
     try:
         signal.pidfd_send_signal(own, number, None, flags)
     except OSError:
@@ -113,7 +113,7 @@ def _signal(own: int, number: int, flags: int = 0) -> bool:
 
 
 def _comes_from_here(pid: int) -> bool:
-    """Return True if this process is an ancestor of another, as far as visible."""
+    """Return True if this process is an ancestor of another process, as far as it can see."""
     here = os.getpid()
     while pid not in (here, 0):
         try:
@@ -127,7 +127,7 @@ def _comes_from_here(pid: int) -> bool:
 
 
 def _is_used(pid: int) -> bool:
-    """Return True if any process has this pid."""
+    """Return True if a process has this process id."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -148,7 +148,7 @@ def children() -> list[int]:
 
 
 def kill_children(spare: frozenset[int] = frozenset()) -> None:
-    """Kill and reap all children and orphans, except those to spare."""
+    """Kill all children and orphans of this process, except ``spare``, and wait for their end."""
     for _ in range(64):
         pids = [pid for pid in children() if pid not in spare]
         if not pids:

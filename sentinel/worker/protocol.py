@@ -1,4 +1,4 @@
-"""Frames between the controller and its worker processes: JSON for structure, raw bytes for tensors.
+"""Encode messages between pytest's process and worker processes: JSON, followed by the bytes of tensors.
 
 Nothing is unpickled: messages from a process that ran foreign code are parsed as data only.
 """
@@ -35,11 +35,11 @@ _KEYS = {"array": "vd", "tuple": "v", "namespace": "v", "new": "pv", "attribute"
 
 
 class ProtocolError(Exception):
-    """The other process sent an invalid frame."""
+    """Raised if another process sent an invalid message."""
 
 
 def encode(value: Any) -> bytes:
-    """Encode scalars, lists, string-keyed mappings and literals as one frame.
+    """Encode scalars, lists, string-keyed mappings and tensor literals as one message (frame).
 
     :raises TypeError: for anything else.
     """
@@ -50,7 +50,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(frame: bytes) -> Any:
-    """Decode a frame of :func:`encode`.
+    """Decode a message that :func:`encode` made.
 
     :raises ProtocolError: if the bytes are not a valid frame.
     """
@@ -73,7 +73,7 @@ def decode(frame: bytes) -> Any:
 
 
 def frame_length(start: bytes | bytearray) -> int | None:
-    """Return the length of the frame that starts with these bytes; None while its header is incomplete."""
+    """Return the length of the message that begins with these bytes; None if its header is incomplete."""
     if len(start) < _HEADER.size:
         return None
     text_length, body_length = _HEADER.unpack_from(start)
@@ -81,7 +81,7 @@ def frame_length(start: bytes | bytearray) -> int | None:
 
 
 def fits(frame: bytes) -> bool:
-    """Return True if the receiver accepts an encoded frame."""
+    """Return True if a message is within the receiver's size limits."""
     try:
         decode(frame)
     except ProtocolError:
@@ -94,7 +94,7 @@ def send(channel: socket.socket, value: Any) -> None:
 
 
 def receive(channel: socket.socket, deadline: float | None = None) -> Any:
-    """Read one frame by a ``deadline`` of ``time.monotonic``; None: no limit.
+    """Read one message. ``deadline`` is a time of ``time.monotonic``, or None for no limit.
 
     :raises EOFError: if the other process has closed the connection.
     :raises TimeoutError: if the frame is incomplete at the deadline.
@@ -103,7 +103,7 @@ def receive(channel: socket.socket, deadline: float | None = None) -> Any:
     header = _read(channel, _HEADER.size, deadline)
     text_length, body_length = _HEADER.unpack(header)
     if text_length + body_length > MAX_FRAME or text_length > MAX_TEXT:
-        raise ProtocolError("a frame over the size limit")
+        raise ProtocolError("a frame is larger than the limit")
     return decode(header + _read(channel, text_length + body_length, deadline))
 
 
@@ -117,7 +117,7 @@ def _read(channel: socket.socket, size: int, deadline: float | None) -> bytes:
             channel.settimeout(left)
         part = channel.recv(min(size - len(parts), 1 << 20))
         if not part:
-            raise EOFError("the other end is gone")
+            raise EOFError("the other process has ended")
         parts += part
     return bytes(parts)
 
@@ -156,12 +156,12 @@ def _encode(value: Any, blobs: list[bytes]) -> Any:
 def _encoded_mapping(value: Any, blobs: list[bytes]) -> dict[str, Any]:
     pairs = [[key, _encode(item, blobs)] for key, item in value.items()]
     if not all(isinstance(key, str) for key, _ in pairs):
-        raise TypeError("a mapping with keys that are not strings cannot be sent")
+        raise TypeError("a mapping whose keys are not all strings cannot be sent")
     return {_TAG: "map", "v": [[_sendable(key), item] for key, item in pairs]}
 
 
 def _sendable(text: str) -> str:
-    """Replace lone surrogates, which no output can hold."""
+    """Replace lone surrogates, which cannot be encoded as UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
@@ -173,7 +173,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _Reading:
-    """Reads a frame's JSON and bytes and counts values. Tensors are in the bytes in the order of the JSON."""
+    """Parses a message's JSON, takes its tensors from the bytes, and counts its values."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

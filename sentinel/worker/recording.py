@@ -1,4 +1,4 @@
-"""Record the calls of a boundary's function as data, so that a script can repeat them without Sentinel."""
+"""Record the calls of a framework's function, so that a script can repeat them without Sentinel."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLAIN = (type(None), bool, int, float, str)
 def observe_calls(
     measure: Callable[[Any, Mapping[str, Any]], Any], boundary: Any, inputs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Measure a boundary once, and return ``calls``: ``[arguments by name, result]`` of each call of its function.
+    """Call a boundary once, and return ``[arguments by name, result]`` for each call of its function as ``calls``.
 
     :param boundary: a :class:`sentinel.worker.calling.Boundary`.
     """
@@ -40,7 +40,7 @@ def observe_calls(
 
 
 class _Recorder:
-    """Calls a function, and records copies of its arguments before each call, and its result."""
+    """Calls a function. Records copies of its arguments before the call, and its result."""
 
     def __init__(self, function: Callable[..., Any], owner: type | None) -> None:
         self._function, self._owner = function, owner
@@ -114,7 +114,7 @@ class _Recorder:
 
 
 def _arguments_of(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that its constructor accepts and that differ from their defaults."""
+    """Return the fields of a dataclass that its constructor accepts and that differ from the defaults."""
     arguments = {}
     for field in dataclasses.fields(value):
         if not field.init or not hasattr(value, field.name):

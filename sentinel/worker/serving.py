@@ -1,4 +1,4 @@
-"""A session: one fork of a target process (or an oracle process) that serves many calls, for searches.
+"""Serve a session: one forked process that answers many calls, for searches.
 
 A session is faster than probes, but state that a call leaves behind affects later calls. So a search measures its
 findings again in a fresh session.
@@ -29,7 +29,7 @@ from sentinel.worker.side_effects import Watch, argument_names, parts, replaced_
 
 
 def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
-    """Answer requests until the socket closes.
+    """Answer requests until the socket is closed.
 
     A request names a boundary and its contract. Its ``calls`` map a name to ``inputs``, ``boundary`` (to call a second
     implementation instead), ``watch`` (whether to record side effects) and ``settings`` (options of the boundary to
@@ -59,7 +59,7 @@ def serve(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.Import
 
 
 class Server:
-    """The state of a session: the boundaries it has found, and what it records about its calls."""
+    """The state of a session: the functions that it has found, and what it records about calls."""
 
     def __init__(self, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> None:
         self._roots = roots
@@ -70,7 +70,7 @@ class Server:
         self._neutral: set[str] = set()  # names of neutral values that the calls of one request used
 
     def answer(self, request: Mapping[str, Any], tick: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """Answer a request. Call ``tick`` after each of its calls."""
+        """Answer a request. Call ``tick`` after each function call."""
         if not self._settled:
             probe.settle(request["device"])
             self._settled = True
@@ -174,7 +174,7 @@ class Server:
 
 
 class _Tracer:
-    """Records the target's own functions that ran, which may have caused a violation."""
+    """Records which functions of the framework ran, because one of them may have caused a violation."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
@@ -182,8 +182,7 @@ class _Tracer:
         self._seen: dict[int, Any] = {}  # by id, because hashing a code object is slow
 
     def functions(self) -> list[str]:
-        """Return the dotted paths of the functions that ran, including those under which a parent package exports
-        them."""
+        """Return the dotted paths of the functions that ran, and those under which packages re-export them."""
         paths = set()
         for code, module in self._ran.items():
             name = getattr(code, "co_qualname", code.co_name)  # co_qualname is new in Python 3.11
@@ -268,7 +267,7 @@ class _LineTracer(_Tracer):
         """Prepare for the next call."""
 
     def _trace(self, frame: Any, event: str, argument: Any) -> Any:
-        """Begin to record a call of a function. Most functions cost one look-up, because they are not recorded."""
+        """Decide whether to record a function call. Most calls are not recorded and cost one dictionary lookup."""
         code = frame.f_code
         known = self._codes.get(id(code))
         if known is None or known[0] is not code:
@@ -283,7 +282,7 @@ class _LineTracer(_Tracer):
         if not file:
             return self._without_lines(frame)
         self._lines_of_call.add((file, frame.f_lineno))
-        if hasattr(code, "co_positions"):  # new in Python 3.11
+        if self._watched is not None and hasattr(code, "co_positions"):  # new in Python 3.11
             frame.f_trace_opcodes = True
             spans = self._spans.setdefault(id(code), list(code.co_positions()))
 
@@ -440,7 +439,7 @@ class _OutsideContract(_LineTracer):
 
 
 class _BranchTracer(_Tracer):
-    """Records the branches of the target's own files that ran, in all threads, with coverage.py."""
+    """Records, with coverage.py, the branches of the framework's files that ran, in all threads."""
 
     def __init__(self, roots: tuple[str, ...]) -> None:
         import coverage  # the extra `lines`; other sessions do not need it
@@ -453,8 +452,7 @@ class _BranchTracer(_Tracer):
         self._jumps: set[str] = set()
 
     def functions(self) -> list[str]:
-        """Return the branches that ran for the first time, as ``file line>line``. A negative line is the start or the
-        end of a code object."""
+        """Return the branches that ran for the first time, as ``file line>line``."""
         data = self._coverage.get_data()
         ran = {f"{file} {one}>{other}" for file in data.measured_files() for one, other in data.arcs(file) or ()}
         new = sorted(ran - self._jumps)

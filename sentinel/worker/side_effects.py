@@ -1,4 +1,4 @@
-"""Side effects of a call: changed inputs, changed global state, and the values that it passed on."""
+"""Record the side effects of a call: changed inputs, changed global state, and values passed to other objects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLACES = re.compile(r"\b0x[0-9a-f]+|(?<=\.py:)\d+|(?<=line )\d+")
 
 
 class Watch:
-    """Wraps the boundary's call for a contract's ``measure``, and records changed inputs and global state."""
+    """Wraps a call of the boundary, and records changed inputs and changed global state."""
 
     def __init__(self, call: Callable[..., Mapping[str, Any]]) -> None:
         self._call = call
@@ -51,7 +51,7 @@ def _values(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def global_state() -> dict[str, Any]:
-    """Return the global state that a call may change."""
+    """Return the global state that a call may change, such as random generators and default dtypes."""
     kind, keys, *rest = np.random.get_state(legacy=True)
     return {
         "random": random.getstate(),
@@ -138,8 +138,7 @@ _PLAIN = (bool, int, float, enum.Enum, torch.Tensor, np.ndarray, np.generic, tor
 
 
 def parts(value: Any, path: str, roots: tuple[str, ...] = (), depth: int = _DEPTH) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a value with their paths, in a form that can be sent: public attributes of an object, weights
-    and gradients of a model. Attributes that a stand-in records are not accessed."""
+    """Yield the parts of a value with their paths: public attributes, and weights and gradients of a model."""
     kind = type(value)
     if issubclass(kind, str):
         for root in roots:

@@ -1,5 +1,4 @@
-"""Stub modules: inert modules for third-party imports that are not installed and that the boundary does not
-need.
+"""Provide stub modules: inert replacements for packages that are imported but not installed.
 
 A stub module is returned to an unguarded import statement of the target's own files only. It never enters
 ``sys.modules``, so ``find_spec``, guarded imports and third-party importers still see that the module is missing.
@@ -33,11 +32,11 @@ _GUARDS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 class StubUsedError(RuntimeError):
-    """The code used a stub module's value during a probe."""
+    """Raised if the framework's code uses a value of a stub module during a probe."""
 
 
 class StubState:
-    """State of the stub modules of this process.
+    """The stub modules of this process, and which of them were used.
 
     :ivar probing: whether a probe is running, so that use is recorded and refused. Off while the target imports one of
         its own modules inside a probe.
@@ -64,7 +63,7 @@ def state() -> StubState:
 
 
 class StubModule:
-    """Replaces a missing module, or anything reached through one.
+    """A stub for a missing module, and for everything that is imported from it.
 
     Reading an attribute returns another stub. Operations that would produce a value (a call, a truth test, arithmetic,
     iteration) are inert during import and refused during a probe. ``isinstance(x, stub)`` is false, because nothing is
@@ -89,7 +88,7 @@ class StubModule:
         return f"<stub {self._stub_name}>"
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        """Support ``class X(stub.Base)``: with other bases the missing one is dropped; alone it is inert."""
+        """Support ``class X(stub.Base)``: drop the stub if there are other bases, otherwise use an inert base class."""
         found = [base for base in bases if isinstance(base, StubModule)]
         return (_inert_base(self._stub_name),) if len(found) == len(bases) and found[0] is self else ()
 
@@ -137,7 +136,7 @@ def _decorable(value: Any) -> bool:
 
 @cache
 def _inert_base(name: str) -> type:
-    """Make a base class that accepts any arguments and does nothing during import; refused during a probe."""
+    """Return a base class that accepts any arguments during import, and raises during a probe."""
 
     def initialise(self: object, *_: Any, **__: Any) -> None:
         _STATE.use(name)
@@ -177,7 +176,7 @@ class _InertModule(ModuleType):
 
 
 class InertModules(MetaPathFinder, Loader):
-    """An import finder that returns stub modules for these names and everything below, for every importer."""
+    """An import finder that returns stub modules for missing packages and everything in them."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = tuple(names)
@@ -207,7 +206,7 @@ for _name in (*_INERT, *_OPERATORS.split()):
 
 
 class ImportRecorder:
-    """Replaces ``builtins.__import__`` in a target process: returns stub modules, and records the importers.
+    """Replaces ``builtins.__import__``: returns stub modules, and records which module imported which.
 
     :param roots: absolute directories of the target's packages; only statements in their files are handled.
     :param packages: the target's own top-level names, which never become stub modules.
@@ -239,8 +238,7 @@ class ImportRecorder:
         self._version, importlib.metadata.version = importlib.metadata.version, self.version
 
     def version(self, distribution_name: str) -> str:
-        """Replacement of ``importlib.metadata.version``: return the version that a target declares for a missing
-        package."""
+        """Return the version of an installed package, or the version that the adapter declares for a missing one."""
         try:
             return self._version(distribution_name)
         except importlib.metadata.PackageNotFoundError:
@@ -302,7 +300,7 @@ class ImportRecorder:
                 self._closures.clear()
 
     def _link(self, frame: FrameType | None) -> None:
-        """Record the target's modules on the stack of an import, because not all imports are statements."""
+        """Record which of the framework's modules caused an import. Not every import is a statement."""
         inner = ""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.roots):
@@ -314,8 +312,7 @@ class ImportRecorder:
         self._closures.clear()
 
     def _guarded(self, frame: FrameType | None) -> bool:
-        """Return True if this import, or an import of the target on the stack, is guarded: ``try: import pkg.extra /
-        except ImportError`` must see the failure of an import inside ``pkg.extra``, as on any machine."""
+        """Return True if an import is inside ``try: … except ImportError:``, so that the code must see the failure."""
         while frame is not None:
             file = frame.f_code.co_filename
             if file.startswith(self.roots):
@@ -328,7 +325,7 @@ class ImportRecorder:
         return False
 
     def closure(self, module: str) -> set[str]:
-        """Return the target's modules that a module's imports reach, including parent packages."""
+        """Return the framework's modules that a module imports, directly or indirectly."""
         if module not in self._closures:
             self._closures[module] = self._reach(module)
         return self._closures[module]
@@ -347,7 +344,7 @@ class ImportRecorder:
         return modules
 
     def stubs_of(self, module: str) -> list[str]:
-        """Return the stub modules that those modules received."""
+        """Return the stub modules that these modules imported."""
         return sorted({stub for name in self.closure(module) for stub in self.missing.get(name, ())})
 
 
@@ -361,7 +358,7 @@ def installed(top: str) -> bool:
 
 @cache
 def _guarded_lines(file: str) -> frozenset[int]:
-    """Return the lines in the body of a ``try`` that continues after a failed import."""
+    """Return the lines inside ``try`` blocks that continue after a failed import."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -378,14 +375,13 @@ def _guarded_lines(file: str) -> frozenset[int]:
 
 
 def _handled(frame: FrameType) -> bool:
-    """Return True if a handler in the frame would catch an exception raised now; always True before Python 3.11."""
+    """Return True if the running code would catch an exception raised now; always True before Python 3.11."""
     entries = getattr(dis.Bytecode(frame.f_code), "exception_entries", None)
     return entries is None or any(entry.start <= frame.f_lasti < entry.end for entry in entries)
 
 
 def _goes_on_without(handlers: list[ast.ExceptHandler]) -> bool:
-    """Return True if a failed import is caught and not raised again. Code that raises another error needs the module:
-    ``raise ImportError("install it")``, or a library's lazy modules."""
+    """Return True if a failed import is caught and not raised again, so that the code works without the package."""
     for handler in handlers:
         if _catches(handler.type):
             leaves = any(isinstance(node, (ast.Return, ast.Continue, ast.Break)) for node in ast.walk(handler))

@@ -1,4 +1,4 @@
-"""Build a seccomp filter that rejects system calls which strictly contained code does not need.
+"""Build a seccomp filter that rejects system calls which contained code does not need.
 
 The controller builds the filter with libseccomp and sends it to the worker as a BPF program, because the worker's
 interpreter may lack libseccomp.
@@ -58,12 +58,12 @@ _WORD = 0xFFFFFFFF
 
 
 class NoFilterError(Exception):
-    """The filter cannot be built on this machine."""
+    """Raised if the filter cannot be built on this machine."""
 
 
 @cache
 def program() -> bytes:
-    """Return the filter as an array of ``struct sock_filter`` for this machine's architecture.
+    """Return the filter as an array of ``struct sock_filter``, for this machine's architecture.
 
     :raises NoFilterError: if libseccomp is not available.
     """
@@ -108,7 +108,7 @@ def program() -> bytes:
 
 
 def hexadecimal() -> str | None:
-    """Return the filter in hexadecimal for the contained process; None if there is none."""
+    """Return the filter as hexadecimal text; None if there is none."""
     try:
         return program().hex()
     except NoFilterError:

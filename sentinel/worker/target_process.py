@@ -1,4 +1,4 @@
-"""A target process: one target at one ref, imported once, forked for each probe."""
+"""Run a target process: it imports a framework at one revision once, and forks a child for each probe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.worker import bytecode, calling, codes, limits, probe, processes, 
 
 
 def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
-    """Answer ``import`` and ``probe`` requests until the socket closes.
+    """Answer ``import`` and ``probe`` requests until the socket is closed.
 
     :param spec: ``roots`` (import roots), ``packages``, ``package_roots`` (absolute), ``scratch`` (working directory),
         ``pycache``, ``trace`` (the checkout's folder, if requests to it are recorded). Without roots
@@ -83,8 +83,7 @@ def serve(channel: socket.socket, spec: Mapping[str, Any]) -> None:
 def _one_after_the_other(
     request: Mapping[str, Any], roots: tuple[str, ...], recorder: stubs.ImportRecorder | None
 ) -> dict[str, Any]:
-    """Run several probe requests in one process, which share state. The controller compares them with another process
-    in another order."""
+    """Run several probes in one process, one after the other."""
     answers = []
     for question in request["questions"]:
         stubs.state().probing = False  # the next boundary's module may need an import
@@ -94,7 +93,7 @@ def _one_after_the_other(
 
 
 def _session(channel: socket.socket, roots: tuple[str, ...], recorder: stubs.ImportRecorder | None) -> dict[str, Any]:
-    """Fork a session that uses the socket sent with the request."""
+    """Fork a session that answers on the socket sent with the request."""
     _, fds, _, _ = socket.recv_fds(channel, 1, 1)
     processes.kill_children(spare=_living_sessions())  # ended sessions count as processes until reaped
     gc.freeze()
@@ -125,7 +124,7 @@ def _living_sessions() -> frozenset[int]:
 
 
 def _fork(channel: socket.socket, work: Callable[[], Any], timeout: float, nonce: str) -> Any:
-    """Run work in a fork; return its frame, or a failure with the fork's end."""
+    """Run a function in a forked process. Return its answer, or a failure that says how the process ended."""
     read, write = os.pipe()
     gc.freeze()  # a garbage collection in the fork would copy every page with an object
     pid = os.fork()
@@ -187,7 +186,7 @@ def _leaf(work: Callable[[], Any], write: int, nonce: str) -> None:
 
 
 def _drain(read: int, timeout: float) -> tuple[bytes, dict[str, Any] | None]:
-    """Read until the answer is complete or the writer is gone; return the bytes and the reason of an early end."""
+    """Read an answer until it is complete or the writer has ended. Return the bytes, and why it ended early."""
     deadline = time.monotonic() + timeout
     parts = bytearray()
     poller = select.poll()

@@ -1,4 +1,4 @@
-"""Convert literals to torch objects and back, inside a probe."""
+"""Convert tensor literals to torch tensors and back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.worker.stubs import StubModule
 
 
 def to_torch(literal: Tensor, device: str = "cpu") -> torch.Tensor:
-    """Return a new tensor with the literal's values; a leaf with requires_grad if the literal has it."""
+    """Return a new torch tensor with the literal's values. It is a leaf if the literal requires gradients."""
     dtype = getattr(torch, literal.dtype)
     if literal.data:
         value = torch.frombuffer(bytearray(literal.data), dtype=dtype).reshape(literal.shape)
@@ -41,7 +41,7 @@ _OURS = ("sentinel.", "sentinel_file_")
 
 
 class _OnDevice(TorchFunctionMode):
-    """Creates tensors of adapters and contracts on the scenario's device if they name none.
+    """Creates tensors on the scenario's device if the code of an adapter or contract names no device.
 
     Calls of the framework are unchanged: a tensor on another device than its arguments is the framework's bug.
     """
@@ -64,7 +64,7 @@ def on_device(device: str) -> AbstractContextManager[object]:
 
 
 def _strided(value: torch.Tensor) -> torch.Tensor:
-    """Return the values as every second element of a tensor; the others are NaN or the largest number."""
+    """Return a non-contiguous tensor with these values; the elements between them are NaN or the largest number."""
     if value.dim() == 0:
         return value
     if value.is_floating_point():
@@ -91,7 +91,7 @@ def from_torch(value: torch.Tensor) -> Tensor:
 
 
 def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any:
-    """Create the object of a typed literal; ``resolve`` returns the target's objects by dotted path."""
+    """Create the object for a literal. ``resolve`` returns the framework's object for a dotted path."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value  # the most frequent case first, because isinstance(x, Mapping) is slow in a process with torch
     if isinstance(value, Tensor):
@@ -122,7 +122,7 @@ def build(value: Any, resolve: Callable[[str], Any], device: str = "cpu") -> Any
 
 
 def observe(value: Any) -> Any:
-    """Convert a boundary's result to values that can be sent.
+    """Convert a function's result to data that can be sent to pytest's process.
 
     Tensors and arrays become :class:`~sentinel.values.literals.Tensor`, containers are walked, enum members and dtypes
     become their names; an object of any other type becomes ``{"type": dotted name}``."""

@@ -1,4 +1,4 @@
-"""Record the requests of a target process to its checkout: modules it looked for, files it read, folders it listed.
+"""Record which modules, files and folders of a checkout a process looked up.
 
 Python is deterministic here (fixed hash seed, one thread, no network), so two revisions with equal answers to these
 requests run the same code with the same result. Sweeps over history rely on that. Requests for missing files are
@@ -34,7 +34,7 @@ _PROCESSES = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.
 
 
 class Trace:
-    """Records requests.
+    """Records lookups of modules, files and folders.
 
     :param base: the checkout's folder; only paths below it are recorded.
     """
@@ -46,13 +46,13 @@ class Trace:
         self.paused = False
 
     def install(self) -> None:
-        """Start recording. An audit hook cannot be removed, so this is for processes with a single checkout."""
+        """Start to record. An audit hook cannot be removed, so the process must have only one checkout."""
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # these have no audit events
             setattr(os, name, self._watch(getattr(os, name)))
 
     def questions(self) -> list[str]:
-        """Return all requests so far. A file that the import system found needs no separate request."""
+        """Return all lookups so far. A file that the import system found is not listed again."""
         questions = set(self._questions)  # another thread may still add requests
         if EVERYTHING in questions:
             return [EVERYTHING]
@@ -96,7 +96,7 @@ class Trace:
 
 
 def _module_of(path: str) -> str:
-    """Return the module request that covers a source file."""
+    """Return the module lookup that includes a source file."""
     stem = path.removesuffix(".py")
     return stem.removesuffix("/__init__") if stem != path else ""
 
@@ -105,7 +105,7 @@ _TRACE: Trace | None = None
 
 
 def begin(base: str) -> None:
-    """Record the requests of this process and its forks to the checkout in ``base``."""
+    """Record the lookups of this process and its forks in the checkout in ``base``."""
     global _TRACE
     _TRACE = Trace(base)
     _TRACE.install()
@@ -119,7 +119,7 @@ def module(folder: str, name: str) -> None:
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """Pause recording: searching for a hint in a message does not affect a verdict."""
+    """Stop recording for the duration of a ``with`` block."""
     if _TRACE is None:
         yield
         return
@@ -131,7 +131,7 @@ def paused() -> Iterator[None]:
 
 
 def with_questions(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a probe's answer with the requests up to its end, if this process records them."""
+    """Return a probe's answer together with the lookups that it made, if they are recorded."""
     answer = dict(work())
     if _TRACE is not None:
         answer["asked"] = _TRACE.questions()

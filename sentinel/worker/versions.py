@@ -1,4 +1,4 @@
-"""Find out whether an import failed because the code needs a newer Python or a missing package, and which."""
+"""Find out whether an import failed because the code needs a newer Python or a missing package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES = {name: version for version, names in _GAINED.items() for name in names.
 
 
 def needed_version(error: BaseException) -> tuple[int, int] | None:
-    """Return the first Python version with the missing syntax or name, or None if that is not the cause.
+    """Return the first Python version with the missing syntax or name; None if Python's version is not the cause.
 
     Only syntax that a newer Python is known to accept counts, so a broken file is not mistaken for newer code.
     """
@@ -54,19 +54,18 @@ def needed_version(error: BaseException) -> tuple[int, int] | None:
 
 
 def names_newer(source: bytes) -> bool:
-    """Return True if a source uses a name that a newer standard library added."""
+    """Return True if a source file uses a standard-library name that this Python does not have."""
     return not _NAMES.keys().isdisjoint(re.findall(r"\w+", source.decode(errors="replace")))
 
 
 def needed_import(error: BaseException, file: str) -> str:
-    """Return ``package.name`` if a module lacks a name that it imports only if the package is installed, but uses in an
-    annotation or a base class in any case. Empty if that is not the cause."""
+    """Return ``package.name`` if an import fails because an optional package is missing; empty otherwise."""
     packages = missing_origins(error, file)
     return f"{packages[0]}.{getattr(error, 'name', '')}" if packages else ""
 
 
 def missing_origins(error: BaseException, file: str) -> list[str]:
-    """Return the missing packages from which a module imports the name that it lacks."""
+    """Return the missing packages that define a name which a module imports."""
     if not isinstance(error, NameError) or not error.name:
         return []
     packages = origins(error.name, codes.describe(file)["names"])
@@ -74,7 +73,7 @@ def missing_origins(error: BaseException, file: str) -> list[str]:
 
 
 def origins(name: str, names: Iterable[str]) -> list[str]:
-    """Return the packages from which a module imports a name, from its definitions (see ``codes.describe``)."""
+    """Return the packages from which a module imports a name, given its definitions (see ``codes.describe``)."""
     packages = (
         item.partition("=")[2].partition(".")[0].partition(":")[0] for item in names if item.startswith(f"{name}=")
     )

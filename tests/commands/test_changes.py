@@ -199,4 +199,4 @@ def test_what_lay_in_the_folder_before_the_run_is_not_its_own(run_sentinel, over
     for evil in ("../recorded/x.json", "/etc/passwd", "tiny/gone.json", 7):
         Path("tonight/run.json").write_text(json.dumps({"items": [{**item, "evidence": evil}]}))
         answer = run_sentinel("report", "changes", "--from", "tonight", "--baseline", "recorded")
-        assert (answer.status, "lacks its evidence" in answer.err) == (2, True)
+        assert (answer.status, "is missing from the folder" in answer.err) == (2, True)

@@ -110,7 +110,7 @@ def test_a_package_that_a_target_wants_is_named(compare, preload):
     [
         (["loss_agregation"], "is not a contract — did you mean 'loss_aggregation'?"),
         (["grp"], "did you mean 'grpo'?"),
-        (["kl_estimate"], "nothing of tiny is bound to the contract kl_estimate"),
+        (["kl_estimate"], "no function of tiny is bound to the contract kl_estimate"),
         (["call"], "has no definition"),
         (["loss_aggregation", "--examples", "0"], "must be at least 1"),
         (["loss_aggregation", "--targets", "tinny"], "unknown target 'tinny' — did you mean 'tiny'?"),

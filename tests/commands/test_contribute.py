@@ -180,7 +180,7 @@ def test_an_edit_of_another_file_than_the_commit_has_is_refused(run_sentinel, fi
     answer = run_sentinel("fix", "show", "TINY-MEAN")
     assert answer.status == 2
     assert f"{file}:13:5: tiny/losses.py is blob" in answer.err
-    assert "the edit is for blob aaaaaaaaaaaa" in answer.err
+    assert "the edit was written for blob aaaaaaaaaaaa" in answer.err
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_a_mended_bug_is_for_the_better_with_numbers_and_laws(run_sentinel, tiny
     file.write_text('{"rows": []}')
     answer = run_sentinel("diff", "tiny", *same, "--save", file, *FEW)
     assert (answer.status, file.read_text()) == (2, '{"rows": []}')
-    assert "has other content; name another file" in answer.err
+    assert "has other content, so it was not overwritten; name another file" in answer.err
 
 
 SHARES = """
@@ -794,6 +794,14 @@ def test_a_changed_signal_function_without_a_binding_is_not_examined(run_sentine
     assert (reason in answer.err) is not bound_too
 
 
+@pytest.mark.parametrize("name", ["compute_advantages", "_flipped"])
+def test_a_flipped_sign_beside_an_unchanged_boundary_is_listed(run_sentinel, tree, name):
+    code = CODE.format(returned=MENDED) + UNBOUND.replace("compute_advantages", name)
+    answer = run_sentinel("diff", "tiny", tree("one", code.format(by=1)), tree("other", code.format(by=-1)), *FEW)
+    assert (answer.status, f"tiny/losses.py:6 {name}" in answer.out) == (2, True)
+    assert "nothing was examined: " in answer.err
+
+
 def test_a_function_that_stands_in_another_file_now_is_no_change(run_sentinel, tree, tmp_path):
     loss, unbound = CODE.format(returned=MENDED), UNBOUND.format(by=2)
     one, other = tree("one", loss + unbound), tree("other", loss)
@@ -822,6 +830,9 @@ UNREAD = [
     ("train.py", "from tiny import train\n\nfor _ in range(3):\n    {}\n", "train()", "pass"),
     ("tool_kit/steps.py", "STEPS = {}\n", "1", "2"),
     ("examples/run.sh", "python train.py --lr {}\n", "1e-6", "1e-3"),
+    ("sitecustomize.py", "import torch\n\ntorch.steps = {}\n", "1", "2"),
+    ("conftest.py", "steps = {}\n", "1", "2"),
+    ("patches.pth", "import {}\n", "patch_a", "patch_b"),
 ]
 
 

@@ -188,6 +188,20 @@ def test_a_changed_function_that_is_not_signal_code_is_listed(run_sentinel, tiny
         assert f"not examined: 1 change that no boundary reads: {place}" in comments[number]
 
 
+def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(run_sentinel, tiny, git, pull, mirror, tmp_path):
+    git("checkout", "-qf", tiny.fixed)
+    code = (tmp_path / "clone" / "tiny" / "losses.py").read_text()
+    flipped = "\n\ndef compute_advantages(rewards):\n    return {}rewards\n"
+    base = pull(9, tiny.fixed, {"tiny/losses.py": code + flipped.format("")})
+    git("update-ref", "-d", "refs/pull/9/merge")
+    git("reset", "-q", "--hard", base)
+    pull(1, base, {"tiny/losses.py": code + flipped.format("-")})
+    mirror()
+    comment = run_sentinel("pulls", "tiny", "--comment", "1").out
+    assert "Nothing" not in comment
+    assert "compute_advantages" in comment
+
+
 @pytest.mark.nightly
 def test_six_hundred_heads_of_which_some_are_hostile_each_have_an_answer(
     run_sentinel, tiny, git, pull, mirror, tmp_path

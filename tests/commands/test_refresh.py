@@ -162,7 +162,7 @@ def _again(text: str) -> str:
         (lambda text: re.sub('"observation":{.*?}}},?', '"observation":{},', text, count=1), "at $.observation"),
         (lambda text: text.replace('"verdict":"reproduced"', '"verdict":"fixed"'), "its observation gives reproduced"),
         (_again, "two lines for tiny/TINY-MEAN/git-"),
-        (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "its checkout is of"),
+        (lambda text: re.sub('"refs":{"git:[0-9a-f]{40}"', f'"refs":{{"git:{40 * "a"}"', text), "its checkout is "),
     ],
 )
 def test_a_line_that_contradicts_itself_is_refused(run_sentinel, recorded, damage, said):

@@ -56,7 +56,7 @@ def test_every_key_stands_beside_both_expectations(recipe):
 def test_a_missing_key_is_drift(recipe):
     verdict, comparisons = by_expectation(recipe, {"": {"loss": tensor(1.0, "float32")}})
     assert (verdict.name, verdict.kind, comparisons) == ("inconclusive", "drift", ())
-    assert "'gradient' was not observed; the boundary returned loss" in verdict.reason
+    assert "'gradient' was not observed; the function returned loss" in verdict.reason
 
 
 def test_an_observation_that_both_sets_match_decides_nothing(recipe):

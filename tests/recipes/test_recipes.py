@@ -235,7 +235,7 @@ def test_everything_else_is_kept():
         (GOOD.replace(f"git:{SHA}", "path:../x"), "is not immutable; a ref to this machine is not a pin"),
         (GOOD.replace(f"git:{SHA}", "git:--upload-pack=x"), "13:11: not a ref"),
         (changed(pins=2 * [{"ref": f"git:{SHA}", "expect": "fixed"}]), "is pinned twice"),
-        (changed(watch=["path:/tmp"]), "path: names something else on each machine"),
+        (changed(watch=["path:/tmp"]), "path: refs differ between machines"),
         (changed(watch=["main"]), "not a ref: 'main'"),
         (changed(requires=["toy.x", "os.path"]), "requires: 'os.path' is outside the target's packages"),
         (changed(also_breaks=["order_does_not_mater"]), "22:3: unknown invariant 'order_does_not_mater' — did you mean 'order_does_not_matter'?"),

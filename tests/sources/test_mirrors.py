@@ -174,7 +174,7 @@ def test_an_origin_that_cannot_be_used(store, target, tmp_path, git):
         ("absent", "no such file or directory"),
         ("empty", "is not a git directory"),
         ("file", "is not a complete tar"),
-        ("nothing.git", "no ref whose commit exists"),
+        ("nothing.git", "no branch or tag whose commit exists"),
     ]:
         with pytest.raises(SentinelError, match=says):
             store.add(target, str(tmp_path / origin))

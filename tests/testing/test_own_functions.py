@@ -302,7 +302,17 @@ def test_a_function_that_sometimes_raises_is_reported():
 
     with pytest.warns(UserWarning, match=r"particular as policy_loss: \d of 8 scenarios: .*padding is not supported"):
         report = check(particular)
-    assert report.ok
+    assert not report.ok
+    padding = report.laws["padding_is_invisible"]
+    assert padding.word == "broken"
+    assert padding.text.startswith("every call raised: AssertionError: padding is not supported")
+
+
+def test_defaults_and_dtypes_that_were_not_tried_are_named():
+    report = check(loss)
+    assert "  Defaults never used: eps=0.2\n" in str(report)
+    assert "float16 (pass dtypes=())" in str(report)
+    assert "float16" not in str(check(loss, dtypes=()))
 
 
 def test_an_interrupt_ends_the_check():

@@ -54,7 +54,8 @@ def test_a_former_path_is_found(decide, tmp_path):
         (
             "\n\ndef agg_loss(loss_mat): ...\n",
             "elsewhere.py",
-            "demo_rl.losses.agg_loss has moved to demo_rl.elsewhere.agg_loss, whose code could not be compared",
+            "demo_rl.losses.agg_loss has moved to demo_rl.elsewhere.agg_loss; its code could not "
+            "be compared with the old one",
         ),
         (
             "def agg_loss(loss_mat, loss_agg_mode): ...\n",

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from sentinel.errors import INSTALL, SentinelError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 UNKNOWN = "\0"
 _ANY_NUMBER = "\1\0"
 _ONE = "\2\0"
+_ELSEWHERE = re.compile("[\1\2]?\0")
 #: The value of such a setting: an unresolvable reference, which counts as unknown. A missing setting would get the
 #: default instead.
 NOT_KNOWN = "${?}"
@@ -47,11 +49,18 @@ _ONE_WORD = re.compile(r"pwd|dirname|basename|realpath|readlink|date|nproc|wc|ho
 _ONE_WORD_VARIABLES = ("HOME", "PWD", "USER", "HOSTNAME", "TMPDIR", "RANDOM", "SLURM_JOB_ID", "?", "#", "$", "0")
 #: Programs that add arguments of their own to a command.
 _ADDING = ("xargs", "parallel")
+_SHELLS = ("bash", "sh", "zsh", "dash", "sbatch", "qsub", "bsub", "ssh")
+_SHELL_SCRIPT = re.compile(r".*\.(sh|bash|zsh|slurm|sbatch)")
+#: Commands that read or write a script and do not run it.
+_FILE_COMMANDS = re.compile(
+    r"\[|awk|basename|cat|chmod|cp|curl|diff|dirname|dos2unix|echo|find|git|grep|head|ln|ls|mkdir|mv|printf|readlink|"
+    "realpath|rm|rsync|scp|sed|tail|tar|tee|test|touch|wc|wget|which"
+)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 class _Word(str):
-    """A word that only a shell can compute; ``source`` is the script's text for it, with the line."""
+    """A word of a script whose value only a shell can compute. ``source`` is its text in the script, with the line."""
 
     source: str
 
@@ -64,14 +73,16 @@ class _Word(str):
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A training command.
+    """The settings that a training command passes to its program.
 
     :ivar settings: ``KEY=VALUE`` each, in order, as ``--set`` takes them; the value is YAML.
     :ivar unknown: the settings whose values only a shell can compute.
     :ivar further: the words that may set any option, each with its line.
     :ivar words: the arguments that are neither options nor assignments.
     :ivar where: the script's file and line; empty for a command that the user gave.
-    :ivar others: the places of the script's other commands that run Python programs.
+    :ivar others: the places of the script's other commands that run Python programs or scripts that were not read.
+    :ivar assumed: ``NAME=default``, for each ``${NAME:-default}`` that was read as its default. The environment may set
+        the variable.
     :ivar program: the Python file, module or command that gets the settings; empty if none is named.
     """
 
@@ -82,6 +93,7 @@ class CommandLine:
     where: str = ""
     program: str = ""
     others: tuple[str, ...] = ()
+    assumed: tuple[str, ...] = ()
 
 
 def of_words(words: Sequence[str], where: str = "") -> CommandLine:
@@ -97,7 +109,8 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
     unknown: list[str] = []
     single: list[str] = []
     first, program = _program(words)
-    further = [word for word in words[:first] if word in _ADDING]
+    wrapper = _script_in(words[:first]) if program else None  # it may add options to those that it gets
+    further = [word for word in words[:first] if word in _ADDING or word == wrapper != program]
     for name, values in _arguments(words[first:]):
         any_option = UNKNOWN in name or not name
         further += [getattr(word, "source", "…") for word in values if word == _ANY_NUMBER]
@@ -124,13 +137,26 @@ def of_words(words: Sequence[str], where: str = "") -> CommandLine:
 def _shell_command(words: Sequence[str]) -> str | None:
     """Return the script in ``srun bash -lc "python train.py"``; None if the command has no ``bash -c``."""
     for number, word in enumerate(words[:-2]):
-        if word.rpartition("/")[2] in ("bash", "sh", "zsh") and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
+        if word.rpartition("/")[2] in _SHELLS and re.fullmatch(r"-[a-z]*c[a-z]*", words[number + 1]):
             return _as_shell(words[number + 2])
     return None
 
 
+def _script_in(words: Sequence[str]) -> str | None:
+    """Return the shell script that a command runs; empty if a shell reads it from its input, None if it runs none."""
+    if not words or _FILE_COMMANDS.fullmatch(words[0]):
+        return None
+    for number, word in enumerate(words):
+        if _SHELL_SCRIPT.fullmatch(word) and not word.startswith("-"):
+            return word
+        after = [other for other in words[number + 1 :] if not other.startswith("-")]
+        if word.rpartition("/")[2] in _SHELLS and (after or not number):
+            return next(filter(_SHELL_SCRIPT.fullmatch, after), after[-1] if after else "")
+    return None
+
+
 def _as_shell(text: str) -> str:
-    return re.sub("\2?\0", "$NOT_KNOWN", text.replace(_ANY_NUMBER, "$@"))
+    return _ELSEWHERE.sub("$NOT_KNOWN", text.replace(_ANY_NUMBER, "$@"))
 
 
 #: Modules that start another program, which follows their own options.
@@ -159,7 +185,7 @@ def _program(words: Sequence[str]) -> tuple[int, str]:
 
 
 def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each argument's name and values. The name is empty for a word outside options and assignments."""
+    """Yield the name and values of each argument. The name is empty for a word that is not an option or assignment."""
     name, values = "", list[str]()
     for word in words:
         if _ASSIGNMENT.match(word) or _OPTION.match(word) or word == _ANY_NUMBER:
@@ -183,7 +209,7 @@ def _arguments(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] = ()) -> CommandLine:
-    """Read a launch script's command that passes the most settings to a Python program.
+    """Read the command of a launch script that passes the most settings to a Python program.
 
     :param source: text to read instead of the file.
     :param arguments: the script's own arguments, if they are known.
@@ -195,14 +221,17 @@ def of_script(file: Path, source: bytes | None = None, arguments: Sequence[str] 
         raise SentinelError(f"{file} is not a launch script: nested too deeply") from None
     commands = [of_words(words, where) for where, words in script.commands if _program(words)[1]]
     if not commands:
-        raise SentinelError(f"{file}: no command in it runs a Python program; give the command itself after --")
+        runs = f"; these scripts, which it runs, were not read: {', '.join(script.unread)}" if script.unread else ""
+        raise SentinelError(f"{file}: no command in it runs a Python program{runs}; give the command itself after --")
     best = max(commands, key=lambda command: len(command.settings) + len(command.unknown))
-    return replace(best, others=tuple(f"{other.where} ({other.program})" for other in commands if other is not best))
+    others = [f"{other.where} ({other.program})" for other in commands if other is not best]
+    assumed = [f"{name}={text.replace(_ONE, '…')}" for name, text in script.assumed.items()]
+    return replace(best, others=tuple(dict.fromkeys([*others, *script.unread])), assumed=tuple(assumed))
 
 
 @dataclass
 class _Script:
-    """A script's variables, each with its words, while its commands are read in order."""
+    """Reads the commands of a script in order, and stores the words of each variable."""
 
     file: Path
     arguments: Sequence[str] = ()
@@ -218,6 +247,16 @@ class _Script:
     doubted: bool = False
     functions: list[str] = field(default_factory=list)
     noted: set[bytes] = field(default_factory=set)
+    #: The variables that the script exports, and whether it may export all.
+    exported: set[str] = field(default_factory=set)
+    exports_all: bool = False
+    #: The files that the script writes, with the text; None if the text is not known. The empty name stands for the
+    #: input of a command.
+    written: dict[str, str | None] = field(default_factory=dict)
+    #: The scripts that it runs and that were not read, with their places.
+    unread: list[str] = field(default_factory=list)
+    #: Variables that were read as the default in ``${NAME:-default}``, which the environment may replace.
+    assumed: dict[str, str] = field(default_factory=dict)
     commands: list[tuple[str, list[str]]] = field(default_factory=list)
 
     def read(self, file: Path, depth: int = 0, source: bytes | None = None) -> None:
@@ -263,7 +302,7 @@ class _Script:
             self._note(child, scope, loop or kind in _LOOPS)
 
     def _spend(self, characters: int) -> None:
-        """Count characters; raise SentinelError if the script has too many."""
+        """Count characters. Raise SentinelError if a script's variables have too many."""
         self.left -= characters
         if self.left < 0:
             raise SentinelError(
@@ -272,6 +311,11 @@ class _Script:
             )
 
     def _walk(self, node: Node, file: Path, depth: int, certain: bool) -> None:
+        if node.type == "declaration_command" and re.match(r"export\b|\w+ +-[a-zA-Z]*x", _of(node)):
+            named = (each.child_by_field_name("name") or each for each in node.named_children)
+            self.exported.update(_of(each) for each in named if each.type == "variable_name")
+        elif node.type == "redirected_statement":
+            self._write(node, certain)
         if node.type == "variable_assignment":
             self._assign(node, certain)
         elif node.type == "declaration_command" and any(each.type in _COMPUTED for each in node.named_children):
@@ -280,7 +324,11 @@ class _Script:
             where = f"{file}:{node.start_point[0] + 1}"
             self._set_defaults(node)
             words = [word for child in node.named_children for word in self._argument(child)]
-            inner = _shell_command(words)
+            inner, script = _shell_command(words), None if _program(words)[1] else _script_in(words)
+            script = words[0] if words and normpath(words[0]) in self.written else script
+            self.exports_all |= words[:1] == ["set"] and any(
+                map(re.compile("-[a-zA-Z]*a.*|allexport").fullmatch, words)
+            )
             if words and words[0] in ("source", ".") and depth < _DEEPEST:
                 self._source(words[1:2], depth)
             elif inner is not None and depth < _DEEPEST:
@@ -291,6 +339,9 @@ class _Script:
             elif words[:1] == ["eval"] and not _program(words)[1] and depth < _DEEPEST:
                 self._doubt_all(any(UNKNOWN in word for word in words))
                 self.read(file, depth + 1, _as_shell(" ".join(words[1:])).encode())
+            elif script is not None:
+                own = [child for child in node.named_children if child.type == "variable_assignment"]
+                self._run(script, own, f"{where} ({_ELSEWHERE.sub('…', script or words[0])})", depth)
             else:
                 if words and words[0] in self.functions:
                     words.append(_Word.of(_ANY_NUMBER, f"the function {words[0]} (line {node.start_point[0] + 1})"))
@@ -308,6 +359,45 @@ class _Script:
                 self._loop(node)
             for child in node.named_children:
                 self._walk(child, file, depth, certain and node.type not in _CONDITIONAL)
+            if node.type == "redirected_statement":
+                self.written.pop("", None)
+
+    def _write(self, node: Node, certain: bool) -> None:
+        """Note the text of a heredoc, and the files that a statement writes."""
+        parts = [*node.named_children, *(each for part in node.named_children for each in part.named_children)]
+        body = next((part for part in parts if part.type == "heredoc_body"), None)
+        start = next((_of(part) for part in parts if part.type == "heredoc_start"), "")
+        outputs = [part for part in parts if part.type == "file_redirect" and ">" in _of(part)]
+        names = [self._text(part.named_children[-1]) for part in outputs if part.named_children]
+        command = node.child_by_field_name("body")
+        words = self._output_words(command) if command is not None and command.type == "command" else [UNKNOWN]
+        names += [word for word in words[1:] if words[0] == "tee" and not word.startswith("-")]
+        whole = words in (["cat"], ["cat", "-"]) or words[0] == "tee"
+        text = None
+        if body is not None:
+            text = (body.text or b"").decode(errors="replace") if {*start} & {*"'\"\\"} else self._quoted(body, 0)
+        self.written[""] = text
+        for name in names:
+            appends = any(part.children and part.children[0].type == ">>" for part in outputs) or "-a" in words
+            again = not certain and (normpath(name) in self.written or self._file(name) is not None)
+            self.written[normpath(name)] = text if whole and not appends and not again else None
+
+    def _run(self, name: str, assignments: Sequence[Node], place: str, depth: int) -> None:
+        """Read a script that a command runs, or note that it was not read."""
+        key = name and normpath(name)
+        path = self._file(name) if name and key not in self.written else None
+        text = self.written.get(key) if path is None else read_text(path)
+        if text is None or path == self.file or depth >= _DEEPEST:
+            self.unread.append(place)
+            return
+        before, doubted = self.arrays, self.doubted  # the script is a process of its own
+        self.arrays = {name: words for name, words in before.items() if name in self.exported}
+        if self.exports_all:
+            self.arrays = {name: [_ANY_NUMBER] for name in before}
+        for node in assignments:
+            self._assign(node, certain=True)
+        self.read(path or Path(name.rpartition(UNKNOWN)[2] or self.file), depth + 1, _as_shell(text).encode())
+        self.arrays, self.doubted = before, doubted
 
     def _set_defaults(self, node: Node) -> None:
         """Assign the variables of ``${NAME:=default}`` that are not set."""
@@ -315,6 +405,7 @@ class _Script:
             name = re.match(r"\$\{(\w+)(:?)=", _of(child)) if child.type == "expansion" else None
             if name is not None and self.arrays.get(name[1]) in ((None, [""]) if name[2] else (None,)):
                 text = "".join(map(self._text, child.named_children[1:]))
+                self.assumed[name[1]] = text
                 self.arrays[name[1]] = [text if _is_plain(text) else f"{text} {_ANY_NUMBER}".strip()]
             self._set_defaults(child)
 
@@ -325,7 +416,7 @@ class _Script:
             self.arrays[_of(name)] = [_ONE if words and all(map(_is_plain, words)) else _ANY_NUMBER]
 
     def _doubt_all(self, doubt: bool) -> None:
-        """Make every variable uncertain, if something unread may assign it."""
+        """Mark every variable as uncertain, because code that was not read may assign it."""
         if doubt:
             self.doubted = True
             self.arrays = {name: [_ANY_NUMBER] for name in self.arrays}
@@ -338,7 +429,7 @@ class _Script:
                 self.read(path, depth + 1)
 
     def _file(self, word: str) -> Path | None:
-        """Return a file that a script names. An unknown prefix of the path is taken as the script's folder."""
+        """Return a file that a script names. If the beginning of the path is unknown, look in the script's folder."""
         path = self.file.parent / word.rpartition(UNKNOWN)[2].lstrip("/")
         return path if path.is_file() else None
 
@@ -386,8 +477,7 @@ class _Script:
         self.arrays[_of(name)] = [*before, *words]
 
     def _argument(self, node: Node) -> list[str]:
-        """Return the words that an argument expands to: the words of an array, the split words of an unquoted
-        expansion, or one word."""
+        """Return the words that an argument of a command expands to."""
         if node.type in ("comment", "variable_assignment", "file_redirect"):
             return []
         inner = node.named_children[0] if node.type == "string" and len(node.named_children) == 1 else node
@@ -407,20 +497,16 @@ class _Script:
         return [_Word.of(word, source) if UNKNOWN in word and not isinstance(word, _Word) else word for word in words]
 
     def _text(self, node: Node) -> str:
-        if node.type in ("word", "number", "string_content", "variable_name", "special_variable_name"):
-            return re.sub(r"\\(.)", r"\1", _of(node)) if node.type != "string_content" else _unescaped(_of(node))
+        if node.type in ("string_content", "heredoc_content"):
+            return _unescaped(_of(node))
+        if node.type in ("word", "number", "variable_name", "special_variable_name"):
+            return re.sub(r"\\(.)", r"\1", _of(node))
         if node.type == "raw_string":
             return _of(node)[1:-1]
         if node.type in ("concatenation", "command_name"):
             return "".join(map(self._text, node.named_children))
         if node.type == "string":
-            text, place, whole = "", 1, node.text or b""
-            for child in node.named_children:  # the parser drops some of the spaces between them
-                end = child.end_byte - node.start_byte
-                between = whole[place : end - len(_of(child).encode(errors="replace"))]
-                text += _unescaped(between.decode(errors="replace")) + self._text(child)
-                place = end
-            return (text + whole[place:-1].decode(errors="replace")).replace(_ANY_NUMBER, UNKNOWN)
+            return self._quoted(node, 1).replace(_ANY_NUMBER, UNKNOWN)
         if node.type == "simple_expansion":
             return self._value(_of(node)[1:])
         if node.type == "command_substitution":
@@ -435,8 +521,21 @@ class _Script:
         if not default or (plain[1] in self.arrays and not unset):
             return self._value(plain[1])
         text = "".join(map(self._text, default))
-        plain_text = text and not self.doubted and _is_plain(text.replace(_ONE, ""))
-        return text if plain_text else f"{text} {UNKNOWN}".strip()  # the environment may have options
+        own = plain[1].isdigit() and bool(self.arguments or self.inside)  # an argument of the script
+        if not text or own or self.doubted or not _is_plain(text.replace(_ONE, "")):
+            return f"{text} {UNKNOWN}".strip()  # the environment may have options
+        self.assumed[plain[1]] = text
+        return text
+
+    def _quoted(self, node: Node, margin: int) -> str:
+        """Return the text between double quotes, or of a heredoc, with its expansions."""
+        text, place, whole = "", margin, node.text or b""
+        for child in node.named_children:  # the parser drops some of the text between them
+            end = child.end_byte - node.start_byte
+            between = whole[place : end - len(_of(child).encode(errors="replace"))]
+            text += _unescaped(between.decode(errors="replace")) + self._text(child)
+            place = end
+        return text + _unescaped(whole[place : len(whole) - margin].decode(errors="replace"))
 
     def _computed(self, text: str) -> str:
         """Return the result of ``$((A * 2))``, if it has only integers, the script's variables and ``+ - * / %``."""
@@ -452,7 +551,7 @@ class _Script:
         return " ".join(self._words(name, UNKNOWN))
 
     def _words(self, name: str, otherwise: str) -> list[str]:
-        """Return the words of a variable, or one word if the script does not set it."""
+        """Return the words of a variable; ``otherwise`` as one word if the script does not set it."""
         places = self.scopes.get(name, set[int]())
         otherwise = _ONE if name in _ONE_WORD_VARIABLES and not places else otherwise
         words = [_ANY_NUMBER] if -1 in places or len(places) > 1 else self.arrays.get(name, [otherwise])
@@ -469,7 +568,7 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 
 
 def _sum(node: ast.expr) -> int:
-    """Return the value of integer arithmetic; division rounds to zero, as a shell's does."""
+    """Return the value of an arithmetic expression. Division rounds towards zero, as in a shell."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -491,12 +590,12 @@ def _array(node: Node) -> str:
 
 
 def _is_plain(word: str) -> bool:
-    """Return True if a variable with this value adds one word at most, and no option."""
+    """Return True if a variable with this value adds at most one word, which is not an option."""
     return word == _ONE or not (UNKNOWN in word or word.startswith("-") or re.search(r"\s|=", word))
 
 
 def _doubted(words: Sequence[str]) -> list[str] | None:
-    """Return words that set the same options to unknown values; None if words may be values of earlier options."""
+    """Return the words with unknown values for the same options; None if they may be values of earlier options."""
     doubt: list[str] = []
     for word in words:
         if _ASSIGNMENT.match(word) or (_OPTION.match(word) and "=" in word):
@@ -512,13 +611,13 @@ _EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithme
 
 
 def _of(node: Node) -> str:
-    """Return a node's text, without the spaces that the parser puts before an expansion."""
+    """Return the text of a syntax node, without spaces that the parser adds before an expansion."""
     text = (node.text or b"").decode(errors="replace")
     return re.sub(r"^[^$`]*", "", text) if node.type in _EXPANSIONS else text
 
 
 def _unescaped(text: str) -> str:
-    """Unescape a double-quoted string, in which a backslash escapes only these characters."""
+    """Unescape a double-quoted shell string."""
     return re.sub(r'\\([$`"\\\n])', lambda match: match[1].strip("\n"), text)
 
 

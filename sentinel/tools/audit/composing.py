@@ -105,7 +105,7 @@ class _Reader:
         return result
 
     def _chosen(self, reference: re.Match[str]) -> str:
-        """Return the choice of a group that ``${group}`` refers to; the reference itself if there is none."""
+        """Return the choice that ``${group}`` refers to; the reference itself if there is none."""
         return str(self.choices.get((reference[1], reference[1].replace("/", ".")), reference[0]))
 
     def _find(self, name: str) -> Path | None:
@@ -115,7 +115,7 @@ class _Reader:
 
 
 def groups(folders: Sequence[Path]) -> frozenset[str]:
-    """Return the names that the ``defaults`` lists in some folders give to choices, as in ``model_engine: dp``."""
+    """Return the names of config groups in the ``defaults`` lists of some folders, such as ``model_engine``."""
     found: set[str] = set()
     for folder in folders:
         for file in sorted(folder.glob("*.yaml"))[:_MOST]:
@@ -139,7 +139,7 @@ def _entries(listed: Sequence[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _place(name: str, group: str, package: str, choice: Any) -> tuple[str, str, bool]:
-    """Return the folder and the section of an entry, and whether the entry names its section."""
+    """Return the folder and section of a defaults entry, and whether the entry itself names the section."""
     match = _ENTRY.fullmatch(name)
     path, section = (match[2], match[3]) if match else (name, None)
     folder = os.path.dirname(path) if choice is _PLAIN else path
@@ -171,7 +171,7 @@ def _merge(into: dict[Any, Any], data: Mapping[Any, Any]) -> None:
 def search_path(
     data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
 ) -> tuple[list[Path], list[str]]:
-    """Return the search path of a configuration's files, and a message for each entry that is left out.
+    """Return the folders in which configuration files are looked up, and a message for each entry that is left out.
 
     The configuration's own entries come first, then the copy's folders. Hydra imports the package of a ``pkg://``
     entry; here it is the package's folder in the copy, and nothing is imported.

@@ -39,7 +39,7 @@ _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
 def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """Return the options of each trainer of a copy, in the order of the declarations."""
+    """Return the options of each trainer in a copy of the framework."""
     trainers: dict[str, Options] = {}
     for file, entry in _declarations(catalog, target.name):
         if entry["name"] in trainers:
@@ -71,13 +71,13 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
 
 
 def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
-    """Return the names of the classes by which Python scripts configure the trainers of a target."""
+    """Return the configuration classes that Python scripts use for a target's trainers."""
     named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
     return tuple(dict.fromkeys(named))
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
-    """Return the folders of a copy's YAML trees, which are on the search path of a composed configuration."""
+    """Return the folders of a copy that contain Hydra configurations."""
     trees = [entry["file"] for _, entry in _declarations(catalog, target.name) if entry["kind"] == "tree"]
     folders = [_place(target, checkout, file) for file in trees]
     return tuple(dict.fromkeys(place.parent for place in folders if place is not None))
@@ -86,7 +86,7 @@ def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[
 def options_of_parser(
     file: Path,
 ) -> tuple[dict[str, Option], dict[str, str], dict[str, tuple[str, str | None]]]:
-    """Return the options of all calls with a ``"--name"`` argument: ``add_argument``, or a function that wraps it.
+    """Return the options that a file declares with ``add_argument("--name")`` or a function that wraps it.
 
     :return: the options; :attr:`Options.open`, for calls whose name is computed (``f"--{prefix}.lr"`` in a loop over
         literal strings can be read); and :attr:`Options.flags`.
@@ -128,7 +128,7 @@ _COMPUTED = "--?"
 
 
 def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, ...]:
-    """Return the texts of an argument: the literal, or an f-string's text for each value of the loop variable."""
+    """Return the values of an argument: a literal, or an f-string for each value of the loop variable."""
     if isinstance(node, ast.Constant):
         return (node.value,) if isinstance(node.value, str) else ()
     if not isinstance(node, ast.JoinedStr):
@@ -145,7 +145,7 @@ def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, .
 
 
 def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return the settings of a YAML file as options, and an empty :attr:`Options.open`.
+    """Return the settings of a YAML file as options.
 
     The files in its Hydra ``defaults`` list are not read here.
     """
@@ -177,8 +177,7 @@ def _declarations(catalog: Catalog, target: str) -> Iterator[tuple[Path, Mapping
 
 
 def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
-    """Return the possible places of a repository's file or folder in a copy; an installed copy has only the
-    packages."""
+    """Yield the paths at which a copy may have a file or folder of the repository."""
     names = [name, *(name.removeprefix(f"{root.import_root}/") for root in target.roots if root.import_root)]
     return (checkout.path / name for name in names)
 

@@ -1,4 +1,4 @@
-"""Look up a training run's settings: the value of its configuration, or the default of the copy that it runs on."""
+"""Look up the value of a setting in a training run: from the configuration, or the framework's default."""
 
 from __future__ import annotations
 
@@ -68,8 +68,7 @@ class Training:
     doubtful: frozenset[str] = frozenset()
 
     def unknown(self) -> list[str]:
-        """Return the settings that this trainer certainly does not have. A section that is unknown as a whole is one
-        entry."""
+        """Return the settings that this trainer certainly does not have. A section that it lacks is listed once."""
         options = self.options
         if options is None:
             return []
@@ -86,7 +85,7 @@ class Training:
 
     @cached_property
     def nested(self) -> Mapping[str, str]:
-        """Map settings in a section that the trainer does not have to the options that their last parts name.
+        """Map settings in a section that does not exist to options with the same last name.
 
         A parser of flat options does not read them; the user's own code may.
         """
@@ -109,7 +108,7 @@ class Training:
         return {name: self.configuration[name] for name in names if self.configuration[name] not in _NO_NAMES}
 
     def unread(self) -> list[str]:
-        """Return the settings that are not among the options read, but may be declared by code that was not read."""
+        """Return settings that are not known options, but may be declared by code that was not read."""
         options = self.options
         if options is None:
             return list(self.configuration)
@@ -117,8 +116,7 @@ class Training:
 
     @cached_property
     def invalid(self) -> Mapping[str, str]:
-        """Map settings with a value that their option does not accept to a description of the accepted values. Such a
-        setting counts as not known."""
+        """Map each setting with an invalid value to a description of the valid values."""
         known = self.options.options if self.options is not None else {}
         expected = {name: known[name].expects(text) for name, text in self.configuration.items() if name in known}
         return {name: text for name, text in expected.items() if text}
@@ -148,7 +146,7 @@ class Training:
         return self._resolved(self._lookup(name), 8)
 
     def absent(self, name: str) -> bool:
-        """Return True if the copy's options are known and do not include this name."""
+        """Return True if the framework's options are known and do not include this name."""
         return self.options is not None and self._lookup(name) is None
 
     def elsewhere(self, name: str) -> str | None:
@@ -195,7 +193,7 @@ class Training:
 
 
 def covers(items: Collection[str], name: str) -> bool:
-    """Return True if a name is among these options, or in one of these sections, as in :attr:`Training.doubtful`."""
+    """Return True if a name is one of these options, or in one of these sections."""
     return name in items or any(item[-1:] in ("", ".") and name.startswith(item) for item in items)
 
 
@@ -207,7 +205,7 @@ def training(
     typed: frozenset[str] = frozenset(),
     hidden: frozenset[str] = frozenset(),
 ) -> Training:
-    """Return the run of a configuration, with the trainer that it fits best.
+    """Return a configuration as a training run of the trainer whose options it fits best.
 
     :param made_by: the configuration class that a script calls. If it is empty, or the class of no trainer, the trainer
         is the first that has the most of the settings among its options.

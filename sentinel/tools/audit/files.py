@@ -1,4 +1,4 @@
-"""Read a configuration file as settings: dotted name -> text."""
+"""Read a configuration file as a flat mapping from dotted names to texts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MISSING = "???"
 
 
 def flattened(data: Any, prefix: str = "") -> dict[str, str]:
-    """Map dotted name -> text (see :func:`~sentinel.recipes.affects.in_text`). ``--eps-clip`` is ``eps_clip``."""
+    """Flatten nested settings to dotted names with text values. ``--eps-clip`` becomes ``eps_clip``."""
     if isinstance(data, Mapping) and data:
         return {
             key: value
@@ -32,7 +32,7 @@ def spelled(name: object) -> str:
 
 
 def settings_of(data: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return a configuration without ``defaults`` and ``hydra``, which are Hydra's own and not settings."""
+    """Return a configuration without the keys ``defaults`` and ``hydra``, which belong to Hydra."""
     return {name: value for name, value in data.items() if name not in ("defaults", "hydra")}
 
 

@@ -1,4 +1,4 @@
-"""Read what starts a training run: a command, a shell script or a Python script. None of them is executed."""
+"""Read the command, shell script or Python script that starts a training run, without executing it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 10
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts the training.
+    """The command or script that starts a training run, and its settings.
 
     :ivar settings: setting -> value, in order.
     :ivar made_by: the configuration class that a Python script calls; empty if none is called.
@@ -49,7 +49,7 @@ class Launch:
 
 
 def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str], configured: bool = False) -> Launch:
-    """Read the shell or Python script, or the words of the command, that start the training.
+    """Read the script or command that starts a training run.
 
     :param words: the command, or the arguments of the script.
     :param classes: the classes that Python scripts configure a trainer with.
@@ -72,6 +72,11 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         own = any("$@" in word for word in line.further)
         advice = "; give the arguments of the script after --" if script and own and not words else ""
         unread.append(f"not known, because further options may be set by {', '.join(line.further)}{advice}")
+    if line.assumed:
+        more = f" and {len(line.assumed) - _MOST} more" if len(line.assumed) > _MOST else ""
+        unread.append(
+            f"read as the script's defaults, which the environment may replace: {', '.join(line.assumed[:_MOST])}{more}"
+        )
     if line.others:
         more = f" and {len(line.others) - _MOST} more" if len(line.others) > _MOST else ""
         unread.append(f"not read, other commands of the script: {', '.join(line.others[:_MOST])}{more}")
@@ -164,7 +169,7 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
 
 
 def _differences(call: Call, others: Sequence[Call]) -> list[str]:
-    """Return the options that other calls of the same class do not set to the same value."""
+    """Return the options that other calls of the same class do not set, or set to another value."""
     names = {name for one in others for name in (*call.settings, *one.settings, *one.unread)} - {*call.unread}
     return sorted(
         name

@@ -1,4 +1,4 @@
-"""Read options that are declared as nested dataclasses or pydantic models. Nothing is imported.
+"""Read options from the source of nested dataclasses or pydantic models, without importing them.
 
 Values that code computes (in ``__post_init__``, or as the result of a function) are unknown defaults.
 """
@@ -109,7 +109,7 @@ class _Modules:
         return self._found(module, name)[0]
 
     def foreign(self, module: _Module, base: ast.expr) -> str:
-        """Return the name of a base class of another package that may declare options; empty if it declares none."""
+        """Return a base class from another package that may declare options; empty if there is none."""
         if isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name):
             source, name = base.value.id, base.attr
         elif isinstance(base, ast.Name):
@@ -119,7 +119,7 @@ class _Modules:
         return name if source and source.split(".")[0] not in _NO_OPTIONS else ""
 
     def _found(self, module: _Module, name: str) -> tuple[_Class | None, str, str]:
-        """Look up a class by name. If the copy lacks its source, return the last module and name imported."""
+        """Find a class by name. Without its source, return the last module and name that imports led to."""
         source = ""
         for _ in range(_DEEPEST):  # a class may be imported through several modules
             if name in module.classes:
@@ -192,7 +192,7 @@ class _Modules:
         yield from found.items()
 
     def _sections(self, item: _Field) -> list[_Class]:
-        """Return the dataclasses that an annotation names: alone, with None, or as members of a union."""
+        """Return the dataclasses in an annotation, including members of a union."""
         named = [self.class_named(module, name) for module, name in self._named(item.module, item.annotation)]
         return [
             owner
@@ -201,7 +201,7 @@ class _Modules:
         ]
 
     def _named(self, module: _Module, annotation: ast.expr, depth: int = 0) -> Iterator[tuple[_Module, str]]:
-        """Yield the names in an annotation, with those in the types that it names (``Optim = SGD | AdamW``)."""
+        """Yield the names in an annotation, including members of type aliases such as ``Optim = SGD | AdamW``."""
         for name in _named(annotation):
             yield module, name
             owner, alias = self._alias(module, name)
@@ -225,21 +225,21 @@ Named = tuple[str, Option]
 
 
 def _made(factory: ast.expr | None) -> ast.expr | None:
-    """Return the call that a ``default_factory`` makes."""
+    """Return the call inside a ``default_factory``."""
     if isinstance(factory, ast.Lambda):
         return factory.body
     return ast.Call(factory, [], []) if isinstance(factory, ast.Name) else None
 
 
 def _inner(value: ast.expr | None) -> ast.Call | None:
-    """Return the call that creates an object, also inside ``copy.deepcopy(...)``."""
+    """Return the call that creates an object, looking inside ``copy.deepcopy(...)``."""
     if not isinstance(value, ast.Call):
         return None
     return _inner(value.args[0]) if called(value) in ("deepcopy", "copy") and value.args else value
 
 
 def _named(annotation: ast.expr) -> Iterator[str]:
-    """Yield the names in an annotation: a name, or a union of names. Names inside other generics are left out."""
+    """Yield the names in an annotation that is a name or a union of names."""
     if isinstance(annotation, ast.Name):
         yield annotation.id
     elif isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

@@ -1,5 +1,4 @@
-"""Represent the options of a copy of a framework, with their defaults, and read literals of its code without running
-it."""
+"""Represent a framework's options and their defaults, and read literals from its source."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def expects(self, text: str) -> str:
-        """Return a description of the accepted values if this value is certainly invalid, or an empty string."""
+        """Return a description of the valid values if this value is certainly invalid; otherwise empty."""
         if text in ("", "null") or "${" in text:
             return ""
         if self.choices:
@@ -65,7 +64,7 @@ class Options:
         return name in self.options or self.section(name)
 
     def meaning(self, configuration: Mapping[str, str], typed: Collection[str]) -> dict[str, str]:
-        """Return a configuration in which options of the command line are replaced by the settings that they set."""
+        """Return a configuration in which command-line options are replaced by the settings that they set."""
         meant = {}
         for name, text in configuration.items():
             setting, value = self.flags.get(name, (name, None)) if name in typed else (name, None)
@@ -73,7 +72,7 @@ class Options:
         return meant
 
     def closed(self, name: str) -> bool:
-        """Return True if this option certainly does not exist: no section above it accepts arbitrary members."""
+        """Return True if this option certainly does not exist: every section above it has a fixed set of members."""
         parts = name.split(".")
         above = [self.options.get(".".join(parts[:size])) for size in range(1, len(parts))]
         return name not in self and not any(option is not None for option in above) and not self.may_declare(name)
@@ -83,8 +82,7 @@ class Options:
         return next((why for prefix, why in self.open.items() if f"{name}.".startswith(prefix)), "")
 
     def closest(self, name: str, alike: float = 0.6) -> str:
-        """Return the option whose name is most similar to a wrong name, by letters or by words; empty if none is
-        similar."""
+        """Return the option whose name is most similar to an unknown one; empty if none is similar."""
         section, _, last = name.rpartition(".")
         whole, ending = SequenceMatcher(None, "", name), SequenceMatcher(None, "", last)
         best = (alike, 0.0, "")
@@ -107,7 +105,7 @@ class Options:
         return near if near in self.options else best[2]
 
     def section(self, name: str) -> bool:
-        """Return True if this is not an option itself, but a section of options."""
+        """Return True if this name is a section of options."""
         return name not in self.options and any(other.startswith(f"{name}.") for other in self.options)
 
 
@@ -160,7 +158,7 @@ def text_of(node: ast.expr | None) -> str | None:
 
 
 def choices_of(node: ast.expr | None) -> tuple[str, ...]:
-    """Return the members of a literal list or of ``Literal[...]``; empty if one of them is computed."""
+    """Return the values of a literal list or ``Literal[...]``; empty if one of them is computed."""
     if isinstance(node, ast.Subscript):
         node = node.slice
     members = node.elts if isinstance(node, (ast.List, ast.Tuple, ast.Set)) else [node] if node is not None else []

@@ -1,4 +1,4 @@
-"""Read the keyword arguments of configuration classes from a Python script. The script is parsed, never executed.
+"""Read the arguments of configuration classes from a Python script, without executing it.
 
 A value is read if it is a literal, simple arithmetic of literals, or a name that the script binds once and to such a
 value; the same holds for ``**name`` and ``**dict(...)``. The fields of a subclass that the script defines are read too.
@@ -54,7 +54,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Script:
-    """The configuration that a script makes or changes.
+    """The configuration that a script creates or changes.
 
     :ivar calls: the calls of configuration classes, the one with the most arguments first.
     :ivar assigned: the options that it assigns to any object (``args.beta = 0.1``), with the line.
@@ -69,7 +69,7 @@ class Script:
 
 
 def read_script(file: Path, classes: Collection[str]) -> Script:
-    """Read the configuration that a script makes or changes.
+    """Read the configuration that a script creates or changes.
 
     :param classes: the names of the classes; a script may import them under other names.
     :raises SentinelError: if the file cannot be read, or is not Python.
@@ -82,7 +82,7 @@ def read_script(file: Path, classes: Collection[str]) -> Script:
         script = _Script(tree, frozenset(classes))
         calls, parsed, references = script.calls(), tuple(script.parsed()), tuple(dict.fromkeys(script.references()))
         assigned = {option: node.lineno for node, _ in _statements(tree) for option, _ in _assigned(node, _is_any)}
-        assigned |= dict(script.other_configurations())
+        assigned |= dict([*script.other_configurations(), *script.given_classes()])
         for trainer in ast.walk(tree):  # a trainer has copies of options: self.beta
             if isinstance(trainer, ast.ClassDef) and any(name_of(base).endswith("Trainer") for base in trainer.bases):
                 own = [node for node in ast.walk(trainer) if isinstance(node, ast.stmt)]
@@ -165,8 +165,7 @@ class _Script:
                 self.derived[own.name] = call
 
     def _is_only_read(self, name: str) -> bool:
-        """Return True if nothing in the script can change a dictionary or list: it has no other name, and no function
-        gets it."""
+        """Return True if nothing can change a dictionary or list: it has one name, and no function gets it."""
         for node in self.uses.get(name, ()):
             above = self.parents[node]
             call = self.parents[above] if isinstance(above, ast.keyword) and above.arg else above
@@ -178,7 +177,9 @@ class _Script:
         return True
 
     def parsed(self) -> Iterator[str]:
-        """Yield the configuration classes that a parser fills: ``TrlParser((ScriptArguments, GRPOConfig))``."""
+        """Yield the configuration classes that a parser fills from the command line, such as in
+        ``TrlParser((GRPOConfig,))``.
+        """
         for node in self.nodes:
             if isinstance(node, ast.Call) and called(node).endswith("Parser"):
                 for part in (part for item in (*node.args, *node.keywords) for part in ast.walk(item)):
@@ -187,7 +188,7 @@ class _Script:
                         yield self.derived[name].name if name in self.derived else self._class(name)
 
     def other_configurations(self) -> Iterator[tuple[str, int]]:
-        """Yield the configurations that a trainer gets and that are none of those that are read, as any option."""
+        """Yield configurations that are passed to a trainer and were not read."""
         for node in (node for node in self.nodes if isinstance(node, ast.Call) and called(node).endswith("Trainer")):
             for given in (item.value for item in node.keywords if item.arg == "args"):
                 value = self.once.get(given.id) if isinstance(given, ast.Name) else given
@@ -200,8 +201,23 @@ class _Script:
                 if not (own in self.derived or self._class(own) or own == "replace" or parsed):
                     yield _any(given), node.lineno
 
+    def given_classes(self) -> Iterator[tuple[str, int]]:
+        """Yield the calls that get a configuration class and may change its defaults, as any option."""
+        for use in (use for name, uses in self.uses.items() if self._class(name.lstrip(".")) for use in uses):
+            inner: ast.AST = use
+            while isinstance(self.parents[inner], _CARRIERS):
+                inner = self.parents[inner]
+            call = self.parents[inner]
+            if isinstance(call, ast.Call) and call.func is not inner:
+                name = called(call)
+                reads = (
+                    name in _WRITES or name[:1].isupper() or _HARMLESS.fullmatch(name) or _READS_A_CLASS.fullmatch(name)
+                )
+                if not (reads or name in self.functions):
+                    yield _any(call), call.lineno
+
     def references(self) -> Iterator[str]:
-        """Yield the reward functions and data that a trainer gets, and the data sets that the script loads."""
+        """Yield the reward functions and data that are passed to a trainer, and the datasets that the script loads."""
         for node in (node for node in self.nodes if isinstance(node, ast.Call)):
             if called(node).endswith("Trainer"):
                 given = [(item.arg, item.value) for item in node.keywords if item.arg and is_reference(item.arg)]
@@ -255,7 +271,7 @@ class _Script:
                 yield node, call
 
     def _made(self, node: ast.AST) -> str:
-        """Return the configuration class that a node calls; empty if it calls none."""
+        """Return the configuration class that a call creates; empty if there is none."""
         if not isinstance(node, ast.Call):
             return ""
         name = called(node)
@@ -273,7 +289,7 @@ class _Script:
                 self._value(f"{prefix}{keyword.arg}", keyword.value, call, depth)
 
     def _value(self, name: str, node: ast.expr | None, call: Call, depth: int = 0) -> None:
-        """Set an option, in place of an earlier value; ``None`` for a value that is not known."""
+        """Set an option, replacing an earlier value. ``None`` is an unknown value."""
         call.settings.pop(name, None)
         if name in call.unread:
             call.unread.remove(name)
@@ -298,7 +314,7 @@ class _Script:
             call.unread.append(f"{prefix}**{ast.unparse(node)[:40]}")
 
     def _follow(self, made: ast.Call) -> tuple[set[str], list[ast.AST]]:
-        """Return the names under which a script has a configuration, and the code that gets it and may change it.
+        """Return the script's names for a configuration, and the code that may change it.
 
         Such code is a call of a function that the script does not define, a method of the configuration, a container,
         and a statement that binds a name again. Classes, functions that only read, and writes that :func:`_assigned`
@@ -350,7 +366,7 @@ class _Script:
         return names, found
 
     def _parameters(self, call: ast.Call, given: ast.AST) -> list[str]:
-        """Return the parameters of the script's own function that get an argument."""
+        """Return the parameters that receive an argument, if the script defines the called function."""
         arguments = self.functions[called(call)].args
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):
@@ -360,15 +376,14 @@ class _Script:
         return [named[place].arg] if place < len(named) else []
 
     def _function_of(self, node: ast.AST) -> ast.AST | None:
-        """Return the function that a node is in; None if it is in none."""
+        """Return the function that contains a syntax node; None at module level."""
         above: ast.AST | None = node
         while above is not None and not isinstance(above, _FUNCTIONS):
             above = self.parents.get(above)
         return above
 
     def _assigned_later(self, node: ast.Call, call: Call) -> None:
-        """Apply ``config.beta = 0.1`` and similar statements. A value that is set under a condition, or twice, is not
-        known. If code that is not read may set any option, no value is known."""
+        """Apply statements such as ``config.beta = 0.1`` to the configuration."""
         found: dict[str, list[ast.expr | None]] = {}
         names, others = self._follow(node)
         for statement, certain in _statements(self.tree, self._function_of(node)):
@@ -433,11 +448,16 @@ _HARMLESS = re.compile("asdict|copy|deepcopy|getattr|hasattr|id|isinstance|len|p
 _WRITES = frozenset({"setattr", "delattr", "replace", "__setattr__", "__delattr__", "__setitem__", "__ior__"})
 _LOGS = re.compile("debug|dumps?|error|info|log|warning|write")
 _CARRIERS = (ast.keyword, ast.Starred, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.IfExp, ast.BoolOp, ast.NamedExpr)
+_READS_A_CLASS = re.compile("cast|dataclass|fields|get_type_hints|issubclass|signature|super")
+#: Parts of a class that decide the defaults of all its objects, and of a field those of one option.
+_DEFAULTS = re.compile(
+    "default|default_factory|__(class|code|dataclass_fields|defaults|init|kwdefaults|new|post_init|setattr)__"
+)
 _READS = re.compile(r"(get|is|has|to)_\w+|items|keys|values|get|copy|main_process_first")
 
 
 def _assigned(node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a statement sets on an object, with their values; None for a value that is not known.
+    """Yield the options of an object that a statement sets, with their values; None for an unknown value.
 
     The statements inside it are left out. An option's name begins with :data:`ANY` if it may be any option.
 
@@ -456,7 +476,7 @@ def _assigned(node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tup
 
 
 def _called(call: ast.Call, node: ast.stmt, is_it: Callable[[ast.expr], bool]) -> Iterator[tuple[str, ast.expr | None]]:
-    """Yield the options that a call sets on an object, as :func:`_assigned` does."""
+    """Yield the options of an object that a call sets, with their values; None for an unknown value."""
     name, arguments = called(call), call.args
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     if name in ("setattr", "delattr", "__setattr__", "__delattr__"):
@@ -499,7 +519,7 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
 
     Empty if it is not an option of the object.
     """
-    parts: list[str] = []
+    parts, whole = list[str](), node
     while not (parts and is_it(node)):
         if isinstance(node, ast.Attribute):
             parts += [node.attr] if node.attr != "__dict__" or not parts else []
@@ -511,20 +531,22 @@ def _dotted(node: ast.expr, is_it: Callable[[ast.expr], bool]) -> str:
             node = node.args[0]
         else:
             return ""
-    if parts[0] == "__dict__" or parts[0].startswith(ANY):
-        return parts[0] if parts[0].startswith(ANY) else _any(node)
+    if parts[0].startswith(ANY):
+        return parts[0]
+    if parts[0] == "__dict__" or any(map(_DEFAULTS.fullmatch, parts)):
+        return _any(whole)
     return ".".join(part for part in reversed(parts) if not part.startswith(ANY))
 
 
 def _fields_of(node: ast.AST | None, is_it: Callable[[ast.expr], bool]) -> bool:
-    """Return True if an expression is the dictionary of an object's fields."""
+    """Return True if an expression is the ``__dict__`` of an object."""
     if isinstance(node, ast.Attribute) and node.attr == "__dict__":
         return is_it(node.value)
     return isinstance(node, ast.Call) and called(node) == "vars" and len(node.args) == 1 and is_it(node.args[0])
 
 
 def _key(node: ast.AST) -> str:
-    """Return a name, or ``.attribute`` for an attribute of any object; empty for anything else."""
+    """Return a variable's name, or ``.name`` for an attribute; empty for anything else."""
     return f".{node.attr}" if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
@@ -533,14 +555,15 @@ def _is_self(node: ast.expr) -> bool:
 
 
 def _is_any(node: ast.expr) -> bool:
-    """Return True for any object that an expression may name, except ``self`` itself."""
+    """Return True for any object except ``self``."""
     if isinstance(node, ast.Name):
         return node.id not in ("self", "cls")
     return (isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self") or isinstance(node, ast.Call)
 
 
 def _named(key: ast.expr, code: ast.AST) -> str:
-    return str(key.value) if isinstance(key, ast.Constant) and isinstance(key.value, str) else _any(code)
+    known = isinstance(key, ast.Constant) and isinstance(key.value, str) and not _DEFAULTS.fullmatch(key.value)
+    return str(key.value) if known and isinstance(key, ast.Constant) else _any(code)
 
 
 def _any(code: ast.AST) -> str:
@@ -548,7 +571,7 @@ def _any(code: ast.AST) -> str:
 
 
 def _bindings(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a node binds, or whose value it changes."""
+    """Yield the names that a syntax node assigns or changes."""
     if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -569,7 +592,7 @@ def _bindings(node: ast.AST) -> Iterator[str]:
 
 
 def _statements(tree: ast.Module, home: ast.AST | None = None) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield all statements of a script, and whether each runs unconditionally in `home`: a function, or the module."""
+    """Yield all statements, each with whether it runs unconditionally in `home` (a function or the module)."""
     left: list[tuple[ast.AST, ast.AST, bool]] = [(child, tree, True) for child in tree.body]
     while left:
         node, function, sure = left.pop()

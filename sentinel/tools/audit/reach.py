@@ -1,4 +1,4 @@
-"""Decide whether a training configuration reaches a bug, by the settings that the recipe's ``affects`` names.
+"""Decide whether a training configuration triggers a bug, from the settings in the recipe's ``affects``.
 
 A setting that the configuration does not set has the copy's default. Conditions other than settings (the data, the
 user's own code) are not checked: "reached" means that the settings lead to the buggy code. If ``affects`` has only
@@ -18,7 +18,9 @@ ANSWERS = ("reached", "not known", "not reached")
 
 @dataclass(frozen=True)
 class Reach:
-    """:ivar answer: one of :data:`ANSWERS`.
+    """Whether a training run triggers a bug, and why.
+
+    :ivar answer: one of :data:`ANSWERS`.
     :ivar because: the settings that decide the answer; if it is not known, the values that would reach the bug.
     :ivar where: the condition that must hold besides the settings.
     :ivar settings: whether the recipe names settings; otherwise ``where`` describes the runs that are affected.
@@ -33,7 +35,7 @@ class Reach:
 
 
 def reach(affects: Sequence[Affected], run: Training) -> Reach:
-    """Return whether a run's settings reach a bug. One matching entry of ``affects`` is enough."""
+    """Return whether a run's settings trigger a bug: whether they meet one entry of its ``affects``."""
     answers = [_entry(entry, run) for entry in affects]
     nothing = Reach("not known", "the recipe does not name a setting")
     return min(answers, key=lambda answer: ANSWERS.index(answer.answer), default=nothing)

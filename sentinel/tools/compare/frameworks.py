@@ -57,7 +57,7 @@ NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the contract and the settings that a name stands for.
+    """Return the contract and settings for a name such as ``grpo``.
 
     :raises SentinelError: if the name is neither a contract nor in :data:`NAMES`, with the nearest names.
     """
@@ -71,14 +71,14 @@ def find_meaning(name: str, contracts: Collection[str]) -> tuple[str, Mapping[st
 
 
 def _read_as_group(where: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of ``group_advantage`` that compute this normalisation of rewards."""
+    """Return the settings of ``group_advantage`` that are equivalent to this normalisation of rewards."""
     if where.get("leave_one_out"):
         return {"estimator": "rloo"}
     return {"estimator": "grpo", "norm_by_std": where.get("std_level") == "group"}
 
 
 def _write_as_group(inputs: Inputs) -> dict[str, Any]:
-    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``: each response is one token."""
+    """Convert a scenario of ``reward_normalisation`` to ``group_advantage``, with one token per response."""
     rewards = inputs["rewards"]
     one = {
         "token_level_rewards": replaced(rewards, rewards.array()[:, None]),
@@ -91,7 +91,7 @@ def _write_as_group(inputs: Inputs) -> dict[str, Any]:
 
 
 def _read_as_rewards(observation: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an observation of ``group_advantage`` to ``reward_normalisation``."""
+    """Convert an observation of ``group_advantage`` to one of ``reward_normalisation``."""
     advantages = observation["advantages"]
     return {"normalised": tensor(advantages.array()[:, 0].tolist(), advantages.dtype)}
 
@@ -102,7 +102,7 @@ _READ_AS = {"reward_normalisation": ("group_advantage", _read_as_group, _write_a
 
 
 class Function(LawSession):
-    """A bound function. If it cannot take a scenario's settings, it is called with its own.
+    """A bound function of one framework. If it does not support a scenario's settings, it is called with its own.
 
     :ivar convert: for a function of another contract: its subject, and converters of scenarios and observations.
     """
@@ -162,7 +162,7 @@ def in_own_settings(subject: Subject, inputs: Inputs) -> dict[str, Any]:
 
 
 class TwoFunctions(Pair):
-    """Two functions used like one session. A scenario on which either raises is not compared."""
+    """Two functions that are called on the same scenarios. If either raises, the scenario is not compared."""
 
     def __init__(self, one: Function, other: Function, logs: dict[str, Log] | None = None) -> None:
         super().__init__(one, other, logs)
@@ -191,7 +191,7 @@ class TwoFunctions(Pair):
             return Trial(variants, inapplicable=str(error))
 
     def _closer(self, subject: Subject, law: Law, trial: Trial) -> Trial:
-        """Return the trial without violations that vanish in float64; those are rounding."""
+        """Return the trial without differences that vanish in float64, which are rounding errors."""
         trial = super()._closer(subject, law, trial)
         wide = widen(subject.contract, trial.variants) if trial.violations else None
         if wide is not None:
@@ -202,7 +202,7 @@ class TwoFunctions(Pair):
 
 
 def functions_agree(case: Case) -> list[Violation]:
-    """Return violations of ``|one - other| <= bound`` in outputs, gradients and decisions.
+    """Check that two functions return the same outputs, gradients and decisions, within the rounding bound.
 
     Compared are elements that are finite and valid at both.
     """
@@ -214,7 +214,7 @@ FUNCTIONS_AGREE = Law("functions_agree", "two functions of one contract return t
 
 
 def share_subject(one: Function, other: Function) -> Subject | str:
-    """Return the inputs that both functions accept as a subject, or why there is none."""
+    """Return a subject with the inputs that both functions accept, or the reason why there is none."""
     contract = one.subject.contract
     inputs = []
     for item in contract.inputs:
@@ -252,7 +252,7 @@ def _values(function: Function, item: Input) -> tuple[Any, ...]:
 
 
 def settle(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Contract | None:
-    """Return the contract as a binding has it with the given settings; None if it does not have them."""
+    """Return the contract for a binding with the given settings fixed; None if the binding does not support them."""
     for name, value in where.items():
         item = contract.input(name)
         free = item is not None and item.kind == "number" and name not in {*binding.fixed, *binding.accepts}
@@ -317,7 +317,7 @@ class Frameworks:
     opened: dict[str, OpenTarget] = field(default_factory=dict)
 
     def compare(self, name: str) -> Iterator[Compared]:
-        """Compare every function of a contract with the first target's function that takes the most settings.
+        """Compare every function that is bound to a contract with the first target's function.
 
         :raises SentinelError: if nothing can be compared.
         """
@@ -334,8 +334,8 @@ class Frameworks:
                 unavailable.append(Compared(target, reason=error.reason))
         if not members and not unavailable:
             raise NothingExamined(
-                f"nothing of {', '.join(self.targets)} is bound to the contract {contract_name}: name other --targets, "
-                "or another contract (`sentinel list boundaries TARGET` lists them)"
+                f"no function of {', '.join(self.targets)} is bound to the contract {contract_name}: name other "
+                "--targets, or another contract (`sentinel list boundaries TARGET` lists them)"
             )
         members.sort(key=lambda each: (self.targets.index(each.opened.target), -_count_choices(each)))
         if not members:
@@ -431,7 +431,7 @@ def _describe(case: Case, violation: Violation, subject: Subject, one: Function,
 
 
 def _bind_to(contract: Contract, binding: Binding, where: Mapping[str, Any]) -> Binding:
-    """Return a binding to another contract, with its settings of the inputs that both contracts have."""
+    """Return a binding of the same function to another contract, keeping settings of inputs that both have."""
     names = {item.name: item.default for item in contract.inputs}
     fixed = {name: names.get(name) if value is None else value for name, value in binding.fixed.items()}
     return replace(

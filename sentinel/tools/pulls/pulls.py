@@ -62,7 +62,7 @@ _PULL = re.compile(r"refs/pull/([1-9][0-9]{0,8})/(head|merge)")
 
 @dataclass(frozen=True)
 class Pull:
-    """The result for one pull request.
+    """The result of comparing one pull request with its base.
 
     :ivar base: the commit at which its head left the branch; empty if unknown.
     :ivar answer: the gravest result: ``introduces`` a broken law or a known bug, or the base can be called and the head
@@ -90,7 +90,7 @@ class Pull:
 
 
 def open_heads(mirror: Path, branch: str) -> list[tuple[int, str]]:
-    """Return number and commit of each open pull request, the newest first.
+    """Return the number and head commit of each open pull request, newest first.
 
     A host keeps ``refs/pull/N/merge`` for open pull requests. Without such refs, a head that the branch does not
     contain counts as open.
@@ -144,8 +144,7 @@ class Radar:
         self._modules.save()
 
     def sort_heads(self, heads: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Sort heads by cost: known results first, then by the date of their base, so that heads of one base follow
-        each other."""
+        """Sort pull requests: stored results first, then by the date of their base commit."""
 
         def place(head: tuple[int, str]) -> tuple[bool, str]:
             base = None if head[1] in self.answers else self._base(head[1])
@@ -159,7 +158,7 @@ class Radar:
         return self._bases[head]
 
     def look(self, number: int, head: str) -> Pull:
-        """Return the result for a pull request, from an earlier run if its head is the same.
+        """Return the result for a pull request. A stored result is reused if the head has not changed.
 
         :raises SentinelError: if the result cannot be stored.
         """
@@ -203,7 +202,7 @@ class Radar:
         return self.compare(number, head, base, began)
 
     def touches(self, base: str, head: str) -> bool:
-        """Return True if a boundary or signal function is affected, or a changed file registers a function."""
+        """Return True if a pull request changes a boundary, a signal function, or a file that registers functions."""
         one, other = self._code.files(base), self._code.files(head)
         changed = {file for file in one.keys() | other.keys() if one.get(file) != other.get(file)}
         if not changed:
@@ -225,7 +224,7 @@ class Radar:
         return False
 
     def _other_changes(self, base: Commit, head: Commit) -> tuple[list[str], list[str]]:
-        """Return the changes that may matter, files included, and those that do not."""
+        """Return other changes that may affect training, and those that do not."""
         one, other = self._code.files(base.tree), self._code.files(head.tree)
         changed = sorted(file for file in one.keys() | other.keys() if one.get(file) != other.get(file))
         sides = ((file, (self._code, one.get(file)), (self._code, other.get(file))) for file in changed)
@@ -292,8 +291,7 @@ class Radar:
 
 
 def find_gravest(results: Sequence[BoundaryDiff]) -> Answer:
-    """Return the gravest result of the boundaries. It is never ``nothing`` if something was not examined,
-    or if the base can be called and the head cannot."""
+    """Return the most serious of the boundaries' results."""
     worse = [item for item in results if item.broken.get(AFTER) or item.bugs.get(AFTER) or item.lost]
     if worse:
         return "redefines" if all(item.redefines for item in worse) else "introduces"
@@ -315,14 +313,14 @@ def comment(pull: Pull) -> str:
 
 
 def headline(pulls: Sequence[Pull], total: int) -> str:
-    """Summarise how many pull requests have each result."""
+    """Return a sentence that counts the pull requests with each result."""
     counts = Counter(pull.answer for pull in pulls)
     texts = ", ".join(f"{counts[answer]} {answer}" for answer in ANSWERS if counts[answer])
     return f"{len(pulls)} of {total} open pull request{'' if total == 1 else 's'}: {texts or 'none decided'}"
 
 
 def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
-    """Return the results as data for a page: a count per kind, and the pull requests that change something."""
+    """Return counts per result, and the pull requests that change something, as data for a web page."""
     counts = Counter(pull.answer for pull in pulls)
     about = sorted((pull for pull in pulls if pull.answer != "nothing"), key=lambda pull: ANSWERS.index(pull.answer))
     return {
@@ -344,7 +342,7 @@ def brief(pulls: Sequence[Pull], total: int, branch: str) -> dict[str, Any]:
 
 
 def markdown(target: str, page: Mapping[str, Any]) -> str:
-    """Write the summary of a job."""
+    """Write the summary of a GitHub job as Markdown."""
     parts = [f"## Open pull requests of {escaped(target)}", "", f"{escaped(page['headline'])}."]
     if page["rows"]:
         parts += ["", "| pull request | result | findings |", "|" + " --- |" * 3]

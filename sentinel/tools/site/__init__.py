@@ -1,4 +1,4 @@
-"""Build a static site from records: the table of bugs, a page for each bug, laws, lifetimes.
+"""Build a static website: a table of bugs, a page per bug, tables of laws, and bug histories.
 
     material                       reads evidence, recipes and histories
     matrix, story, lifetimes, law_table   the content of pages, as plain data

@@ -32,7 +32,7 @@ def bug_page(pages: Any, material: Material, bug: Bug) -> str:
 
 
 def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
-    """Return the template's values except numbers: facts, links, and texts to copy."""
+    """Return the page's facts, links and texts to copy, without numbers."""
     catalog = material.catalog
     target = catalog.targets.get(bug.target)
     repository = target.repository.removesuffix(".git") if target else ""
@@ -54,7 +54,7 @@ def _about(bug: Bug, material: Material, tale: Story | None) -> dict[str, Any]:
 
 
 def _outcome(tale: Story | None) -> dict[str, Any]:
-    """Return the template's outcomes, with numbers separate from tables, and the names of the two sides."""
+    """Return the observed values for the page's template, and the names of the two revisions."""
     before, after = (tale.before, tale.after) if tale else (None, None)
     wrong = tale.wrong if tale else ()
     return {
@@ -74,7 +74,7 @@ def _scalar(outcome: Outcome) -> bool:
 
 
 def _facts(bug: Bug, repository: str, bugs: Iterable[Bug]) -> list[tuple[str, str, str]]:
-    """Return the recipe's facts besides its story: name, text and optional link."""
+    """Return the facts about a bug as (name, text, link), without the recipe's story."""
     written, upstream = bug.document, bug.upstream
     cause = (bug.target, root(written))
     shared = [other.bug_id for other in bugs if other is not bug and (other.target, root(other.document)) == cause]

@@ -1,4 +1,4 @@
-"""Build all files of a site from records. The same records give the same bytes.
+"""Build all files of the website. The same records give the same bytes.
 
 Folders that Sentinel did not create as a site are never written to.
 """
@@ -38,7 +38,7 @@ def require() -> None:
 
 
 def build(material: Material, notify: Callable[[str], None] = lambda text: None) -> Files:
-    """Yield every file of the site as path and text."""
+    """Yield the path and text of every file of the site."""
     require()
     from sentinel.tools.site.rendering import Pages
 
@@ -101,7 +101,7 @@ _OTHERWISE = "name another folder with --out"
 
 
 def check(folder: Path) -> None:
-    """Raise SentinelError if the folder has files that are not a site of Sentinel."""
+    """Raise SentinelError if the folder contains anything other than an earlier build of the site."""
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise SentinelError(f"{folder} is not a folder; {_OTHERWISE}")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / MARKER).is_file():
@@ -111,8 +111,7 @@ def check(folder: Path) -> None:
 
 
 def write(folder: Path, files: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Write a site, and remove files of an earlier build that are no longer part of it. Equal files are not
-    rewritten."""
+    """Write the site, and remove files of an earlier build that it no longer contains."""
     check(folder)
     before = _listed(folder)
     made = dict(files)  # render everything first, so that an error or Ctrl-C leaves the old site complete

@@ -1,4 +1,4 @@
-"""Convert values to tables with masked cells, rejected rows, leaking values, and wrong next to right values."""
+"""Convert values to HTML tables that mark masked cells, rejected rows and wrong numbers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of a table.
+    """One row of an HTML table.
 
     :ivar rejected: whether the whole row is masked.
     """
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Grid:
-    """One value.
+    """One value as an HTML table.
 
     :ivar lines: its rows; empty if the value is not a table, then :attr:`plain` has it.
     :ivar upright: whether each row is one number of a response, drawn next to the rows of the batch.
@@ -136,7 +136,7 @@ def bare(value: Any) -> Any:
 
 
 def fitting(mask: Rows | None, rows: Sequence[Sequence[Any]]) -> Rows | None:
-    """Return the mask if it has these rows and columns."""
+    """Return the mask if it has the shape of these rows, else None."""
     return mask if mask is not None and list(map(len, mask)) == list(map(len, rows)) else None
 
 
@@ -151,7 +151,7 @@ _NAMES = {"NaN": "NaN", "Infinity": "∞", "-Infinity": "-∞"}
 
 
 def _look_alike(value: Any, other: Any) -> bool:
-    """Return True if two different numbers would be displayed alike."""
+    """Return True if two different numbers would look the same when rounded."""
     pairs = zip(_leaves(bare(value)), _leaves(bare(other)))
     return any(one != other and number(one) == number(other) for one, other in pairs)
 
@@ -172,7 +172,7 @@ def number(item: Any, full: bool = False) -> str:
 
 
 def written(value: Any, full: bool = False) -> str:
-    """Return a value that is not a table in the recipe language, truncated if long."""
+    """Return a value that is not a table as recipes write it, cut if it is long."""
     if is_tensor(value) and not value["shape"]:
         return number(value["tensor"], full)
     if not isinstance(value, (list, Mapping)):
@@ -203,8 +203,7 @@ def close(one: Any, other: Any) -> bool:
 
 
 def differing(value: Any, right: Any) -> frozenset[tuple[int, int]]:
-    """Return the positions at which two values differ to a reader, or to the last bit if none does; all positions if
-    the shapes differ."""
+    """Return the positions at which two values visibly differ; all positions if the shapes differ."""
     rows, others = rows_of(bare(value)), rows_of(bare(right))
     if rows is None:
         return frozenset()

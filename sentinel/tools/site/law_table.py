@@ -1,4 +1,4 @@
-"""Build the table of laws by boundary, with known bugs and findings. Only its template uses it."""
+"""Build the table of laws and boundaries, with known bugs and findings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from sentinel.tools.site.material import Bug, Material
 
 
 def law_tables(material: Material) -> Iterator[dict[str, Any]]:
-    """Return, for each target with an adapter, its laws, its boundaries with a cell per law, and what is not
-    covered."""
+    """Yield each target's laws, its boundaries with a cell per law, and what is not covered."""
     for name in material.targets:
         if name in material.catalog.targets:
             yield _law_table(material, name)
@@ -47,8 +46,7 @@ def _law_table(material: Material, name: str) -> dict[str, Any]:
 def _state(
     law: str, searched: bool, bugs: list[Bug], finding: Bug | None, dialects: tuple[Dialect, ...], branch: str
 ) -> str:
-    """Return a cell: ``bug`` (a recipe or a search shows a violation at upstream's newest), ``dialect`` (intended),
-    ``mended`` (all known bugs are fixed), ``checked`` (no violation recorded), ``none`` (the law does not apply)."""
+    """Return a table cell: ``bug``, ``dialect``, ``mended`` (all known bugs are fixed), ``checked`` or ``none``."""
     there = any((evidence := bug.at(branch)) is not None and evidence.verdict == "reproduced" for bug in bugs)
     broken = finding is not None and any(evidence.verdict == "reproduced" for evidence in finding.evidence)
     return (

@@ -1,4 +1,4 @@
-"""Compute each bug's lifetime upstream and its releases from recorded histories. Only templates use it."""
+"""Compute from recorded histories when each bug was present, and in which releases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Record = Mapping[str, Any]
 
 
 def lives(material: Material) -> Iterator[dict[str, Any]]:
-    """Return each target with the lifetimes of its bugs, earliest first, and its bugs without a record.
+    """Yield each target with the lifetimes of its bugs, earliest first, and the bugs without a history.
 
     Only histories of commits have dates to draw; the package index gives none.
     """
@@ -31,7 +31,7 @@ def lives(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def life_of(bug: Bug) -> dict[str, Any] | None:
-    """Return a summary of a bug's records; None if it has no records.
+    """Return when a bug was present, from its histories; None if it has none.
 
     Its releases are tags of the repository if those were checked, otherwise releases of the package index.
     """
@@ -58,7 +58,7 @@ def life_of(bug: Bug) -> dict[str, Any] | None:
 
 
 def _span(lifetime: Record) -> dict[str, Any]:
-    """Return a period with the bug; the start is open if the bug is older than the first decided commit."""
+    """Return one period with the bug. It has no start if the bug is older than the first decided commit."""
     begun, ended = lifetime["introduced"], lifetime["ended"]
     return {
         "start": begun["commit"]["date"][:10],
@@ -70,7 +70,7 @@ def _span(lifetime: Record) -> dict[str, Any]:
 
 
 def _stretches(runs: Sequence[Record]) -> Iterator[dict[str, str]]:
-    """Return runs of commits without the bug or without a verdict; commits without the code are skipped."""
+    """Yield periods without the bug or without a verdict. Commits without the code are left out."""
     for run in runs:
         state = state_of(run["verdict"], run["kind"])
         if state not in ("reproduced", "absent"):

@@ -1,4 +1,4 @@
-"""Read the input of a site: committed evidence, its recipes, and recorded histories."""
+"""Read the data of the website: evidence, recipes and histories."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def short(self) -> str:
-        """The ref, as in item ids."""
+        """Return the ref as in pytest's item ids."""
         kind, _, name = self.ref.partition(":")
         return Ref("git", name).short if kind == "git" else self.ref
 
@@ -57,13 +57,13 @@ class Evidence:
 
 
 def moves(ref: str) -> bool:
-    """Return True if a ref of evidence can name other code later: a branch, a working tree, an environment."""
+    """Return True if a ref may refer to other code later: a branch, a working tree or an environment."""
     kind, colon, name = ref.partition(":")
     return not colon or not Ref("pypi" if kind == "pypi" else "git", name).immutable
 
 
 def brief(ref: str) -> str:
-    """Return a ref as a column heading: a sha of seven digits, a version, a branch."""
+    """Return a ref as a column heading: seven digits of a hash, a version, or a branch."""
     kind, _, name = ref.partition(":")
     return Ref("git", name).short.removeprefix("git:") if kind == "git" else name or ref
 
@@ -91,14 +91,14 @@ class Bug:
 
     @property
     def page(self) -> str:
-        """The path of its page in the site."""
+        """Return the path of the bug's page in the site."""
         if self.bug_id:
             return f"bugs/{file_name(self.target)}/{file_name(self.bug_id)}.html"
         return f"laws/{file_name(self.target)}/{file_name(self.where)}/{file_name(self.law)}.html"
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """The recipe's document: the current one, otherwise the copy in the newest evidence."""
+        """Return the recipe as a document: the current one, otherwise the copy in the newest evidence."""
         if self.recipe is not None:
             return self.recipe.document
         document: Mapping[str, Any] = self.evidence[-1].document["recipe"]["document"]
@@ -138,7 +138,7 @@ class Bug:
 
 @dataclass(frozen=True)
 class Material:
-    """The input of a site.
+    """The data from which a site is built.
 
     :ivar bugs: all bugs of targets with evidence, sorted, including bugs without evidence.
     :ivar laws: findings of searches, by the name of a law.
@@ -207,7 +207,7 @@ def read(reports: Path, catalog: Catalog, exports: Path | None = None) -> Materi
 
 
 def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidence, ...]:
-    """Sort by the order of the recipe's pins; moving refs come last."""
+    """Sort evidence in the order of the recipe's pins; branches and working trees come last."""
     pins = [str(pin.ref) for pin in recipe.pins] if recipe else []
 
     def order(evidence: Evidence) -> tuple[int, str]:
@@ -217,7 +217,7 @@ def _in_order(group: Sequence[Evidence], recipe: Recipe | None) -> tuple[Evidenc
 
 
 def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], list[str]]:
-    """Load the histories, and return notes about unreadable ones, which are skipped."""
+    """Load the histories. Also return a note about each that cannot be read."""
     histories: dict[tuple[str, str], list[Document]] = {}
     notes: list[str] = []
     for document in history.load_all(folder, on_error=notes.append):
@@ -226,7 +226,7 @@ def _histories(folder: Path) -> tuple[dict[tuple[str, str], list[Document]], lis
 
 
 def _exports(folder: Path | None, bugs: Sequence[Bug]) -> dict[str, str]:
-    """Return the runners that ``sentinel contribute`` wrote; empty if it wrote none for a bug."""
+    """Return the text of the runners that ``sentinel contribute`` wrote for a bug."""
     runners: dict[str, str] = {}
     if folder is None:
         return runners

@@ -1,4 +1,4 @@
-"""Build the start page's table: each bug by version of its framework, and its main verdicts."""
+"""Build the start page's table of bugs, with verdicts by version."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Row:
 
     @property
     def affects(self) -> str:
-        """The entries of ``affects`` for the page's script: settings with their conditions, and texts."""
+        """Return the recipe's ``affects`` as JSON for the page's script."""
         entries = [read_affected(entry) for entry in self.bug.document.get("affects") or ()]
         return json.dumps([[{name: _condition(of) for name, of in e.when.items()}, e.where] for e in entries])
 
@@ -78,12 +78,12 @@ class Table:
 
     @property
     def now(self) -> Counter[str]:
-        """The number of bugs by verdict at upstream's main."""
+        """Return how many bugs have each verdict at upstream's main branch."""
         return Counter(row.now or "unknown" for row in self.rows)
 
     @property
     def counted(self) -> str:
-        """The number of root causes, with the number of recipes in brackets."""
+        """Return the number of bugs, with the number of recipes in brackets."""
         return counted_rows(self.rows)
 
 
@@ -93,7 +93,7 @@ def counted_rows(rows: Sequence[Row]) -> str:
 
 
 def ranked(tables: Sequence[Table]) -> list[Row]:
-    """Return all bugs, sorted by severity, realism, and presence today."""
+    """Return all bugs, sorted by severity, by how realistic they are, and by whether they are present today."""
     rows = [row for table in tables for row in table.rows]
     return sorted(rows, key=lambda row: (*order(row.bug.document), row.now != "reproduced", row.bug.bug_id))
 
@@ -121,7 +121,7 @@ def _table(material: Material, target: str) -> Table:
 
 
 def _verdicts(bug: Bug, branch: str) -> Iterator[tuple[str, str]]:
-    """Yield (version, letter) for each version with a verdict; later ones override."""
+    """Yield (version, letter) for each version with a verdict; later entries replace earlier ones."""
     for record in sorted(bug.histories, key=lambda record: str(record["source"]["kind"])):  # git, then pypi
         for release in record["releases"]:
             letter = _LETTERS.get(state_of(release["verdict"], release["kind"]) or "")

@@ -1,4 +1,4 @@
-"""Render templates.
+"""Render the templates of the website.
 
 Every expression of every template is escaped: HTML by autoescape, and control characters and bidirectional overrides as
 visible escapes.
@@ -48,7 +48,7 @@ _NAVIGATION = (
 
 
 class Pages:
-    """Renders pages with one environment."""
+    """Renders pages with one Jinja2 environment."""
 
     def __init__(self) -> None:
         from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -81,12 +81,12 @@ class Pages:
 
 
 def shown(value: Any) -> Any:
-    """Make control characters of a text visible before it is escaped. Markup of the site's own templates is kept."""
+    """Replace control characters in a text by visible escapes. Markup of the site's own templates is kept."""
     return visible(value, lines=True) if type(value) is str else value
 
 
 def prose(text: str) -> Any:
-    """Escape a text; only text between backticks becomes code."""
+    """Escape a text for HTML. Text between backticks becomes code."""
     from markupsafe import Markup, escape
 
     parts = [escape(shown(part)) for part in re.split(r"`([^`]*)`", text)]
@@ -111,7 +111,7 @@ def day(date_text: str) -> int:
 
 
 def revision(evidence: Evidence) -> str:
-    """Return the checked revision in brief; for a moving ref, its commit."""
+    """Return the checked revision as a short text; for a branch, its commit."""
     commit = str((evidence.document["checkout"] or {}).get("commit") or "")
     return commit[:7] if moves(evidence.ref) and commit else brief(evidence.ref)
 
@@ -122,7 +122,7 @@ def words(name: Any) -> str:
 
 
 def dotted(path: Any) -> Any:
-    """Return a dotted path with line breaks allowed after dots and underscores only."""
+    """Return a dotted path with line breaks allowed only after dots and underscores."""
     from markupsafe import Markup
 
     parts = re.split(r"(?<=[._])(?=[^._])", shown(str(path)))
@@ -130,7 +130,7 @@ def dotted(path: Any) -> Any:
 
 
 def brief_link(url: Any) -> str:
-    """Return the short form of a link: the last part of its path, with the line."""
+    """Return the text of a link: the last part of its path, and the line number."""
     text = str(url or "")
     parts = urlsplit(text) if https(text) else None
     if parts is None:

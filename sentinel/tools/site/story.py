@@ -1,4 +1,4 @@
-"""Tell a bug as tensors: the scenario with its masked values, and the results with and without the bug."""
+"""Prepare a bug's page: the scenario's tensors with masked values, and the results with and without the bug."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Leaks = Mapping[tuple[str, str], Marks]
 
 @dataclass(frozen=True)
 class Variant:
-    """The first variant of a scenario with all its inputs; for other variants, the inputs that differ."""
+    """A variant of a scenario as the page shows it: the first with all inputs, others with the inputs that differ."""
 
     name: str
     grids: tuple[Grid, ...]
@@ -116,8 +116,7 @@ _OLDER = re.compile(r"\b(parent|before|base)\b")
 
 
 def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
-    """Label the evidence of a bug: upstream ``today``, the ``base`` with the bug, its ``fix``; other evidence is not
-    labelled."""
+    """Label a bug's evidence for the page: upstream ``today``, the ``base`` with the bug, and its ``fix``."""
     base = sides(bug)[0]
     fix = next((s for s in bug.evidence if s.verdict == "fixed" and not _OLDER.search(bug.note(s.ref))), None)
     names: dict[Evidence, str] = {}
@@ -130,7 +129,7 @@ def chips(bug: Bug, branch: str) -> list[tuple[str, Evidence]]:
 
 
 def story(bug: Bug, catalog: Catalog) -> Story | None:
-    """Return the story of a bug; None without evidence."""
+    """Return the content of a bug's page; None if it has no evidence."""
     before, after = sides(bug)
     evidence = before or after or next(iter(bug.evidence), None)
     if evidence is None:
@@ -155,8 +154,7 @@ def story(bug: Bug, catalog: Catalog) -> Story | None:
 
 
 def inputs_of(bug: Bug, document: Document, contract: Contract | None) -> dict[str, Inputs]:
-    """Return a scenario's variants in the recipe's order, with inputs in the contract's order; evidence sorts by
-    name."""
+    """Return a scenario's variants in the recipe's order, with inputs in the contract's order."""
     recorded: Mapping[str, Inputs] = document["scenario"]["variants"]
     variants = list(bug.recipe.variants if bug.recipe else bug.document.get("variants") or ())
     order = [item.name for item in contract.inputs] if contract else []
@@ -200,7 +198,7 @@ def mask_of(contract: Contract | None, inputs: Inputs) -> Rows | None:
 
 
 def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[tuple[int, int]]:
-    """Return the positions at which an input differs from the first variant."""
+    """Return the positions at which an input differs from the first variant's."""
     first = next(iter(inputs))
     if variant == first or key not in inputs[first]:
         return frozenset()
@@ -211,7 +209,7 @@ def _varying(key: str, variant: str, inputs: Mapping[str, Inputs]) -> frozenset[
 
 
 def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_masks: bool) -> Leaks:
-    """Mark masked values, on which the right result does not depend.
+    """Mark masked values, which must not influence the result.
 
     If variants differ in masked values, those are marked; otherwise all that are not zero.
     """
@@ -236,7 +234,7 @@ def _leaking(inputs: Mapping[str, Inputs], contract: Contract | None, about_mask
 
 
 def _tells(place: tuple[str, str, int, int], item: Any, inputs: Mapping[str, Inputs]) -> bool:
-    """Return True if the value is not finite, or another variant has another value there."""
+    """Return True if a value is not finite, or differs in another variant."""
     _, key, i, j = place
     if isinstance(item, str) and item in TAGGED:
         return True
@@ -281,7 +279,7 @@ def _outcomes(
 
 
 def _addressed(key: str, inputs: Mapping[str, Inputs]) -> tuple[str, str]:
-    """Return the variant whose mask covers a value (the first one for a difference), and the observed key."""
+    """Return the variant whose mask applies to an expected value, and the observed key."""
     try:
         address = parse_address(key, list(inputs))
         return address.variants[0], address.key

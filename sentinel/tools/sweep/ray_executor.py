@@ -29,7 +29,9 @@ _TRIES = 5
 
 
 class RayExecutor:
-    """:param address: ``ray`` for a local cluster (or the cluster that ``ray.init`` has joined), or ``ray://…``.
+    """Runs probes on the machines of a Ray cluster.
+
+    :param address: ``ray`` for a local cluster (or the cluster that ``ray.init`` has joined), or ``ray://…``.
 
     :raises SentinelError: if Ray is not installed, or the cluster cannot be joined.
     """
@@ -97,7 +99,7 @@ class RayExecutor:
 
 
 class _Lane:
-    """The actor on a node: a local executor with one lane."""
+    """A Ray actor with a local executor."""
 
     def __init__(self, adapters: Mapping[str, tuple[str, str]], mirrors: Mapping[str, Any], options: Options) -> None:
         catalog = _catalog(adapters)
@@ -111,7 +113,7 @@ class _Lane:
 
 
 def _catalog(adapters: Mapping[str, tuple[str, str]]) -> Catalog:
-    """Return the catalog of this node.
+    """Return the catalog of this machine. Raise if its adapters differ from the driver's.
 
     :raises SentinelError: if its adapters differ from the controller's.
     """
@@ -133,7 +135,7 @@ def _pack(mirror: Path) -> bytes:
 
 
 def _unpack(folder: Path, name: str, content: bytes) -> Path:
-    """Return the path of a mirror on this node. The first actor unpacks it."""
+    """Unpack a mirror on this machine, unless another actor has done it, and return its path."""
     place = folder / f"{name}-{hashlib.sha256(content).hexdigest()[:16]}.git"
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / f".{place.name}.lock"):

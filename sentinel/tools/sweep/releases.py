@@ -30,7 +30,7 @@ from sentinel.targets.refs import Ref
 
 
 def versions(target: Target) -> list[str]:
-    """Return the releases in the package index, oldest first. pip queries it, so that the user's settings apply.
+    """Return the releases in the package index, oldest first. pip is used, so that its settings apply.
 
     :raises Unavailable: if the target has no releases, or the index is unreachable.
     """

@@ -333,7 +333,8 @@ class Checker:
         """Print which invariants of a trainer are checked, and why the others are not."""
         facts, skipped = process.memory.facts, process.memory.skipped
         lines = {name: why for name, why in skipped.items() if name not in self._without}
-        of = [one.name for one in INVARIANTS if not one.note and one.name not in lines]
+        applies = [one for one in INVARIANTS if not one.note and not one.unless(facts, process.memory.steps)]
+        of = [one.name for one in applies if one.name not in (*lines, *self._without)]
         if self._told_of == (facts["class"], lines):
             return
         self._told_of = facts["class"], lines
@@ -393,9 +394,11 @@ class Checker:
         self._counts["copied"] += 1
         try:
             facts = process.memory.facts
-            if reading.boundary.path.startswith(f"{facts.get('class')}."):
-                splits = process.memory.steps.splits if process.memory.steps else frozenset()
-                for option in reading.unread([name for name in facts["changed"] if name not in splits]):
+            declared = {one.trainer: one for one in self._target.steps}.get(reading.boundary.path.rpartition(".")[0])
+            if declared is not None:
+                if not facts:
+                    raise Unreadable("the trainer's settings were not read")
+                for option in reading.unread([name for name in facts["changed"] if name not in declared.splits]):
                     raise Unreadable(f"the option {option} is set")
             parts = {path: unpacked(part) for path, part in call.parts.items()}
             inputs = reading.read(parts)

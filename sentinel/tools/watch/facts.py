@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import sys
@@ -18,6 +19,8 @@ _HARMLESS = (
     *("_token_id", "max_", "version", "_from_model_config", "cache", "output_", "return_", "compile"),
     *("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
 )
+#: Distributions in which a process has a part of each parameter.
+SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "TP")
 #: Methods of every trainer that messages name.
 _METHODS = ("compute_loss", "training_step", "create_optimizer", "create_scheduler", "_clip_grad_norm", "__init__")
 #: Methods of a callback that are called within a step, and of those the one before the optimizer's.
@@ -66,7 +69,7 @@ def facts_of(trainer: Any, packages: Sequence[str], methods: Sequence[str] = ())
         "scaler": getattr(accelerator, "scaler", None) is not None,
         "distributed": str(getattr(getattr(accelerator, "distributed_type", None), "value", "NO")),
         "generation": _generation(trainer.model),
-        "loss_function": getattr(trainer, "compute_loss_func", None) is not None,
+        "loss_function": callable(getattr(trainer, "compute_loss_func", None)),  # TRL sets a text, to skip a division
         "smoothing": getattr(trainer, "label_smoother", None) is not None,
         "ends": getattr(getattr(trainer, "processing_class", None), "eos_token_id", None),
         "pads": getattr(getattr(trainer, "processing_class", None), "pad_token_id", None),
@@ -115,9 +118,10 @@ def attributes_of(trainer: Any, settings: Sequence[str]) -> dict[str, Any]:
 def arguments_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return which arguments a constructor was given, and the kinds of a data set's columns."""
     given: dict[str, Any] = {name: True for name, value in arguments.items() if value not in (None, (None, None))}
-    rows = arguments.get("train_dataset")
-    if rows is not None and hasattr(rows, "column_names") and hasattr(rows, "__getitem__"):
-        given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
+    rows: Any = arguments.get("train_dataset")
+    if isinstance(getattr(rows, "column_names", None), list):
+        with contextlib.suppress(Exception):  # a data set that is streamed has no first row
+            given["columns"] = {name: type(value).__name__ for name, value in dict(rows[0]).items()}
     return given
 
 
@@ -175,3 +179,13 @@ def is_optimizer_of(trainer: Any, optimizer: Any) -> bool:
 def is_plain_module(head: Any) -> bool:
     """Return True for a linear layer whose output is determined by its weight and bias."""
     return type(head) is sys.modules["torch"].nn.Linear
+
+
+def is_undisturbed_by_calls(model: Any) -> bool:
+    """Return True for a model of transformers of which another call has no side effect that is known here.
+
+    A hook of a module may count calls or move weights, and the scale of a quantized model may depend on all tokens.
+    """
+    hooks = (len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules() if one is not model)
+    plain_code = _root(type(model)) == "transformers" and not getattr(model, "is_quantized", False)
+    return plain_code and not any(hooks) and not sys.modules["torch"].compiler.is_compiling()

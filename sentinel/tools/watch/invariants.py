@@ -17,7 +17,7 @@ import torch
 
 from sentinel.contracts.contract import DoesNotApply
 from sentinel.targets import Steps
-from sentinel.tools.watch.facts import SET
+from sentinel.tools.watch.facts import SET, SHARDED
 from sentinel.tools.watch.training import TILTS
 
 _TRAINER = "a trainer of transformers"
@@ -152,6 +152,10 @@ def _documented(what: str) -> Unless:
 def _repeatable(facts: Mapping[str, Any], steps: Steps | None) -> str:
     random = facts.get("random")
     return f"two forward passes differ: {random[0]}" if random else _facts_read(facts, steps)
+
+
+def _sharded(facts: Mapping[str, Any], steps: Steps | None) -> str:
+    return "parameters are sharded" if facts.get("distributed") in SHARDED else ""
 
 
 def _callback(*names: str) -> Unless:
@@ -669,6 +673,21 @@ def _reference_stays(kind: str, values: Mapping[str, Any], memory: dict[str, Any
     return "" if values["reference"] else None
 
 
+def _disturbed(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str:
+    apart, largest = float(values["apart"]), float(values["largest"])
+    if not apart > (_HALF_APART if values["halves"] else _APART) * largest:
+        return ""
+    of = "tokens of padding" if values["what"] == "padding" else "tokens of the first document of a row"
+    return (
+        f"with other values in {values['tokens']} {of}, the last hidden states of other tokens change by up to "
+        f"{apart:.3g} (the largest is {largest:.3g})"
+    )
+
+
+#: Largest change of a hidden state that is rounding, relative to the largest hidden state.
+_APART, _HALF_APART = 1e-3, 5e-2
+
+
 def _ranks_agree(kind: str, values: Mapping[str, Any], memory: dict[str, Any]) -> str | None:
     if not values.get("replicated"):
         return None
@@ -750,6 +769,12 @@ INVARIANTS = (
         "masks cover the response with its end, and no padding",
         f"{_TRAINER} that the adapter documents", _batch, _also(_documented("batch"), _own("advantages", "loss")),
         "advantages", "Print one row's tokens with its masks and labels.",
+    ),
+    Invariant(
+        "other_tokens_change_nothing", ("disturbed",), "a token depends on the tokens of its own document only",
+        f"{_TRAINER}, padding or packed documents, no dropout, and whole parameters", _disturbed,
+        _also(_repeatable, _sharded, _own("loss", "compute_loss")), "compute_loss",
+        "Print attention_mask and position_ids of the model's forward pass.",
     ),
     Invariant(
         "samples_come_from_the_policy", ("answers",), "the policy that generates is the one that is trained",
@@ -848,7 +873,7 @@ INVARIANTS = (
     Invariant(
         "parameters_follow_gradients", ("stepped",), "an update follows the optimizer's rule",
         f"an optimizer of torch, and {_TRAINER}", _follow_gradients,
-        lambda facts, steps: "parameters are sharded" if facts.get("distributed") in ("FSDP", "DEEPSPEED") else "",
+        _sharded,
         "", "Look for code that changes parameters or gradients in addition to the optimizer.",
     ),
     Invariant(

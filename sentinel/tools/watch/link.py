@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
@@ -151,15 +151,15 @@ class Watching:
             print(f"sentinel watch: this process is no longer watched: {gone}", file=sys.stderr)
 
     def _send_all(self) -> bool:
-        """Send queued calls, and return True if there were any."""
-        sent = False
-        for waiting in (self.watcher.copies, self.watcher.events):
-            with contextlib.suppress(queue.Empty):
-                while True:
-                    one = waiting.get_nowait()
-                    sent = True
-                    self._send(one)
-        return sent
+        """Send queued events and calls, and return True if there were any.
+
+        An event that precedes a call, such as a new trainer's settings, is sent before the call.
+        """
+        calls = list(_drained(self.watcher.copies))
+        several = [*_drained(self.watcher.events), *calls]
+        for one in several:
+            self._send(one)
+        return bool(several)
 
     def _send(self, one: Call | Event) -> None:
         fields = ("parts", "result", "gradients") if isinstance(one, Call) else ("values",)
@@ -215,6 +215,12 @@ class Watching:
             else:
                 self.counts = content
                 return
+
+
+def _drained(waiting: queue.Queue[Any]) -> Iterator[Any]:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield waiting.get_nowait()
 
 
 def _steps(target: str) -> Sequence[Steps]:

@@ -17,7 +17,16 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from sentinel.targets import Steps
-from sentinel.tools.watch.facts import arguments_of, attributes_of, facts_of, is_optimizer_of, is_plain_module, plain
+from sentinel.tools.watch.facts import (
+    SHARDED,
+    arguments_of,
+    attributes_of,
+    facts_of,
+    is_optimizer_of,
+    is_plain_module,
+    is_undisturbed_by_calls,
+    plain,
+)
 from sentinel.tools.watch.values import LARGEST, Copier
 from sentinel.tools.watch.wrapping import Made, Watcher, function_at
 
@@ -33,6 +42,10 @@ _SCALES = ("final_logit_softcapping", "logit_scale", "output_multiplier", "lm_he
 _REPORTED = ("log_probs", "entropy", "log_sum_sq_probs", "aux_loss")
 #: Exponents of the test whether tokens are samples: it compares the policy with those at other temperatures.
 TILTS = (-0.5, -0.2, 0.2, 0.5, 1.0)
+#: One in so many observed steps repeats a forward pass with other tokens in its padding.
+_DISTURBED = 16
+#: The tensors that a forward pass may have to be repeated.
+_INPUTS = {"input_ids", "attention_mask", "position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"}
 #: The state and options of an optimizer that determine its update.
 _STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 
@@ -71,13 +84,16 @@ class Training:
         self._given: dict[int, dict[str, Any]] = {}
         self._notes: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
         self._created: dict[str, bool] = {}
-        self._training_step = self._producing = False
+        self._training_step = self._producing = self._inside = False
+        self._disturb, self._disturbing, self._random = True, False, True
+        self._looks = 0
         self._raw: Any = None
         self._returned: list[tuple[Any, ...]] = []
         self._rewards: list[tuple[int, Any]] = []
         self._rewarding = 0
         self._sums: dict[str, Any] = {}
         self._summed: list[Any] = []
+        self._wrapped: set[FunctionType] = set()
 
     def attach(self, producers: tuple[tuple[str, str], ...] = ()) -> None:
         """Attach to the modules that are imported now.
@@ -122,8 +138,9 @@ class Training:
 
     def _make(self, args: tuple[Any, ...], _: Any) -> None:
         """Note the attributes of a trainer that its constructor has just set."""
-        trainer, given = args[0], self._given.pop(id(args[0]), {})
-        self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
+        trainer, given = args[0], self._given.pop(id(args[0]), None)
+        if given is not None:
+            self._notes[trainer] = {"given": given, "made": attributes_of(trainer, self._settings)}
 
     def _creating(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         self._created = {"new": getattr(args[0], "optimizer", None) is None}
@@ -150,15 +167,19 @@ class Training:
             return
         self._training_step = True
         if self._trainer() is not trainer:
-            self._trainer = weakref.ref(trainer)
-            self._send("configuration", _plain_options(trainer.args))
             methods = [name for one in self._steps for several in one.methods.values() for name in several]
-            self._send("facts", {}, {**facts_of(trainer, self._packages, methods), **self._notes.pop(trainer, {})})
+            facts = {**facts_of(trainer, self._packages, methods), **self._notes.get(trainer, {})}
+            if not self._send("facts", {}, facts):  # without them, nothing of this trainer is judged
+                return
+            self._random = facts["random"] or facts["distributed"] in SHARDED
+            self._trainer = weakref.ref(trainer)
+            self._notes.pop(trainer, None)
+            self._send("configuration", _plain_options(trainer.args))
             function = inspect.getattr_static(type(trainer), "compute_loss", None)
             if isinstance(function, FunctionType):
-                self._watcher.replace_function(function, self._computing)
-            for place, one in enumerate(getattr(trainer, "reward_funcs", None) or ()):
-                self._listen_to_reward(place, one)
+                self._wrap(function, self._computing)
+            for one in getattr(trainer, "reward_funcs", None) or ():
+                self._listen_to_reward(one)
         if self._look and not self._micro and not self._summed:
             for name, one, _ in self._sampled(trainer, getattr(trainer, "optimizer", None)):
                 self._summed.append(one.register_hook(lambda gradient, name=name: self._add(name, gradient)))
@@ -182,7 +203,13 @@ class Training:
             self._returned.append((raw, loss.detach(), 1 if scaled else steps))
         self._raw = None
 
-    def _listen_to_reward(self, place: int, function: Any) -> None:
+    def _wrap(self, function: FunctionType, wrapper: Made) -> None:
+        """Wrap a function of a trainer, once: the next trainer may have it too."""
+        if function not in self._wrapped:
+            self._wrapped.add(function)
+            self._watcher.replace_function(function, wrapper)
+
+    def _listen_to_reward(self, function: Any) -> None:
         """Record what a reward function returns."""
         if isinstance(function, sys.modules["torch"].nn.Module):  # their __call__ is every module's
             return
@@ -197,15 +224,20 @@ class Training:
 
         def returned(args: tuple[Any, ...], result: Any) -> None:
             self._rewarding -= 1
-            other = self._rewarding or (not direct and args and args[0] is not function)  # another one may call it
-            if self._producing and not other and hasattr(result, "__getitem__"):  # an iterator would be used up
-                self._rewards.append((place, [None if one is None else float(one) for one in result]))
+            functions = list(getattr(self._trainer(), "reward_funcs", None) or ())
+            places = [place for place, one in enumerate(functions) if one == (function if direct else args[0])]
+            if self._rewarding or not places or not self._producing:  # another function may call it
+                return
+            if hasattr(result, "__getitem__"):  # an iterator would be used up
+                self._rewards.append((places[0], [None if one is None else float(one) for one in result]))
 
-        self._watcher.replace_function(plain_function, self._around(called, returned))
+        self._wrap(plain_function, self._around(called, returned))
 
     def _computing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             watcher, trainer = self._watcher, args[0]
+            if self._inside:  # a method that a subclass overrides and calls
+                return original(*args, **kwargs)
             watcher.moment += 1
             if not self._look or not watcher.on or trainer is not self._trainer() or not self._training_step:
                 return original(*args, **kwargs)
@@ -218,10 +250,11 @@ class Training:
                 some = self._consumed(batch)
                 watcher.forced = not (some and self._micro)  # one micro-batch shows how the loss gets its log-probs
                 handles = list(self._listened(trainer, forwards, batch, some))
+            self._inside = True
             try:
                 result = original(*args, **kwargs)
             finally:
-                watcher.forced = False
+                self._inside = watcher.forced = False
                 for handle in handles:
                     handle.remove()
             with self._guard():
@@ -242,8 +275,12 @@ class Training:
             causal = model.get_base_model() if hasattr(model, "get_base_model") else model
             hidden: list[Any] = []
 
-            def kept(_: Any, __: Any, output: Any, hidden: list[Any] = hidden) -> None:
-                hidden[:] = [getattr(output, "last_hidden_state", None)]
+            def kept(module: Any, args: Any, kwargs: Any, output: Any, name: str = name, hidden: Any = hidden) -> None:
+                if not self._disturbing:
+                    hidden[:] = [getattr(output, "last_hidden_state", None)]
+                    if self._disturb and name == "trained" and not args:
+                        with self._guard():
+                            self._disturbed(module, kwargs, hidden[0], batch, mixed)
 
             def heard(
                 module: Any, args: Any, kwargs: Any, output: Any, name: str = name, hidden: Any = hidden,
@@ -263,7 +300,7 @@ class Training:
                         }
                     )
 
-            yield causal.base_model.register_forward_hook(kept)
+            yield causal.base_model.register_forward_hook(kept, with_kwargs=True)
             yield model.register_forward_hook(heard, with_kwargs=True)
 
     def _answered(
@@ -287,13 +324,52 @@ class Training:
             {"attributes": attributes_of(trainer, self._settings)},
         )
 
+    def _disturbed(
+        self, module: Any, kwargs: Mapping[str, Any], state: Any, batch: Mapping[str, Any], mixed: bool
+    ) -> None:
+        """Repeat a forward pass with other tokens in the padding or in the first document of a row, and send how much
+        the remaining tokens' last hidden states changed.
+
+        Nothing of the run changes: the random state is restored, and the pass has copies of the model's buffers, its
+        modes and no gradient. It calls the model below the wrappers of data parallelism, so a rank may do it alone.
+        """
+        torch, ids = sys.modules["torch"], kwargs.get("input_ids")
+        tensors = {name for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
+        if self._random or state is None or tensors - _INPUTS or kwargs.get("past_key_values") is not None:
+            return
+        if ids is None or ids.device.type not in ("cpu", "cuda") or not is_undisturbed_by_calls(module):
+            return
+        what, changed, compared = _neighbours(batch, kwargs, ids)
+        two: Any = ids[compared].unique()[:2] if what else ()
+        if len(two) < 2:
+            return
+        first = bool(((changed.cumsum(-1) > 0) & compared).any())
+        if not first and self._looks:  # padding at the end reaches no token of a causal model
+            return
+        others = torch.where(changed, torch.where(ids == two[0], two[1], two[0]), ids)
+        self._disturb, self._disturbing = not first, True
+        try:
+            with torch.no_grad(), torch.random.fork_rng([ids.device] if ids.device.type == "cuda" else []):
+                buffers = {name: one.clone() for name, one in module.named_buffers()}
+                again = torch.func.functional_call(module, buffers, (), {**kwargs, "input_ids": others})
+        finally:
+            self._disturbing = False
+        apart = (again.last_hidden_state - state.detach())[compared].float().abs().max()
+        values = {"apart": apart, "largest": state.detach()[compared].float().abs().max(), "what": what}
+        halves = mixed or state.dtype != torch.float32
+        self._send("disturbed", {**values, "tokens": int(changed.sum()), "halves": halves})
+
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _produce(self, _: tuple[Any, ...], __: dict[str, Any]) -> None:
-        self._producing, self._rewarding, self._rewards = True, 0, []
+    def _produce(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        model = getattr(args[0], "model", None) if args else None
+        self._producing = bool(getattr(model, "training", True))  # an evaluation leaves the rows of the training
+        self._rewarding, self._rewards = 0, []
 
     def _hold(self, args: tuple[Any, ...], result: Any) -> None:
         """Copy the rows of an observed step, and remember the rows of other steps, which may be observed later."""
+        if not self._producing:
+            return
         self._producing = False
         rows, trainer = _rows(result), args[0] if args else None
         if rows and self._look and trainer is self._trainer():
@@ -426,6 +502,8 @@ class Training:
         if self._look:
             self._cost = budget.spent - self._spent
         self._look = self._watcher.steps % budget.every == 0
+        self._looks += self._look
+        self._disturb = self._disturb or (self._look and self._looks % _DISTURBED == 0)
         if self._look and not budget.allows(self._cost, began - self._ended):
             self._look, self._cost = False, self._cost / 2  # a single slow step may be an outlier
         self._spent, self._ended = budget.spent, began
@@ -532,6 +610,26 @@ def _references(trainer: Any) -> list[tuple[str, Any]]:
     """Return the trainer's reference model."""
     torch, model = sys.modules["torch"], getattr(trainer, "ref_model", None)
     return [("reference", model)] if isinstance(model, torch.nn.Module) else []
+
+
+def _neighbours(batch: Mapping[str, Any], kwargs: Mapping[str, Any], ids: Any) -> tuple[str, Any, Any]:
+    """Return the tokens of a forward pass that must not affect others, and those others: padding and the tokens, or
+    the first document of each row and the later ones. The first value names which; it is empty if there are none.
+
+    Padding is what the batch says, because the model may have received another mask.
+    """
+    torch, rows = sys.modules["torch"], len(ids)
+    tokens, mask = batch.get("input_ids"), batch.get("attention_mask")
+    if mask is None and all(name in batch for name in ("prompt_mask", "completion_mask")):
+        tokens = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)[:rows]
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)[:rows]
+    if mask is not None and mask.shape == ids.shape and torch.equal(tokens, ids):
+        return ("padding" if (mask == 0).any() else ""), mask == 0, mask != 0
+    places: Any = kwargs.get("position_ids")
+    if mask is None and kwargs.get("attention_mask") is None and getattr(places, "shape", None) == ids.shape:
+        document = (places == 0).cumsum(-1)
+        return ("document" if document.max() > 1 else ""), document == 1, document > 1
+    return "", None, None
 
 
 def _log_probs(

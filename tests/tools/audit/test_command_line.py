@@ -7,6 +7,7 @@ import pytest
 
 from sentinel.errors import SentinelError
 from sentinel.tools.audit.command_line import of_script, of_words
+from sentinel.tools.audit.launch import launch_of
 
 SCRIPT = """\
 #!/bin/bash
@@ -215,6 +216,53 @@ def test_defaults_of_variables_and_commands_that_give_one_word(tmp_path, text, s
 def test_a_variable_that_a_computed_name_may_set_is_not_known(tmp_path, line):
     (tmp_path / "run.sh").write_text(f'MODEL=m\n{line}\npython train.py --model "$MODEL" --tp "${{TP:-2}}"\n')
     assert of_script(tmp_path / "run.sh").settings == ("model=${?}", "tp=${?}")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "others"),
+    [
+        ("cat > t.sh <<EOF\npython train.py --n $N\nEOF\nbash t.sh\n", ["n=4"], []),
+        ("cat <<EOF > t.sh\npython train.py --n $N\nEOF\nchmod +x t.sh\n./t.sh\n", ["n=4"], []),
+        ("cat > ./t <<EOF\npython train.py --n \\$N --m $(cat m)\nEOF\n./t\n", ["n=${?}", "m=${?}"], []),
+        ("tee $DIR/t.sh <<'EOF'\npython train.py --n ${N:-1}\nEOF\nN=2 bash $DIR/t.sh\n", ["n=2"], []),
+        ("cat > t.sh <<'EOF'\npython train.py --n ${N:-1}\nEOF\nexport N\nnohup bash -x t.sh &\n", ["n=4"], []),
+        ("cat > t.sh <<'EOF'\npython train.py --n ${N:-1}\nEOF\nset -a\nbash t.sh\n", ["n=${?}"], []),
+        ("bash <<EOF\npython train.py --n $N\nEOF\n", ["n=4"], []),
+        ("cat <<EOF | sbatch\npython train.py --n $N\nEOF\n", ["n=4"], []),
+        ("srun -N 2 bash there.sh\n", ["n=3"], []),
+        ("echo 'python a.py --n 4' > there.sh\nbash there.sh\npython b.py --n 1\n", ["n=1"], ["run.sh:3 (there.sh)"]),
+        ("bash gone.sh\npython b.py --n 1\n", ["n=1"], ["run.sh:2 (gone.sh)"]),
+        ("curl x | bash\nbash $DIR\npython b.py --n 1\n", ["n=1"], ["run.sh:2 (bash)", "run.sh:3 (…)"]),
+        ("cat > t.sh <<EOF\npython a.py\nEOF\ncat >> t.sh <<EOF\n--n 1\nEOF\nbash t.sh\npython b.py --n 1\n", ["n=1"],
+         ["run.sh:8 (t.sh)"]),
+        ("python b.py --n 1\ncat there.sh | grep n\nfind . -name a.sh\n", ["n=1"], []),
+        ("bash run.sh\npython b.py --n 1\n", ["n=1"], ["run.sh:2 (run.sh)"]),
+    ],
+)  # fmt: skip
+def test_scripts_that_a_script_writes_or_runs_are_read_or_named(tmp_path, text, settings, others):
+    (tmp_path / "there.sh").write_text("python train.py --n 3\n")
+    (tmp_path / "run.sh").write_text(f"N=4\n{text}")
+    line = of_script(tmp_path / "run.sh")
+    assert (list(line.settings), [other.rpartition("/run.sh")[2] and other for other in line.others]) == (
+        settings, [f"{tmp_path}/{other}" for other in others],
+    )  # fmt: skip
+
+
+def test_a_script_that_gets_the_command_may_add_options(tmp_path):
+    (tmp_path / "run.sh").write_text("bash dist.sh train.py --n 1\n")
+    assert of_script(tmp_path / "run.sh").further == ("dist.sh",)
+
+
+def test_defaults_that_the_environment_may_replace_are_named(tmp_path):
+    (tmp_path / "run.sh").write_text("N=${N:-1}\n: ${M:=2}\npython train.py --n $N --m $M --k ${K-3} --a ${1:-4}\n")
+    line = of_script(tmp_path / "run.sh")
+    assert line.settings == ("n=1", "m=2", "k=3", "a=4")
+    assert line.assumed == ("N=1", "M=2", "K=3", "1=4")
+    (said,) = launch_of(tmp_path / "run.sh", (), ()).unread
+    assert said == "read as the script's defaults, which the environment may replace: N=1, M=2, K=3, 1=4"
+    assert of_script(tmp_path / "run.sh", arguments=["5"]).settings[-1] == "a=${?}"
+    (tmp_path / "run.sh").write_text("N=2\nN=${N:-1}\npython train.py --n $N\n")
+    assert of_script(tmp_path / "run.sh").assumed == ()
 
 
 def test_a_shell_is_read_among_the_words_that_are_typed():

@@ -218,6 +218,40 @@ def _leaves_none_known(tmp_path, text):
     assert "any option (" in launch.unread[0]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "C.__init__.__defaults__ = (4,)",
+        "C.__init__.__kwdefaults__['beta'] = 4",
+        "C.__dataclass_fields__['beta'].default = 4",
+        "C.__init__ = mine",
+        "setattr(C, '__init__', mine)",
+        "for field in fields(C):\n    field.default = 4",
+        "mock.patch.object(C, '__init__', mine).start()",
+        "tweak(C)",
+        "tweak(classes=[C])",
+        "def change(made):\n    made.__init__ = mine\nchange(C)",
+    ],
+)
+def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_path, code):
+    assert any(option.startswith(ANY) for option in _assigned_beside(tmp_path, code))
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["isinstance(args, C)", "names = [field.name for field in fields(C)]", "torch.Tensor.__repr__ = short", "x: C = 1",
+     "class Mine(C):\n    pass", "print(C.__doc__)", "inspect.signature(C.__init__)", "C.beta"],
+)  # fmt: skip
+def test_code_that_only_reads_the_class_changes_nothing(tmp_path, code):
+    assert not any(option.startswith(ANY) for option in _assigned_beside(tmp_path, code))
+
+
+def _assigned_beside(tmp_path, code):
+    file = tmp_path / "train.py"
+    file.write_text(f"args = C(beta=0, lr=1)\n{code}\nGRPOTrainer(args=args)\n")
+    return launch_of(file, (), ("C",)).assigned
+
+
 def test_code_that_only_reads_the_configuration_changes_nothing(tmp_path):
     file = tmp_path / "train.py"
     file.write_text(

@@ -11,8 +11,9 @@ import torch
 from sentinel import DoesNotApply, Steps
 from sentinel.tools.watch import training
 from sentinel.tools.watch.invariants import INVARIANTS, Memory
-from sentinel.tools.watch.training import TILTS, Training
-from sentinel.tools.watch.wrapping import Budget, Watcher
+from sentinel.tools.watch.link import Watching
+from sentinel.tools.watch.training import TILTS, Event, Training
+from sentinel.tools.watch.wrapping import Budget, Call, Watcher
 
 _IDS = torch.tensor([[5, 6, 7, 8], [5, 9, 4, 0]])
 _LOG_PROBS = torch.tensor([[-1.0, -2.0, -3.0], [-0.5, -1.0, -4.0]])
@@ -91,6 +92,10 @@ def _stepped(before: Any, after: Any, gradient: Any, **group: Any) -> tuple[str,
     return "stepped", {"parameters": {"w": values}, "optimizer": "torch.optim.sgd.SGD"}
 
 
+def _disturbed(apart: float) -> tuple[str, dict[str, Any]]:
+    return "disturbed", {"apart": apart, "largest": 3.0, "what": "padding", "tokens": 2, "halves": False}
+
+
 def _scored(**changed: Any) -> tuple[str, dict[str, Any]]:
     batch = {"advantages": torch.tensor([0.5, -0.5]), **changed.pop("batch", {})}
     return "scored", {"batch": batch, "rewards": [(0, [1.0, 0.0])], "attributes": {}, "world": 1, **changed}
@@ -119,7 +124,7 @@ _KEPT = [
     ("produced", {"rows": _ROWS}), ("consumed", {"rows": _FLIPPED}), ("call", _CALL), _answers(), _stepping(),
     ("generated", {"temperature": (0.7, 0.7), "top_k": (0, None), "moment": 1}), _FRESH,
     _stepped([1.0], [0.9], torch.tensor([1.0])), _answers(forwards=[_forward(reported=_REPORTED)]),
-    *[_of_rank(rank, _stepping()) for rank in range(2)],
+    _disturbed(1e-6), *[_of_rank(rank, _stepping()) for rank in range(2)],
 ]  # fmt: skip
 _MADE = {"made": {"beta": 0.1}}
 _KEPT_DOCUMENTED = [
@@ -146,6 +151,7 @@ _BROKEN: dict[str, list[Any]] = {
     "parameters_follow_gradients": [_stepped([1.0], [1.0], torch.tensor([1.0]))],
     "ranks_agree": [_of_rank(rank, _stepping(rates=[0.1 + rank])) for rank in range(2)],
     "the_reference_stays": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
+    "other_tokens_change_nothing": [_disturbed(apart=0.2)],
     "the_reference_may_stay": [_stepping(reference={"w": (torch.ones(2), torch.zeros(2), False)})],
     "updates_are_not_lost": [_stepped([1.0], [1.0], torch.tensor([1e-9]))],
     "the_optimizer_is_as_configured": [("facts", {**_FACTS, **_CREATED})],
@@ -333,6 +339,7 @@ def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
         return kinds
 
     training._look = looked_at
+    training._produce((_TRAINER,), {})
     training._hold((_TRAINER,), {name: one.clone() for name, one in _ROWS.items()})
     assert said() == ["produced"] * looked_at
     training._look = True
@@ -340,12 +347,14 @@ def test_rows_are_copied_where_a_look_is_due(looked_at, monkeypatch):
     assert said() == ["produced"] * (not looked_at) + ["consumed"]
     training._look = False
     others = {name: one.flip(0) + 1 for name, one in _ROWS.items()}
+    training._produce((_TRAINER,), {})
     training._hold((_TRAINER,), others)
     others["advantages"].mul_(2)  # what was computed is known no longer
     training._consumed(others)
     assert said() == ["produced", "consumed"]
     monkeypatch.setattr("sentinel.tools.watch.training.LARGEST", 1)
     watcher.steps += 1
+    training._produce((_TRAINER,), {})
     training._hold((_TRAINER,), _ROWS)
     training._consumed(_ROWS)
     assert said() == ["produced", "consumed"], "what is too large takes the place of what was before"
@@ -358,6 +367,7 @@ def test_rows_that_had_no_room_are_not_looked_for():
     training = Training(watcher)
     for _ in range(watcher.events.maxsize):
         watcher.events.put(None)
+    training._produce((_TRAINER,), {})
     training._hold((_TRAINER,), _ROWS)
     watcher.events.get()
     for _ in range(2):
@@ -384,8 +394,10 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
 
     watcher, model, made = Watcher(Budget()), torch.nn.Linear(1, 1), Reward()
     training, code = Training(watcher), torch.nn.Module.__call__.__code__
-    for place, one in enumerate((counts, made, model, twice)):
-        training._listen_to_reward(place, one)
+    trainer = SimpleNamespace(reward_funcs=[counts, made, model, twice])
+    training._trainer = lambda: trainer
+    for one in (*trainer.reward_funcs, counts):  # the last one is another trainer's
+        training._listen_to_reward(one)
     assert torch.nn.Module.__call__.__code__ is code
     counts(["aa"])
     training._produce((), {})
@@ -394,6 +406,29 @@ def test_what_reward_functions_return_is_recorded_and_unchanged():
     assert twice(["aa"]) == [4]
     assert training._rewards == [(0, [2.0, None]), (3, [4.0])]
     watcher.restore()
+
+
+def test_rows_of_an_evaluation_are_not_those_of_the_training():
+    watcher = Watcher(Budget())
+    training, trainer = Training(watcher), SimpleNamespace(model=torch.nn.Linear(1, 1), args=None)
+    training._trainer = lambda: trainer
+    for mode, advantages in ((True, torch.ones(2)), (False, torch.zeros(2))):
+        trainer.model.train(mode)
+        training._look = False
+        training._produce((trainer,), {})
+        training._hold((trainer,), {"advantages": advantages})
+    training._produced()
+    (event,) = watcher.events.queue
+    assert event.values["rows"]["advantages"].tolist() == [1.0, 1.0]
+
+
+def test_an_event_is_sent_before_the_call_that_follows_it():
+    watching, sent = object.__new__(Watching), list[Any]()
+    watching.watcher, watching._connection = Watcher(Budget()), SimpleNamespace(send=sent.append)  # type: ignore
+    watching.watcher.copies.put(Call(0, 1, {}, None, {}, 0, ""))
+    watching.watcher.events.put(Event("facts", 0, 0, {}))
+    assert watching._send_all()
+    assert [kind for kind, _ in sent] == ["event", "call"]
 
 
 def test_a_logger_is_told_as_its_user_configured_it(monkeypatch):

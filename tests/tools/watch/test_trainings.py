@@ -17,6 +17,11 @@ pytestmark = pytest.mark.skipif(
     not all(map(find_spec, ("transformers", "accelerate"))), reason="the extra `trl` is not installed"
 )
 _STEPS = 3
+#: Settings of a trainer that prevent no invariant about a forward pass.
+_FACTS: dict[str, Any] = {
+    "class": "transformers.trainer.Trainer", "own": {}, "callbacks": {}, "options": {}, "random": [], "changed": [],
+    "distributed": "NO", "scaler": False, "generation": [], "loss_function": False, "smoothing": False, "collator": "",
+}  # fmt: skip
 
 
 def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
@@ -68,7 +73,7 @@ def _trainer(folder: Path, bug: str, patch: pytest.MonkeyPatch) -> Any:
 
 
 def _trained(
-    folder: Path, bug: str = "", watched: bool = True, rate: float = 0.01
+    folder: Path, bug: str = "", watched: bool = True, rate: float = 0.01, times: int = 1, resume: bool = False
 ) -> tuple[set[str], Memory, list[Any]]:
     watcher, memory = Watcher(Budget(every=1, share=1.0)), Memory()
     training = Training(watcher)
@@ -76,9 +81,12 @@ def _trained(
         importlib.import_module("transformers.trainer")
         if watched:
             training.attach()
-        trainer = _trainer(folder, bug, patch)
-        trainer.args.learning_rate = rate
-        trainer.train()
+        for time in range(times):
+            trainer = _trainer(folder, bug, patch)
+            trainer.args.learning_rate = rate
+            if resume:
+                trainer.args.save_strategy, trainer.args.save_steps = "steps", 1
+            trainer.train(resume_from_checkpoint=f"{folder}/checkpoint-1" if resume and time else None)
         training.stop()
         watcher.restore()
     assert watcher.failed == {}
@@ -127,6 +135,69 @@ def test_code_of_the_user_is_not_judged(tmp_path, theirs, skipped, why):
     named, memory, _ = _trained(tmp_path, theirs)
     assert named == set()
     assert memory.skipped[skipped] == why
+
+
+@pytest.mark.parametrize(
+    ("mask", "places", "cache", "apart"),
+    [
+        ([[0, 0, 1, 1, 1]], None, False, False),
+        (None, None, False, True),  # the model is not told which tokens are padding
+        ([[1, 1, 1, 1, 1]], [[0, 1, 0, 1, 2]], False, None),  # nothing is padding
+        (None, [[0, 1, 0, 1, 2]], False, False),
+        (None, [[0, 1, 0, 1, 2]], True, True),  # with a cache, transformers does not separate documents
+    ],
+)
+def test_tokens_of_padding_and_of_other_documents_are_changed_and_nothing_else(mask, places, cache, apart):
+    import transformers
+
+    torch.manual_seed(0)
+    model = transformers.LlamaModel(transformers.LlamaConfig(
+        vocab_size=16, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=16, pad_token_id=0, eos_token_id=1,
+    ))  # fmt: skip
+    model.register_buffer("calls", torch.zeros(()))
+    usual = model.forward
+
+    def counts(*args: Any, **kwargs: Any) -> Any:
+        model.calls.add_(1).add_(torch.rand(()))
+        return usual(*args, **kwargs)
+
+    model.forward = counts
+    watcher = Watcher(Budget())
+    training = Training(watcher)
+    training._random = False
+    kwargs: dict[str, Any] = {"input_ids": torch.tensor([[0, 0, 5, 6, 7]]), "use_cache": cache}
+    kwargs |= {"attention_mask": torch.tensor(mask)} if mask else {}
+    kwargs |= {"position_ids": torch.tensor(places)} if places else {}
+    batch = {**kwargs, "attention_mask": torch.tensor(mask or [[0, 0, 1, 1, 1]])}
+    if places and not mask:
+        del batch["attention_mask"]
+    state = model(**kwargs).last_hidden_state
+    calls, random = model.calls.clone(), torch.get_rng_state()
+    training._disturbed(model, kwargs, state, batch, False)
+    assert torch.equal(model.calls, calls)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert model.training
+    memory = Memory()
+    memory.look("facts", {**_FACTS})
+    events = [watcher.events.get_nowait() for _ in range(watcher.events.qsize())]
+    named = [one.name for event in events for one, _ in memory.look(event.kind, {**event.values, "step": 0})]
+    assert named == ["other_tokens_change_nothing"] * bool(apart)
+    assert len(events) == (apart is not None)
+
+
+def test_a_second_trainer_is_observed_as_often_as_the_first(tmp_path):
+    named, memory, _ = _trained(tmp_path, times=2)
+    assert named == set()
+    assert memory.looks["the_loss_is_that_of_the_labels"] == 2 * 2 * _STEPS
+    assert memory.looks["micro_batches_add_up"] == 2 * _STEPS
+
+
+def test_a_training_that_resumes_is_checked_with_its_optimizers_state(tmp_path):
+    named, memory, _ = _trained(tmp_path, times=2, resume=True)
+    assert named == set()
+    assert memory.looks["parameters_follow_gradients"] == (_STEPS - 1) + (_STEPS - 1), "the first rate is 0"
+    assert memory.looks["the_rate_is_the_schedules"] == _STEPS + (_STEPS - 1)
 
 
 def test_an_update_below_the_spacing_of_numbers_is_a_note(tmp_path):

@@ -237,6 +237,7 @@ def test_an_invariant_that_does_not_apply_is_printed_with_the_reason(tmp_path, c
     one.serve()
     said = capfd.readouterr().err
     assert said.count("sentinel watch: Trainer: checked if its inputs occur: ") == 1
+    assert "the_reference_starts_as_the_policy" not in said.partition("not checked: ")[0], "nothing documents Trainer"
     assert "not checked: " in said
     assert "micro_batches_add_up, gradients_add_up, " in said
     assert ": Mine.training_step is your own" in said
@@ -433,7 +434,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
     ("line", "wrong"),
     [
         ("[" * 200_000 + "]" * 200_000, "nested deeper than 64 levels"),
-        ('{"event":' + "9" * 5000 + "}", "a number of 5000 digits"),
+        ('{"event":' + "9" * 5000 + "}", "the number has 5000 digits"),
         (b"\xff\xfe" * 10, "not UTF-8: byte 0xff"),
         ("null", "it is neither a violation nor the final line"),
         ('"event"', "it is neither a violation nor the final line"),
@@ -443,7 +444,7 @@ _END = {"event": "end", "run": 1, "time": 1.5, "processes": {}, "boundaries": []
         ({**_END, "violations": 5}, "at violations: 5 is not of type"),
         ({**_EVENT, "symptom": ["x"]}, "at symptom: ["),
         ({**_EVENT, "subject": ["a"]}, "at subject: ["),
-        ({**_EVENT, "boundary": "\ud800"}, "a lone surrogate"),
+        ({**_EVENT, "boundary": "\ud800"}, "half of a surrogate pair"),
         ({**_EVENT, "target": "../../etc"}, "which is not a target here"),
         ({**_EVENT, "variants": {}}, "it does not have a variant"),
         ({**_EVENT, "variants": {"": 7}}, "object is not iterable"),

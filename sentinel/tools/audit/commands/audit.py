@@ -165,7 +165,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     if launch.made_by and trainers and all(trainer.made_by != launch.made_by for trainer in trainers):
         have = ", ".join(trainer.made_by for trainer in trainers if trainer.made_by)
         raise NothingExamined(
-            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; readable are those of "
+            f"the options of {launch.made_by} cannot be read in {_name(checkout)}; these can be read: "
             f"{have or 'no class'}"
         )
     run = None
@@ -213,7 +213,7 @@ def _audit(arguments: argparse.Namespace) -> int:
 
 
 def _of_settings(run: Training) -> list[str]:
-    """Return a line for each setting that is not an option of the run's trainer, with the option that it may mean."""
+    """Return a line for each setting that the run's trainer does not have, with the option that it may mean."""
     options, lines = run.options, []
     if options is None:
         return []
@@ -258,7 +258,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _examined(run: Training, bugs: Sequence[Bug]) -> bool:
-    """Return True if at least one setting was compared: with the options of the version, or with a bug's conditions."""
+    """Return True if at least one setting was compared with the options of this version or with a bug's conditions."""
     if run.options is not None and any(name in run.options for name in run.configuration):
         return True
     named = {name for bug in bugs for entry in bug.decision.recipe.affects for name in entry.when}
@@ -308,7 +308,7 @@ def _undecided(decisions: Sequence[Decision]) -> list[str]:
 
 @dataclass(frozen=True)
 class Bug:
-    """A known bug that the copy has; ``reach`` is None without a configuration."""
+    """A known bug in the copy of the framework. ``reach`` says whether the settings trigger it."""
 
     decision: Decision
     reach: Reach | None
@@ -327,15 +327,14 @@ class Bug:
 
     @property
     def answer(self) -> str:
-        """Whether the settings trigger the bug: ``hits``, ``only if`` (settings that were not read decide), ``does
-        not``."""
+        """Return whether the settings trigger the bug: ``hits``, ``only if`` (unread ones decide), ``does not``."""
         if self.reach is None or (self.reached and not self.reach.where and self.realism != "fault"):
             return "hits"
         return "does not" if self.reach.answer == "not reached" else "only if"
 
 
 def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, Any]]) -> dict[str, str] | None:
-    """Merge single settings over those of the file; return None if there are neither."""
+    """Return the settings of the file, overridden by single settings; None if there are neither."""
     if data is None and not single:
         return None
     configuration = {name: text for name, text in flattened(settings_of(data or {})).items() if text != MISSING}
@@ -347,7 +346,7 @@ def _configuration(data: Mapping[Any, Any] | None, single: Sequence[tuple[str, A
 
 
 def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[Training, list[str]]:
-    """Return a run with the settings from files and code of its launch, and a line for each that was not read.
+    """Add the settings from files and code of the launch command. Also return a line for each that was not read.
 
     :param given: the settings of ``--set``, which hold whatever the code does.
     """
@@ -384,7 +383,7 @@ def _completed(run: Training, launch: Launch, given: Collection[str]) -> tuple[T
 
 
 def _meant(name: str, options: Iterable[str]) -> list[str]:
-    """Return the options and sections that code may mean by a dotted name, which may begin with a variable's name."""
+    """Return the options and sections that a dotted name in code may mean; it may begin with a variable."""
     found: dict[str, None] = {}
     for option in options:
         for tail in filter(None, (name, name.partition(".")[2])):
@@ -398,7 +397,7 @@ def _meant(name: str, options: Iterable[str]) -> list[str]:
 def _decide(
     arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
 ) -> tuple[Checkout, list[Decision]]:
-    """Return the copy, opened once, and the decision of each known bug."""
+    """Return the copy of the framework, and the decision of each known bug in it."""
     if arguments.repo:
         ref = Ref("path", str(arguments.repo.expanduser().absolute()))
     else:
@@ -442,7 +441,7 @@ def _name(checkout: Checkout) -> str:
 def _notify(
     name: str, bugs: Sequence[Bug], run: Training | None, unread: Sequence[str], hardening: Sequence[Bug]
 ) -> None:
-    """Print the result as text: a line of counts, then each bug."""
+    """Print the result: a line of counts, then each bug."""
     worst: dict[str, str] = {}  # a bug counts once, by the worst answer of its recipes
     for bug in sorted(bugs, key=lambda bug: ("hits", "only if", "does not").index(bug.answer)):
         worst.setdefault(root(bug.document), bug.answer)
@@ -480,7 +479,7 @@ def _counted(bug: Bug) -> dict[str, str]:
 
 
 def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
-    """Print a bug, with its other recipes that have the same answer."""
+    """Print a bug, and the other recipes of the same bug with the same answer."""
     recipe, reach = bug.decision.recipe, bug.reach
     assert reach is not None
     echo(f"  {recipe.bug_id}" + (f" ({label})" if (label := grade(recipe.document)) else ""))
@@ -502,7 +501,7 @@ def _tell_of(bug: Bug, run: Training, others: Sequence[str]) -> None:
 
 
 def _advice(until: Mapping[str, str], trainers: Sequence[Options]) -> Mapping[str, str]:
-    """Return the settings that avoid a bug, if a trainer of this version has all of them and takes these values."""
+    """Return settings that avoid a bug, if a trainer of this version has them all and accepts these values."""
 
     def takes(trainer: Options, name: str, value: str) -> bool:
         option = trainer.options.get(name)

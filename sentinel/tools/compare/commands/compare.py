@@ -54,7 +54,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     refs = dict(NAMED["ref"].read(arguments.ref, names)) if arguments.ref else {}
     unasked = next((name for name in refs if name not in (None, *targets)), None)
     if unasked is not None:
-        raise SentinelError(f"--ref {unasked}={refs[unasked]}: --targets leaves {unasked} out")
+        raise SentinelError(
+            f"--ref {unasked}={refs[unasked]}: {unasked} is not among the --targets; add it, or drop this --ref"
+        )
     find_meaning(arguments.contract, catalog.contracts)
     results: list[Compared] = []
     interrupted = False

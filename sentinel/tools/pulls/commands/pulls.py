@@ -1,4 +1,4 @@
-"""``sentinel pulls``: what the open pull requests of a target change."""
+"""``sentinel pulls``: show what each open pull request of a target changes in the numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sentinel report site``: write evidence, coverage and histories as web pages that work without a server."""
+"""``sentinel report site``: write evidence, coverage and histories as a static website."""
 
 from __future__ import annotations
 

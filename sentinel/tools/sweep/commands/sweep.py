@@ -1,4 +1,4 @@
-"""``sentinel sweep``: the verdict of each recipe at every commit, tag or release of a target."""
+"""``sentinel sweep``: decide each recipe at every commit, tag or release of a target."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _run(
 
 
 def executor_named(name: str, ledger: Ledger, jobs: int | None) -> Callable[[], Executor]:
-    """Return a function that makes the executor of a name.
+    """Return a function that creates the executor with this name.
 
     :raises SentinelError: if the name is unknown, or its extra is not installed.
     """

@@ -1,0 +1,132 @@
+"""Run trainings with and without a bug through TrainCheck (PyPI), for comparison with `benchmarks/drawn.py`.
+
+    python -m venv peers && peers/bin/pip install traincheck trl==1.16.0 peft
+    python benchmarks/peers.py peers/bin --bugs 'sft-*' --correct 2
+
+For each kind of trainer, TrainCheck collects a trace of a correct training, infers its invariants, collects a trace of
+each training with a bug and of correct trainings drawn by seed (those of `drawn.py --seeds`), and checks them. A bug is
+named if more invariants fail than in the same training without the bug. A training takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from drawn import _STEPS, BUGS, build, draw
+
+#: The script that TrainCheck traces: it must assign the model to a variable.
+_SCRIPT = """
+import os
+import sys
+import tempfile
+sys.path[:0] = [os.environ["PEERS_CODE"]]
+import torch
+import peers
+trainer = peers.made(os.environ["PEERS_NAME"], tempfile.mkdtemp())
+model = trainer.model
+trainer.train(resume_from_checkpoint=trainer.args.resume_from_checkpoint)
+"""
+
+
+def setup_of(name: str) -> dict[str, Any]:
+    """Return a training: of a bug, of a seed, or the usual one of a kind."""
+    bug = name.removesuffix(" (correct)")
+    if bug in BUGS:
+        return dict(BUGS[bug][0])
+    return draw(int(name)) if name.isdigit() else {"kind": name}
+
+
+def made(name: str, folder: str) -> Any:
+    if name in BUGS:
+        BUGS[name][1]()
+    return build(setup_of(name), _STEPS, folder)
+
+
+class Peer:
+    def __init__(self, programs: Path, folder: Path, limit: float) -> None:
+        self._programs, self._folder, self._limit = programs, folder, limit
+        (folder / "training.py").write_text(_SCRIPT, encoding="utf-8")
+        self._inferred: dict[str, Path] = {}
+
+    def _run(self, program: str, *words: str, name: str = "") -> float:
+        code = str(Path(__file__).parent.absolute())
+        environment = {**os.environ, "PEERS_CODE": code, "PEERS_NAME": name, "OMP_NUM_THREADS": "1"}
+        began = time.perf_counter()
+        subprocess.run(
+            [str(self._programs / program), *words], cwd=self._folder, env=environment, check=True,
+            timeout=self._limit, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return time.perf_counter() - began
+
+    def invariants(self, kind: str) -> Path:
+        """Infer the invariants of a correct training of this kind, once."""
+        if kind not in self._inferred:
+            words = "-p", "training.py", "--models-to-track", "model", "--output-dir", f"of-{kind}"
+            self._run("traincheck-collect", *words, name=kind)
+            self._run("traincheck-infer", "-f", f"of-{kind}", "-o", f"{kind}.json")
+            self._inferred[kind] = self._folder / f"{kind}.json"
+        return self._inferred[kind]
+
+    def failures(self, name: str) -> tuple[int, int, float]:
+        """Return how many invariants fail in a training, how many were checked, and the slowdown of collecting."""
+        file, trace = self.invariants(setup_of(name)["kind"]), name.replace(" ", "-")
+        words = "-p", "training.py", "--models-to-track", "model", "-i", str(file), "--output-dir", trace
+        traced = self._run("traincheck-collect", *words, name=name)
+        bare = self._run("python", "training.py", name=name)
+        self._run("traincheck-check", "-f", trace, "-i", str(file), "-o", f"{trace}-checked", "--no-html-report")
+        counts = {
+            verdict: sum(len(_several(one)) for one in (self._folder / f"{trace}-checked").rglob(f"{verdict}.log"))
+            for verdict in ("failed", "passed")
+        }
+        return counts["failed"], sum(counts.values()), traced / bare
+
+
+def _several(file: Path) -> list[Any]:
+    """Parse the JSON objects that a file has one after the other."""
+    text, decoder, found, place = file.read_text(encoding="utf-8"), json.JSONDecoder(), list[Any](), 0
+    while (rest := text[place:].lstrip()) and rest:
+        one, length = decoder.raw_decode(rest)
+        found.append(one)
+        place = len(text) - len(rest) + length
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", type=Path, help="the folder of TrainCheck's programs")
+    parser.add_argument("--bugs", metavar="GLOB", default="*")
+    parser.add_argument("--correct", metavar="COUNT", type=int, default=30)
+    parser.add_argument("--limit", metavar="SECONDS", type=float, default=1800.0, help="of one program")
+    arguments = parser.parse_args()
+    bugs = [name for name in BUGS if fnmatch.fnmatch(name, arguments.bugs)]
+    seeds = [seed for seed in range(2000, 3000) if draw(seed).get("ranks", 1) == 1][: arguments.correct]
+    peer = Peer(arguments.programs.absolute(), Path(tempfile.mkdtemp()), arguments.limit)
+    named, alarms, decided = 0, 0, 0
+    for name in (*bugs, *map(str, seeds)):
+        try:
+            failed, checked, slower = peer.failures(name)
+            usual = peer.failures(f"{name} (correct)")[0] if name in BUGS else 0
+        except (subprocess.SubprocessError, OSError) as error:
+            print(f"{name}: not decided: {type(error).__name__}", flush=True)
+            continue
+        decided += 1
+        named += name in BUGS and failed > usual
+        alarms += (name not in BUGS and failed > 0) or usual > 0
+        without = f", {usual} without the bug" if name in BUGS else ""
+        print(f"{name}: {failed} of {checked} invariants fail{without}; {slower:.1f} times as slow", flush=True)
+    print(f"{decided} decided; {named} of {len(bugs)} bugs named; {alarms} correct trainings with a failing invariant")
+    if not decided:
+        sys.exit("nothing was decided")
+
+
+if __name__ == "__main__":
+    main()
