@@ -270,7 +270,7 @@ def _values(operator: ast.cmpop, value: Any, holds: bool) -> list[Any]:
     if isinstance(value, (bool, str, dict)):
         other = [not value] if isinstance(value, bool) else []
         return [value] if holds else other
-    above, below = value + 1, value - 1
+    above, below = (value + 1, value - 1) if math.isfinite(value) else (2.0, 2.0)
     if isinstance(operator, (ast.Eq, ast.Is)):
         return [value] if holds else [above, 0.5]
     if isinstance(operator, (ast.Gt, ast.GtE)):

@@ -158,14 +158,14 @@ def read(sources: Mapping[str, tuple[str, bytes]]) -> dict[str, Source]:
     spawn = get_context("spawn")  # a fork could inherit locks that threads of the caller hold
     work = list(sources.values())
     try:
-        with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, _limit_resources) as pool:
+        with ProcessPoolExecutor(min(os.cpu_count() or 1, 1 + len(work) // 64), spawn, limit_resources) as pool:
             results = list(pool.map(_parse, work, chunksize=max(1, min(32, len(work) // 16))))
     except BrokenProcessPool:
         raise SentinelError(f"a file takes more than {_SECONDS} seconds or {_MEMORY >> 30} GiB to parse") from None
     return dict(zip(sources, results))
 
 
-def _limit_resources() -> None:
+def limit_resources() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (_SECONDS, _SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

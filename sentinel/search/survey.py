@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -24,6 +26,7 @@ from sentinel.reports.lines import Recipes
 from sentinel.reports.store import law_folder, recorded
 from sentinel.search.checks import subjects
 from sentinel.search.guards import Constants, constants_at
+from sentinel.search.inventory import limit_resources
 from sentinel.targets.refs import Ref
 from sentinel.worker.codes import read_source
 
@@ -91,6 +94,7 @@ class Survey:
         self._searchers = searchers
         self._pool = ThreadPoolExecutor(max_workers=searchers, thread_name_prefix="sentinel-search")
         self._drawer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="sentinel-draw")
+        self._parser = parser_process()
         self._ahead: dict[Place, Future[None]] = {}
         self._searches: dict[Place, Future[None]] = {}
         self._wanted: dict[Place, set[str]] = {}
@@ -168,6 +172,7 @@ class Survey:
         """Cancel planned searches and wait for running ones. Close the runner first, so that these end soon."""
         self._drawer.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._parser.shutdown(wait=True, cancel_futures=True)
 
     def _draw(self, place: Place) -> None:
         """Draw the scenarios of a later search in advance, while the target is being imported."""
@@ -245,7 +250,7 @@ class Survey:
             self._shrinking,
             shrink_further=False,
             glimpse=True,
-            constants=constants_of(law_session, subject, open_target.checkout, open_target.sources),
+            constants=constants_of(self._parser, law_session, subject, open_target.checkout, open_target.sources),
         )
         try:
             search.try_recipes(self._recipes_of(open_target.target), list(self._baseline_scenarios(subject, jobs)))
@@ -317,11 +322,22 @@ class Survey:
                 outcome.findings += more.findings
 
 
-def constants_of(law_session: LawSession, subject: Subject, checkout: Checkout, sources: Sources) -> Constants:
+def parser_process() -> ProcessPoolExecutor:
+    """Return an executor for :func:`constants_of`, whose process starts with the first task.
+
+    Threads must not parse: in Python 3.11 a parse in another thread then fails with a ``SystemError``.
+    """
+    return ProcessPoolExecutor(1, get_context("spawn"), limit_resources)
+
+
+def constants_of(
+    parser: ProcessPoolExecutor, law_session: LawSession, subject: Subject, checkout: Checkout, sources: Sources
+) -> Constants:
     """Return the constants of a boundary's code. There are none if the boundary cannot be found or read."""
-    with suppress(Undecidable, NotProvenError, SentinelError, OSError):
+    with suppress(Undecidable, NotProvenError, SentinelError, OSError, BrokenProcessPool):
         provenance = prove(law_session.find(subject), checkout, sources)
-        return constants_at(read_source(str(checkout.path / provenance.file)), provenance.line)
+        source = read_source(str(checkout.path / provenance.file))
+        return parser.submit(constants_at, source, provenance.line).result()
     return Constants()
 
 

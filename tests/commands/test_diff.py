@@ -705,20 +705,20 @@ GUARDED = """
 def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
     loss = (loss_mat * loss_mask).sum() / loss_mask.sum()
     {first}
-    if loss_agg_mode == "sequence":
+    if loss == -123456:
         loss = loss * {factor}
     return loss
 """
 
 
 def test_no_difference_is_claimed_only_where_the_changed_lines_ran(run_sentinel, tree):
-    """The fix is in the bound function, and no scenario runs it."""
+    """The fix is in the bound function, and no scenario and no option runs it."""
     before, after = (GUARDED.format(first="pass", factor=factor) for factor in (2, 3))
     answer = run_sentinel("diff", "tiny", tree("one", before), tree("other", after), *FEW)
     assert answer.status == 2
     assert "no difference" not in answer.out
     assert "not examined: tiny.losses.agg_loss: " in answer.out
-    guard = "(guarded by loss_agg_mode == 'sequence')"
+    guard = "(guarded by loss == -123456)"
     assert f"\n  tiny/losses.py:6 agg_loss {guard}, 6 agg_loss {guard[:-1]}; deleted)\n" in answer.out
     assert answer.err.splitlines()[-1].startswith("nothing was examined: ")
     # A line that runs is examined, and does not stand in for the other one.
@@ -740,7 +740,7 @@ def agg_loss(loss_mat, loss_mask, loss_agg_mode="token-mean"):
 @pytest.mark.parametrize(
     "line",
     [
-        "if loss_agg_mode == 'sequence': loss = loss * 3",
+        "if loss == -123456: loss = loss * 3",
         "loss = loss * 3 if loss_agg_mode == 'sequence' else loss",
         "loss_agg_mode == 'sequence' and loss.mul_(3)",
         "loss = sum([loss, *[loss * 2 for _ in 'x' if loss_agg_mode == 'sequence']])",

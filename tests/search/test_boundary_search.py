@@ -11,7 +11,7 @@ from sentinel.laws.law import Law
 from sentinel.search.boundary_search import BoundarySearch, Example, LawOutcome, glimpses
 from sentinel.search.decisions import of_outcome
 from sentinel.search.guards import Constants
-from sentinel.search.survey import constants_of
+from sentinel.search.survey import constants_of, parser_process
 from sentinel.values.literals import tensor
 
 
@@ -291,7 +291,8 @@ def test_ranks_that_deadlock_are_reported_and_cost_no_timeout(open_toys):
 def test_scenarios_are_drawn_around_the_constants_of_the_code(open_toys, code):
     open_target, found = open_toys("right", code=code)
     session, subject = open_target.law_session, found["right"]
-    constants = constants_of(session, subject, open_target.checkout, open_target.sources)
+    with parser_process() as parser:
+        constants = constants_of(parser, session, subject, open_target.checkout, open_target.sources)
     assert constants.numbers + constants.lengths in ((16.5, 19.0), (20,))
     broken = {}
     for known in (Constants(), constants):
