@@ -251,7 +251,7 @@ def _describe(comparison: Comparison, boundary: str, until: float) -> Row:
     results = comparison.settle(results)
     patch = comparison.selection.patch
     lines, idle = patch.lines(), patch.find_unexamined()
-    row: Row = {"bound": any(line[6] for line in lines), "boundaries": len(names)}
+    row: Row = {"bound": any(line[5] for line in lines), "boundaries": len(names)}
     if not patch.count and not comparison.selection.effects:
         return {**row, "ran": False, "outcome": "same", "why": "no code differs"}
     outcomes = {outcome_of(each): each for each in reversed(results)}
