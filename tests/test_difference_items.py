@@ -198,13 +198,11 @@ def test_lines_that_did_not_run_are_skipped_with_their_place(pytester, refs, fix
     code = losses.read_text()
     assert "def agg_loss(" in code
     body = code.index(":\n", code.index("def agg_loss(")) + 2
-    added = "    if loss_agg_mode == 'no such mode':\n        return None\n"
+    added = "    if loss_mat is loss_mask:\n        return None\n"
     unbound = "\n\ndef masked_advantages(rewards, response_mask):\n    return (rewards * response_mask).sum(-1)\n"
     losses.write_text(code[:body] + added + code[body:] + unbound)
     result = run(pytester, refs["fixed"], f"--sentinel-repo={tree}", "-rs", "-k", "agg_loss or text")
-    result.stdout.fnmatch_lines(
-        ["*not examined: demo_rl/losses.py:* agg_loss (guarded by loss_agg_mode == 'no such mode')*"]
-    )
+    result.stdout.fnmatch_lines(["*not examined: demo_rl/losses.py:* agg_loss (guarded by loss_mat is loss_mask)*"])
     result.stdout.fnmatch_lines(["*not examined: signal functions that no boundary reaches: *masked_advantages*"])
 
 

@@ -65,6 +65,8 @@ DIFFERS: dict[str, set[str]] = {
     "verl.utils.seqlen_balancing.prepare_dynamic_batch": {"max_tokens_per_microbatch=5"},
     # https://github.com/verl-project/verl/issues/7913: the mean over the microbatch, whatever the global counts are.
     f"{VERL}.compute_policy_loss_geo_mean": {"global_batch_size=2"},
+    # ROLL-AGENTIC-SCHEDULE-COUNTS-TRAJECTORIES
+    "roll.pipeline.agentic.agentic_config.AgenticConfig.set_max_steps": {"turns=3"},
     # SLIME-PPO-CONTEXT-PARALLEL-REWARD: on two ranks the outcome lands in the middle of a short response.
     f"{LOSS}.compute_advantages_and_returns generalised_advantage": {"context_parallel_size=2"},
     # https://github.com/verl-project/verl/pull/5797: the packed mask is shifted across sequences.

@@ -43,6 +43,8 @@ _SAID = "output_ids[-1] == self.tokenizer.eos_token_id"
 _ROLL = "git:8eb27cc2dc34c4d1310b169d9b86d339004d811a"
 _SLIME = "git:624b824a898ab0ec1fcb4d373004c7f3852bf515"
 _SLIME_LOSS = "slime/backends/megatron_utils/loss.py"
+_TRL = "git:f2cd57710ae345ea6428ae95363267fcf38a3dc8"
+_KEPT_LOGITS = "logits = logits[:, -logits_to_keep:, :]"
 _AREAL = "git:cbff54d645d2cd8ee1f1c358a82f3f473588433d"
 _CLOSED = "compute_conversation_end_token_id(self.tokenizer)"
 
@@ -193,6 +195,20 @@ TWINS: Twins = {
             ),
         ),
     ),
+    "no bonus": (
+        PRIMERL,
+        (
+            (
+                "src/prime_rl/orchestrator/algo/grpo.py",
+                "rewards.mean() * penalty_frac",
+                "rewards.mean().clamp(min=0) * penalty_frac",
+            ),
+        ),
+    ),
+    "at the temperature": (
+        _TRL,
+        (("trl/experimental/a2po/a2po_trainer.py", _KEPT_LOGITS, f"{_KEPT_LOGITS} / self.args.temperature"),),
+    ),
     "selected": (PRIMERL, ((_PRIME_LOSS, _IPO, _IPO + _SELECTED), (_PRIME_LOSS, _REF_KL, _REF_KL + _SELECTED))),
 }
 #: bug id -> the twin, the verdict at its pin, the verdict at the twin.
@@ -222,6 +238,8 @@ BY_TWIN = {
     "SLIME-PPO-CONTEXT-PARALLEL-REWARD": ("reward on the last token", "reproduced", "fixed"),
     "SLIME-WHITENED-EQUAL-RETURNS-NAN": ("variance from 0 on", "reproduced", "fixed"),
     "AREAL-RESUMED-ROUTING-MISALIGNED": ("experts appended", "reproduced", "fixed"),
+    "PRIMERL-LENGTH-PENALTY-REWARDS-LENGTH": ("no bonus", "reproduced", "fixed"),
+    "TRL-A2PO-TEMPERATURE-IGNORED": ("at the temperature", "reproduced", "fixed"),
     "PRIMERL-IPO-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
     "PRIMERL-REF-KL-REJECTED-TOKEN-NAN": ("selected", "reproduced", "fixed"),
 }

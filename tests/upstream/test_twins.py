@@ -446,6 +446,8 @@ WITHOUT = {
     "slime.rollout.rm_hub.async_rm": "wrong as it is: SLIME-RM-BOXED-MATH-NEVER-RIGHT",
     "slime.rollout.rm_hub.math_utils.grade_answer_verl": "wrong as it is: SLIME-RM-UNBOXED-ANSWER-WRONG",
     "areal.utils.functional.dynamic_sampling": "main has it no more",
+    "verl.trainer.ppo.v1.replay_buffer.ReplayBuffer._dapo_filtered_keys(group_filter)": "wrong as it is: "
+    "VERL-DAPO-FILTER-CONSTANT-GROUP",
 }
 CONTRACTS = (
     *("token_reward", "rule_reward", "overlong_penalty", "overlong_filter"),

@@ -169,7 +169,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(struct.pack(">QQ", protocol.MAX_FRAME, 1))
-        with pytest.raises(protocol.ProtocolError, match="size limit"):
+        with pytest.raises(protocol.ProtocolError, match="larger than the limit"):
             protocol.receive(theirs)
 
 
@@ -184,5 +184,5 @@ def test_structure_costs_more_than_its_text():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(frame[:16])
-        with pytest.raises(protocol.ProtocolError, match="size limit"):
+        with pytest.raises(protocol.ProtocolError, match="larger than the limit"):
             protocol.receive(theirs)
