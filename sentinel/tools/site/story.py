@@ -89,7 +89,8 @@ class Story:
 
     @property
     def unmoved(self) -> tuple[Outcome, ...]:
-        return tuple(outcome for outcome in self.outcomes if outcome.same)
+        """The values that are right or, without the bug's evidence, observed; those with nothing to show are left out."""
+        return tuple(outcome for outcome in self.outcomes if outcome.same and (outcome.before or outcome.after))
 
     @property
     def masks(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.recipes.catalog import Catalog
 from sentinel.tools.site.material import Bug, Material, read
-from sentinel.tools.site.story import Story, Variant, story
+from sentinel.tools.site.story import Outcome, Story, Variant, story
 
 
 @pytest.fixture
@@ -111,3 +111,10 @@ def test_no_page_shows_equal_numbers_as_wrong_and_right(reports, catalog, change
         assert len(found.wrong) == count
         for outcome in found.wrong:
             assert (outcome.before.plain, outcome.after.plain) == ("0.1", "0.1000000001")
+
+
+def test_a_value_that_no_evidence_shows_is_left_out(told):
+    """A law that holds has evidence without the bug alone, and no right value for some keys."""
+    found = told("VERL-REJECTED-ROW-GRPO")
+    empty = Outcome("loss", "", None, None, same=True)
+    assert replace(found, outcomes=(*found.outcomes, empty)).unmoved == found.unmoved
