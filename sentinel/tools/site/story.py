@@ -89,7 +89,7 @@ class Story:
 
     @property
     def unmoved(self) -> tuple[Outcome, ...]:
-        """The values that are right or, without the bug's evidence, observed; those with nothing to show are left out."""
+        """The right values; without evidence of the bug, all values. Those that nothing shows are left out."""
         return tuple(outcome for outcome in self.outcomes if outcome.same and (outcome.before or outcome.after))
 
     @property
