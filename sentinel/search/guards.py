@@ -24,6 +24,9 @@ SIZE, DTYPE = "#size", "#dtype"
 #: The largest number of tokens that a length in the code asks for.
 LONGEST = 120
 
+#: Methods whose result is a property of a tensor, not an option.
+_NO_OPTION = ("any", "all", "item", "numel", "size", "sum")
+
 #: The most ways to make one condition true or false.
 _WAYS = 4
 
@@ -212,21 +215,9 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
             whole = [{**one, **way} for one in whole for way in ways if not _conflict(one, way)][:_WAYS] or whole
         return [way for way in whole if way]
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _compare(test, truth, scope, depth)
-    if isinstance(test, ast.Call):
-        sized = _method_name(test) in (
-            "any",
-            "all",
-            "item",
-            "numel",
-            "size",
-            "sum",
-            "isinstance",
-            "hasattr",
-            "callable",
-        )
-        if sized or isinstance(test.func, ast.Name):
-            return []
+        return _compare(test, truth, scope)
+    if isinstance(test, ast.Call) and (isinstance(test.func, ast.Name) or _method_name(test) in _NO_OPTION):
+        return []
     if isinstance(test, ast.Name) and test.id in scope and depth:
         inner = scope[test.id]
         if isinstance(inner, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
@@ -235,7 +226,7 @@ def solve(test: ast.expr, truth: bool, scope: Mapping[str, ast.expr], depth: int
     return [{name: value} for value in values for name in _names(test, scope)][:_WAYS]
 
 
-def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr], depth: int) -> list[Setting]:
+def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr]) -> list[Setting]:
     [operator], left, right = test.ops, test.left, test.comparators[0]
     if _value(left) is not _UNKNOWN and _value(right) is _UNKNOWN and type(operator) in _MIRRORED:
         left, right, operator = right, left, _MIRRORED[type(operator)]()
@@ -249,17 +240,17 @@ def _compare(test: ast.Compare, truth: bool, scope: Mapping[str, ast.expr], dept
     if value is _UNKNOWN and isinstance(operator, ast.In) and isinstance(right, (ast.Tuple, ast.List, ast.Set)):
         members = [_value(each) for each in right.elts]
         known = [each for each in members if each is not _UNKNOWN]
-        return _each(_names(left, scope), known if holds else [], depth)
+        return _each(_names(left, scope), known if holds else [])
     if value is _UNKNOWN and isinstance(left, ast.Constant) and isinstance(operator, ast.In):  # "key" in mapping
-        return _each([left.value] if isinstance(left.value, str) else [], [SOME] if holds else [None], depth)
+        return _each([left.value] if isinstance(left.value, str) else [], [SOME] if holds else [None])
     if value is _UNKNOWN:
         return []
     if _is_size(left):
         return [{SIZE: each} for each in _sizes(operator, value, holds)]
-    return _each(_names(left, scope), _values(operator, value, holds), depth)
+    return _each(_names(left, scope), _values(operator, value, holds))
 
 
-def _each(names: Sequence[str], values: Sequence[Any], depth: int) -> list[Setting]:
+def _each(names: Sequence[str], values: Sequence[Any]) -> list[Setting]:
     return [{name: value} for value in values for name in names][:_WAYS]
 
 

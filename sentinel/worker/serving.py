@@ -284,7 +284,9 @@ class _LineTracer(_Tracer):
         self._lines_of_call.add((file, frame.f_lineno))
         if self._watched is not None and hasattr(code, "co_positions"):  # new in Python 3.11
             frame.f_trace_opcodes = True
-            spans = self._spans.setdefault(id(code), list(code.co_positions()))
+            if id(code) not in self._spans:  # self._codes keeps the object, so its id is not used again
+                self._spans[id(code)] = list(code.co_positions())
+            spans = self._spans[id(code)]
 
         def line(frame: Any, event: str, argument: Any) -> Any:
             if event == "opcode":
