@@ -93,7 +93,9 @@ def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, c
     loose = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
     loose.assert_outcomes(passed=1)
     loose.stdout.fnmatch_lines(["warning: other: demo_rl.losses.agg_loss (changed: demo_rl/losses.py:* agg_loss): *"])
-    loose.stdout.fnmatch_lines(["2 signal lines changed; 2 ran (added ones at the head, deleted ones at the base)"])
+    loose.stdout.fnmatch_lines(
+        ["2 signal lines changed (2 added, 0 deleted); 2 ran, added ones at the head and deleted ones at the base"]
+    )
     strict = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss", "--sentinel-strict")
     strict.assert_outcomes(failed=1)
 
@@ -143,7 +145,7 @@ def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_anothe
 
     monkeypatch.setattr(Asking, "search_differences", note)
     result = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "-k", "agg_loss or sequences")
-    result.stdout.fnmatch_lines(["2 signal lines changed; 2 ran *"])
+    result.stdout.fnmatch_lines(["2 signal lines changed (1 added, 1 deleted); 2 ran*"])
     (first, *_), (last, _) = asked[0], asked[-1]
     assert asked == [(first, True), (first, False), (last, True)], asked
     assert first != last

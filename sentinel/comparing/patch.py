@@ -61,7 +61,8 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
             idle[-1]["statements"] += 1
         else:
             idle.append({**entry, "lines": [first, last], "statements": 1})
-    return {"changed": len(lines), "ran": sum(line[-1] for line in lines), "not_run": idle}
+    added = sum(line[2] == AFTER for line in lines)
+    return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
 
 #: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.

@@ -135,7 +135,7 @@ class Gate:
             for row in (row for row in rows if row["undecided"]):
                 undecided.setdefault(join_names(row["undecided"]), []).append(row["boundary"])
             for parts, names in undecided.items():
-                yield f"undecided: {join_names(names)}: not finite at either revision: {parts}"
+                yield f"undecided: {join_names(names)}: NaN or infinite at both revisions in some calls: {parts}"
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared: the run ended before their turn: {join_names(waiting)}"
@@ -240,8 +240,9 @@ def cover(rows: Sequence[Row]) -> str:
         return "no signal line changed"
     idle = [each for each in found["not_run"] if each["bound"]]
     unbound = [each for each in found["not_run"] if not each["bound"]]
-    parts = [f"{count} signal line{'' if count == 1 else 's'} changed"]
-    parts.append(f"{found['ran']} ran (added ones at the head, deleted ones at the base)")
+    added = found["added"]
+    parts = [f"{count} signal line{'' if count == 1 else 's'} changed ({added} added, {count - added} deleted)"]
+    parts.append(f"{found['ran']} ran, added ones at the head and deleted ones at the base")
     parts += [f"{_count(idle)} not reached ({join_names(list(map(_range, idle)))})"] if idle else []
     names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
     parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []
