@@ -41,7 +41,8 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
     result.stdout.fnmatch_lines(
         [
             "1. demo_rl.losses.agg_loss: worse",
-            "*breaks masked_values_have_no_influence: a value where the mask is 0 changes neither output nor gradient*",
+            "*loss is 2 times the previous value; breaks the_oracle_agrees: *; breaks gradients_stay_where_they_belong: *",
+            "*breaks now: masked_values_have_no_influence: baseline.per_token_gradient: *",
             "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
     )

@@ -199,8 +199,8 @@ class Comparison:
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
-            differences = [each for each in confirmed if each.symptom != BESIDE] or confirmed
-            differences = tuple(sorted(differences, key=lambda each: each.symptom != "value"))
+            confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed
+            differences = tuple(sorted(confirmed, key=lambda each: each.symptom != "value"))
             if log.answered:
                 ran = self._note_lines(log, located, changed)
                 if not few:

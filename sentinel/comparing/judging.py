@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from sentinel.comparing.asking import Asking
-from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
+from sentinel.comparing.observations import AFTER, ALREADY, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference, break_answered
 from sentinel.comparing.sessions import Ahead, Log, OneSided
 from sentinel.contracts.contract import DoesNotApply, Inputs
@@ -89,8 +89,12 @@ def compare_laws(
         if fresh is not None:
             silenced = log.nonzero[BEFORE] - log.nonzero[AFTER]
             broken_by[AFTER][key] = replace(describe_finding(fresh, silenced), came=True)
-    # A wrong number is named before what follows from it.
-    return {side: tuple(sorted(each.values(), key=lambda it: not it.defined)) for side, each in broken_by.items()}
+    return {side: tuple(sorted(each.values(), key=_by_weight)) for side, each in broken_by.items()}
+
+
+def _by_weight(broken: Broken) -> tuple[bool, bool]:
+    """Sort what is newly broken before what is only worse, and a wrong number before what follows from it."""
+    return broken.already, not broken.defined
 
 
 def _without_inherited(
@@ -209,7 +213,9 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
     keys = {part(item.key) for item in finding.violations}
     empty = finding.law is metrics_tell_the_truth and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
-    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
+    already = first.detail.endswith(ALREADY)
+    law, variants = finding.law, finding.trial.variants
+    return Broken(law.name, law.statement, finding.symptom, detail, variants, defined, already=already)
 
 
 def add_programming_errors(

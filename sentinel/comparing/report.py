@@ -57,7 +57,7 @@ def _name_choice(broken: Broken) -> str:
 
 
 def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
-    return list({item.law: item for item in broken}.values())[:1]
+    return list({item.law: item for item in broken}.values())[:2]
 
 
 #: The suffix of a part that is a count of values.
