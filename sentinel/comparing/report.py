@@ -133,9 +133,9 @@ def _describe_move(one: Any, other: Any) -> str:
 
 
 def _is_simple(ratio: float) -> bool:
-    """Return True if a ratio, or its inverse, is a whole number. Any other ratio of two single numbers says nothing."""
-    factor = max(abs(ratio), 1 / abs(ratio))
-    return abs(factor - round(factor)) < 1e-4 * factor
+    """Return True if a ratio, or its inverse, is a multiple of 0.5. Other ratios of two single numbers say nothing."""
+    doubled = 2 * max(abs(ratio), 1 / abs(ratio))
+    return abs(doubled - round(doubled)) < 1e-4 * doubled
 
 
 def name_revision(checkout: Checkout) -> str:
