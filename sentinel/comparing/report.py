@@ -21,6 +21,7 @@ from sentinel.reports.explain import distinct, scenario_lines
 from sentinel.reports.markdown import escaped
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
+from sentinel.search.scenarios import MOST_ROWS, MOST_TOKENS
 from sentinel.sources.home import read_json
 from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
@@ -290,6 +291,13 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
         yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
 
 
+#: What no scenario shows.
+SIZES = (
+    f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, on the CPU, in one process: a change that "
+    "matters only beyond that is not seen"
+)
+
+
 def count_changes(changes: Sequence[str]) -> str:
     return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
 
@@ -350,6 +358,8 @@ def _note_rounding(item: BoundaryDiff) -> str:
 def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
     """Yield the last lines of the report: code that was not examined, and the headline."""
     yield from list_unexamined(comparison, results, interrupted)
+    if any(each.state in ("differs", "same numbers", "not examined") for each in results):
+        yield SIZES
     yield ""
     yield write_headline(comparison, results, interrupted)
 

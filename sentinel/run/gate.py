@@ -15,7 +15,7 @@ from urllib.parse import quote
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
 from sentinel.comparing.patch import coverage, merge
-from sentinel.comparing.report import join_names, list_others, name_revision, summarise
+from sentinel.comparing.report import SIZES, join_names, list_others, name_revision, summarise
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
@@ -71,7 +71,7 @@ def _beyond(comparison: Comparison) -> list[str]:
     lines += (
         [f"not examined: module-level code that may change other functions: {join_names(effects)}"] if effects else []
     )
-    lines += list_others(comparison.selection.unread, ())
+    lines += list_others(comparison.selection.unread, comparison.selection.harmless)
     return list(map(message, lines))
 
 
@@ -140,6 +140,8 @@ class Gate:
             if waiting:
                 yield f"not compared: the run ended before their turn: {join_names(waiting)}"
             yield cover(rows)
+            if any(row["lines"] and row["boundary"] for row in rows):
+                yield SIZES
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON data, for ``gate.json``."""
