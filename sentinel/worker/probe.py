@@ -277,10 +277,13 @@ def _stubs_used() -> list[str]:
 def _stub_reason() -> str:
     names, missing = sorted(set(stubs.state().used)), _stubs_used()
     if stubs.ONLY_WHERE_NAMED.issuperset(missing):  # the package may be installed, but is hidden
-        return f"the code used {', '.join(names)}, which is real only for a target that names it in `preload`"
+        return (
+            f"the code used {', '.join(names)}, which is a stub module here: name {', '.join(missing)} in the target's "
+            "`preload`, and install all that it imports in the environment of the probes"
+        )
     return (
-        f"the code used {', '.join(names)}, which is not installed; install {', '.join(missing)} in the environment of "
-        "the probes"
+        f"the code used {', '.join(names)}, which is a stub module here: install {', '.join(missing)} in the "
+        "environment of the probes, and name it in the target's `preload` if it is installed"
     )
 
 
