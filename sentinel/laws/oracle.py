@@ -14,9 +14,9 @@ from sentinel.values.literals import Tensor
 def the_oracle_agrees(case: Case) -> list[Violation]:
     """Check that outputs and gradients at valid positions are within the rounding bound of the oracle's.
 
-    The oracle computes in float64 from the values that the framework received, with the boundary's declared
-    dialect. An oracle value that does not fit the framework's dtype is not compared. Catches any wrong formula: a
-    sign (verl #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
+    The oracle computes in float64 from the values that the framework received, with the boundary's declared dialect. An
+    oracle value that does not fit the framework's dtype is not compared. Catches any wrong formula: a wrong sign (verl
+    #179), a missing normaliser (verl #5417), a dual clip of positive advantages (slime's).
     """
     if case.contract is None:
         return _all_keys(case)

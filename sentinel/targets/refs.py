@@ -25,7 +25,7 @@ class Ref:
     :ivar name: a sha, tag, branch or ``pull/N/head`` (git), a version or ``latest`` (pypi),
         a directory (path), or empty (installed).
     :ivar clone: the git directory that has the commit ``name``; empty for the mirror.
-    :ivar folder: the folder of the clone that the code is in, if the commit has it; empty for the top.
+    :ivar folder: the folder of the clone with the code, which is used if the commit has it; empty for the top folder.
     """
 
     kind: SourceKind
@@ -98,7 +98,7 @@ def _problem(kind: str, name: str) -> str | None:
         if name.startswith("-"):
             return "a git name cannot begin with '-'"
         if not _GIT_NAME.fullmatch(name) or ".." in name or "@{" in name or name.endswith((".lock", "/")):
-            return "that is not a git name (letters, digits and . _ / + @ - only, no '..')"
+            return "a git name has only letters, digits and . _ / + @ -, and no '..'"
     if kind == "pypi" and name != "latest" and not _VERSION.fullmatch(name):
         return "write a version such as pypi:0.9.1, or pypi:latest"
     return None
