@@ -77,8 +77,7 @@ class Neutral:
     __setattr__ = __setitem__ = __exit__
 
 
-#: ``declared(attributes, name)`` returns a missing attribute's default from the target, in a sequence; empty if it has
-#: none.
+#: ``declared(attributes, name)`` returns a sequence with the target's default for a missing attribute, or an empty one.
 Declared = Callable[[Mapping[str, Any], str], Sequence[Any]]
 
 

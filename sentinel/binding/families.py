@@ -269,8 +269,7 @@ class Container:
 
 
 def data_proto(protocol: str, **chunks: Any) -> tuple[Binding, ...]:
-    """Bind the operations of ``DataProto`` in the module ``protocol``. ``chunks`` sets fields of the binding of
-    ``chunk``."""
+    """Bind the operations of ``DataProto`` in a module. ``chunks`` sets fields of the binding of ``chunk``."""
     data = f"{protocol}.DataProto"
     proto = Container(partial(make_container, data), common={"imports": (protocol,)})
     return (

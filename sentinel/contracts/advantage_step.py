@@ -1,5 +1,4 @@
-"""Define the contract of a trainer's advantage step, which computes the loss's advantages from rewards and
-log-probs."""
+"""Define the contract of a trainer's advantage step, which computes advantages from rewards and log-probs."""
 
 from __future__ import annotations
 

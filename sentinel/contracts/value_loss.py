@@ -1,4 +1,4 @@
-"""Define the contract of value losses: from a critic's values, its old values and the returns to one scalar."""
+"""Define the contract of value losses, which reduce a critic's values, old values and returns to a scalar."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ VALUE_LOSS = Contract(
             "number",
             "clip range of a value around its old value; default: no clip",
             default=None,
-            # No value of the domain is at a bound, where the gradient is not defined.
+            # No value of the domain is exactly at a bound, where the gradient is undefined.
             choices=(None, 0.2, 0.6),
             knob=True,
         ),

@@ -225,8 +225,8 @@ class Target:
     :ivar stub_versions: package -> the version that its stub module reports, for targets that reject unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
     :ivar at_import: dotted path -> its replacement during import: for a function that the target calls and a contained
-        process cannot run, the result; for a value, such as a package version that the target rejects, another value,
-        or an :class:`Alias`.
+        process cannot run, the result; for a value that the target rejects, such as a package version, another one, or
+        an :class:`Alias`.
     :ivar defaults: sources of the configuration's defaults: dotted paths of dataclasses, or of functions that return a
         function which adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
         options gets the others.
@@ -311,8 +311,7 @@ class Target:
 
     @property
     def depends_on_code(self) -> bool:
-        """Return True if bindings depend on the revision, through registries or dialects that not all revisions
-        have."""
+        """Return True if bindings depend on the revision, through registries or through dialects of some revisions."""
         dialects = (dialect for binding in self.bindings for dialect in binding.dialects)
         return bool(self.registries) or any(dialect.since or dialect.until for dialect in dialects)
 
