@@ -98,7 +98,7 @@ def _problem(kind: str, name: str) -> str | None:
         if name.startswith("-"):
             return "a git name cannot begin with '-'"
         if not _GIT_NAME.fullmatch(name) or ".." in name or "@{" in name or name.endswith((".lock", "/")):
-            return "a git name has only letters, digits and . _ / + @ -, and no '..'"
+            return "that is not a git name (letters, digits and . _ / + @ - only, no '..')"
     if kind == "pypi" and name != "latest" and not _VERSION.fullmatch(name):
         return "write a version such as pypi:0.9.1, or pypi:latest"
     return None
