@@ -197,7 +197,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "truncated_importance_sampling_type" in _fields(boundary):
         options["truncated_importance_sampling_type"] = kind
     elif kind == "icepop":
-        raise AbsentError("not in this version: weights can only be truncated")
+        raise AbsentError("not in this version: weights that are masked; they can only be truncated")
     valid = (mask != 0).float()
     counted = valid.sum(-1, keepdim=True) * _rows(mask).sum() if by_row else valid.sum()
     current = inputs["old_log_probs"].detach().clone().requires_grad_()
@@ -211,7 +211,7 @@ def _weights(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _ratios(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     _, metrics = _clipped(boundary, {**inputs, "advantages": torch.ones_like(inputs["log_probs"])}, {})
     if "probs_ratio_max" not in metrics:
-        raise AbsentError("not in this version: extreme ratios are not reported")
+        raise AbsentError("not in this version: the reported extremes of ratios")
     return {"ratio_max": metrics["probs_ratio_max"], "ratio_min": metrics["probs_ratio_min"]}
 
 

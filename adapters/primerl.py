@@ -74,7 +74,7 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
 
 
 def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
-    """Return the loss function for these settings. Until February 2026 losses were not separate functions."""
+    """Return the loss function for these settings. Until February 2026, losses are not separate functions."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
             raise AbsentError("not in this version: this trust region")
@@ -143,12 +143,12 @@ def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     low, high = inputs["eps_clip_low"], inputs["eps_clip_high"]
     if "epsilon" in boundary.parameters:
         if low != high:
-            raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
+            raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
         arguments["epsilon"] = low
     elif "epsilon_low" in boundary.parameters:
         arguments |= {"epsilon_low": low, "epsilon_high": high}
     else:
-        raise AbsentError("not in this version: this kind of clipping")
+        raise AbsentError("not in this version: a clip range for ratios")
     loss, clipped = boundary.invoke({}, **arguments)[:2]
     return {"loss": loss, "clip_fraction": clipped if not isinstance(clipped, Mapping) else None}
 
@@ -213,12 +213,12 @@ def _computed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif "advantage_config" in boundary.parameters:
         text = inspect.getsource(boundary.module)
         if any(value and name not in text for name, value in wanted.items()):
-            raise AbsentError("not in this version: an advantage is the reward minus the mean of its group")
+            raise AbsentError("not in this version: these statistics; an advantage is the reward minus the group mean")
         options = {"advantage_config": kit.stand_in(**settings)}
     else:
-        raise AbsentError("not in this version: rollouts are scored")
+        raise AbsentError("not in this version: scores of plain rewards; the function scores rollouts")
     if one_out and size == 1:
-        raise AbsentError("a group of one has no other row to compute a mean from")
+        raise AbsentError("a group of one has no other row for the mean")
     arguments = {"rewards": rewards.tolist(), "completion_lengths": [4] * rows, "samples_per_problem": size}
     return {"normalised": torch.tensor(boundary.invoke({}, **arguments, **options))}
 
@@ -354,7 +354,7 @@ def _fields(boundary: Any, length: int, row: int) -> Any:
     fields = {"env_name": "env", **{name: [value] * length for name, value in of_tokens.items()}}
     made: Any = vars(types)["TrainingSample"]
     if "mask" not in made.__struct_fields__:
-        raise AbsentError("not in this version: a sample has a prompt and a completion")
+        raise AbsentError("not in this version: samples with one mask; a sample has a prompt and a completion")
     return made(**{name: value for name, value in fields.items() if name in made.__struct_fields__})
 
 

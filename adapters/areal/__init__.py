@@ -81,7 +81,7 @@ class _Engine:
 
     def forward(self, input_: Any, aggregate_fn: Any, post_hook: Any = None) -> Any:
         if post_hook is None:
-            raise AbsentError("not in this version: the engine computes the log-probs itself")
+            raise AbsentError("not in this version: a hook that computes log-probs; the engine computes them")
         return aggregate_fn([post_hook(self.logits, input_)])
 
 
@@ -183,7 +183,7 @@ def _has_bounds(boundary: Any, inputs: Mapping[str, Any]) -> None:
     :raises AbsentError: for versions until September 2025, which have one bound for both sides.
     """
     if inputs["eps_clip_high"] != inputs["eps_clip_low"] and "eps_clip_higher" not in boundary.parameters:
-        raise AbsentError("not in this version: eps_clip_low and eps_clip_high must be equal")
+        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
 
 
 def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _policy_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif rollout is not None:
         made = getattr(boundary.imported[ARGUMENTS], "RejectionSamplingConfig", None)
         if made is None:
-            raise AbsentError("not in this version: weights above the cap are dropped instead of clamped")
+            raise AbsentError("not in this version: clamped weights; tokens with a weight above the cap are dropped")
         decoupled["rejection_sampling"] = made(
             level="token", action="clamp", upper=float("inf") if cap is None else cap
         )

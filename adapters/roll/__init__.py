@@ -182,7 +182,7 @@ def _agentic_reward_norm(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     elif levels in _METHODS:
         norm.grouping, norm.method = _METHODS[levels]
     else:
-        raise AbsentError("not in this version: the function centres and scales over the same rewards")
+        raise AbsentError("not in this version: a mean and a deviation over different sets of rewards")
     return boundary.invoke({}, batch, norm)
 
 

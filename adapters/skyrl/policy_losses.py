@@ -49,7 +49,7 @@ def _policy_loss(
     if "safe_exp_delta" in reads and inputs["log_ratio_clamp"] is None:
         log_ratio = inputs["log_probs"] - inputs["old_log_probs"]
         if (log_ratio[inputs["response_mask"] != 0].abs() > 20).any():
-            raise AbsentError("not in this version: a log-ratio beyond 20 is clamped")
+            raise AbsentError("not in this version: log-ratios beyond 20, which this version clamps")
     config = algorithm_of(boundary, {**options, **settings(inputs), **(AS_SUMS if averaged else {})})
     loss, metrics = boundary.invoke(names, config=config, **rollout)
     clipped = (

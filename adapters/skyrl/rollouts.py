@@ -180,7 +180,7 @@ def _episode(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run one episode: a chat if there are several turns, otherwise plain text."""
     keeps_limit = "max_response_tokens" in inspect.getsource(boundary.function)
     if not keeps_limit and sum(inputs["said"]) > inputs["max_tokens"]:
-        raise AbsentError("not in this version: the engine applies the length limit, not the loop")
+        raise AbsentError("not in this version: a length limit of the loop; the engine applies the limit")
     conversation = len(inputs["said"]) > 1 or inputs["heard"][-1] > 0
     generator = _generator(boundary, _Engine([[n] for n in inputs["said"]]), inputs["turns"], conversation)
     with _gym(boundary, inputs["heard"], inputs["rewards"]):
@@ -337,7 +337,7 @@ def _asked(boundary: Any, config: Any) -> dict[str, Any]:
 BINDINGS = (
     sampling_request(
         "skyrl.backends.skyrl_train.inference_servers.engine_utils.get_sampling_params_for_backend",
-        f"{CONFIG}.SamplingParams",  # none before February 2026
+        f"{CONFIG}.SamplingParams",  # absent before February 2026
         _asked,
         _OPTIONS,
         formerly=("skyrl.backends.skyrl_train.inference_engines.utils.get_sampling_params_for_backend",),

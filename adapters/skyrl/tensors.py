@@ -99,7 +99,7 @@ def _sum_of_losses(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normalised_in_place(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if {"mini_batch_size", "mini_batch_boundaries"} & {*boundary.parameters}:
-        raise AbsentError("not in this version: the trainer scales advantages for its loss as well")
+        raise AbsentError("not in this version: normalisation alone; the function also scales advantages for the loss")
     data = {"advantages": inputs["advantages"].clone(), "response_mask": inputs["response_mask"]}
     return {"normalised": boundary.function(data)["advantages"]}
 

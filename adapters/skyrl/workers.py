@@ -235,7 +235,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     if is_averaged_inside(boundary.imported[PPO]):
         raise AbsentError(
-            "not in this version: the worker averages over each microbatch, and optim_step over all of them"
+            "not in this version: sums over microbatches; the worker averages over each, optim_step over all"
         )
     log_probs, mask = inputs["log_probs"], inputs["response_mask"] != 0
     count, tokens = log_probs.shape
@@ -253,7 +253,7 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         fields["base_action_log_probs"] = inputs["ref_log_probs"].cpu()
     by_tokens = hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch")
     if inputs["max_tokens_per_microbatch"] is not None and not by_tokens:
-        raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
+        raise AbsentError("not in this version: a microbatch size in tokens; the size is in rows")
     model, more = _Table(log_probs, inputs["entropies"]), inputs["padding_microbatches"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, _options(inputs, count), log_probs, model, OneProcess()) as worker:
@@ -295,7 +295,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     options = {"trainer.micro_forward_batch_size_per_gpu": inputs["micro_batch_size"] or count}
     if inputs["max_tokens_per_microbatch"] is not None:
         if not hasattr(boundary.imported[CONFIG].TrainerConfig, "max_tokens_per_microbatch"):
-            raise AbsentError("not in this version: the size of a microbatch is in rows, not in tokens")
+            raise AbsentError("not in this version: a microbatch size in tokens; the size is in rows")
         options["trainer.max_tokens_per_microbatch"] = inputs["max_tokens_per_microbatch"]
     ranks = _with_padding(boundary, more)
     with ranks, _fsdp_worker(boundary, options, log_probs, _Table(log_probs, None), OneProcess()) as worker:
@@ -508,7 +508,9 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = torch.full((rows, length - 1), -2.0)
     optional = {"rollout_logprobs": log_probs.clone(), "rollout_expert_indices": routes.to(torch.uint8)}
     if "router_padding_mask" in boundary.imported[BATCH].TrainingInput.__annotations__:
-        optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has its routes
+        optional["router_padding_mask"] = torch.zeros(
+            rows, length, dtype=torch.bool
+        )  # every token has routes of its own
     fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
     options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
     ranks = other_ranks_have(boundary, inputs["padding_microbatches"])

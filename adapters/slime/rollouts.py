@@ -96,7 +96,7 @@ class _OneToken:
 
 def _refuse_groups(module: Any) -> None:
     if hasattr(module, "_examples_to_rollout_groups"):
-        raise AbsentError("not in this version: a group is a record that counts its remaining tokens")
+        raise AbsentError("not in this version: groups as lists; a group is a record that counts its remaining tokens")
 
 
 def _alone(tokenizer: Any) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     async def post(url: str, payload: Any, *_: Any, **__: Any) -> Any:
         if "input_ids" not in payload:
-            raise AbsentError("not in this version: an engine receives text")
+            raise AbsentError("not in this version: requests with token ids; an engine gets text")
         return in_sglangs_words(engine.answer(payload["input_ids"], payload["sampling_params"]), inputs["routed"])
 
     async def graded(_: Any, sample: Any, **__: Any) -> float:

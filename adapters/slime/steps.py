@@ -119,7 +119,9 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError("not in this version: ranks communicate when they store")
+            raise AbsentError(
+                "not in this version: simulated ranks; in this version, they communicate to store results"
+            )
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:
@@ -167,7 +169,7 @@ def _ppo_kl(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     args = _advantage_args("ppo", **{name: inputs[key] for name, key in _PPO_OPTIONS.items()})
     _advantage_step(boundary, args, data)
     if "kl" not in data:
-        raise AbsentError("not in this version: the rollout data has no KL")
+        raise AbsentError("not in this version: a KL in the rollout data")
     return {name: as_rows(data[name], width) for name in ("kl", "advantages")}
 
 

@@ -253,7 +253,7 @@ def _async_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the asynchronous trainer's loss with completions packed into one row by TRL's collator."""
     mask, model = inputs["response_mask"].long(), kit.token_table(inputs["log_probs"], trains=False)
     if not hasattr(boundary.module, "patch_chunked_lm_head"):
-        raise AbsentError("not in this version: batches are trees of rollouts, or the model returns logits")
+        raise AbsentError("not in this version: packed rows with a chunked head")
     boundary.module.patch_chunked_lm_head(model, 4, 1.0)
     columns = mask, inputs["old_log_probs"], row_mean(inputs["advantages"], mask != 0)[:, 0]
     rows = [
@@ -431,7 +431,7 @@ def _entropy_told(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import transformers
 
     if not hasattr(boundary.module, "entropy_from_logits"):
-        raise AbsentError("not in this version: the model returns the entropy of each token")
+        raise AbsentError("not in this version: entropies from logits; the model returns the entropy of each token")
     values, batch = inputs["values"], kit.make_sequences(inputs["response_mask"])
     model = kit.token_table(values[..., None].expand(*values.shape, 2))
     args = kit.stand_in(use_liger_kernel=False, loss_type="nll")
@@ -528,9 +528,9 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
 
     values, valid = inputs["values"], inputs["response_mask"] != 0
     if boundary.function is transformers.Trainer.log:
-        raise AbsentError("not in this version: the trainer logs as transformers does")
+        raise AbsentError("not in this version: own logs of the trainer; it logs as transformers does")
     if leaves_nan and "nan" not in inspect.getsource(boundary.module):  # until March 2025, every batch has a number
-        raise AbsentError("not in this version: every reward function scores every completion")
+        raise AbsentError("not in this version: completions without a score")
     history = torch.where(valid, values, float("nan"))[valid | leaves_nan].tolist()
     steps = kit.bookkeeping(should_evaluate=True, global_step=1)
     kept = {"train": {"probed": history} if history else {}, "eval": {}}
@@ -676,7 +676,7 @@ def _packed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     from datasets import Dataset, disable_progress_bars
 
     if "strategy" not in boundary.parameters:
-        raise AbsentError("not in this version: a row is cut at the end of a pack")
+        raise AbsentError("not in this version: packs of whole rows; a row is cut at the end of a pack")
     disable_progress_bars()
     rows = Dataset.from_list([{"input_ids": [row] * length} for row, length in enumerate(kit.lengths_of(inputs))])
     made = boundary.function(rows, inputs["max_tokens_per_microbatch"])
@@ -880,9 +880,9 @@ def _preferred(
 ) -> dict[str, Any]:
     """Run preference training on pairs of responses to a prompt.
 
-    Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (generated and
-    judged). A row's first token is the prompt. It begins the response and identifies the row when there is only one end
-    token. Trainers append the end token, except for the reward trainer until September 2025.
+    Rows are pairs, responses, texts (for a reward model, which sums the table over tokens) or prompts (whose responses
+    are generated and judged). A row's first token is its prompt, or begins its response, and identifies the row.
+    Trainers append the end token, except for the reward trainer until September 2025.
     """
     table, reference, mask = _of_pairs(inputs)
     ids = kit.token_ids(mask, ended=True)
@@ -1032,7 +1032,9 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
-            raise AbsentError("not in this version: rewards are scaled by the standard deviation of a group")
+            raise AbsentError(
+                "not in this version: scaling by the batch; rewards are scaled by the deviation of their group"
+            )
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
@@ -1048,7 +1050,7 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     model.generate = lambda input_ids, **_: torch.nn.functional.pad(input_ids, (0, 1), value=1)
     if size == 1:
         if not hasattr(trainer, "num_generations_eval"):
-            raise AbsentError("not in this version: a group has several rows")
+            raise AbsentError("not in this version: groups of one row")
         model.eval()
         trainer.num_generations_eval = 1
     return {"normalised": boundary.function(trainer, batch)["advantages"]}

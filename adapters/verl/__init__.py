@@ -254,7 +254,7 @@ def _token_means_alone(boundary: Any, inputs: Mapping[str, Any]) -> tuple[str, .
     if "loss_agg_mode" in boundary.parameters:
         return ("loss_agg_mode",)
     if inputs["loss_agg_mode"] != "token-mean":
-        raise AbsentError("not in this version: a loss is the mean over tokens")
+        raise AbsentError("not in this version: other aggregations than the mean over tokens")
     return ()
 
 
@@ -266,7 +266,7 @@ def _deprecated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     elif inputs["dual_clip"] is not None:
         raise UnknownInputError("the loss has no dual clip", "dual_clip")
     elif inputs["eps_clip_low"] != inputs["eps_clip_high"]:
-        raise AbsentError("not in this version: the clip range has two bounds")
+        raise AbsentError("not in this version: two clip bounds; eps_clip_low and eps_clip_high must be equal")
     else:
         returned = boundary.invoke(kit.take_inputs(inputs, *names), cliprange=inputs["eps_clip_low"])
     return dict(zip(("loss", "clip_fraction", "approx_kl", "dual_clip_fraction"), returned))
@@ -381,7 +381,7 @@ def _truncated(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _zeroed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call IcePop, whose two thresholds are passed as one string."""
     if not hasattr(boundary.module, "_parse_rollout_is_threshold"):
-        raise AbsentError("not in this version: the function truncates weights, and cannot set them to 0")
+        raise AbsentError("not in this version: weights that are set to 0; the function only truncates them")
     weights, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),
@@ -411,7 +411,7 @@ def _rejected(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _rejected_by_ratio(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call rejection sampling as it was before February 2026."""
     if inputs["statistic"] != "ratio":
-        raise AbsentError("not in this version: rejection depends on the ratio")
+        raise AbsentError("not in this version: this statistic; rejection depends on the ratio")
     kept, metrics = boundary.invoke(
         kit.take_inputs(inputs, "response_mask"),
         log_ratio=_log_ratio(inputs),

@@ -95,7 +95,7 @@ _TRAINER_SELF = StandIn("self", "the real trainer starts workers; the method rea
 def _balanced_batch(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Reorder a batch as the trainer does, so that each rank gets the same number of rows."""
     if inputs["keep_minibatches"] and "keep_minibatch" not in boundary.parameters:
-        raise AbsentError("not in this version: minibatches are cut from the rows as they are dealt out")
+        raise AbsentError("not in this version: fixed minibatches; they are cut after rows are distributed")
     lengths, parts = inputs["lengths"], inputs["parts"]
     batch = CONTAINER(boundary, kit.numbered_rows(lengths), {})
     trainer = kit.stand_in(

@@ -89,7 +89,7 @@ def _sample(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Read the dataset item of a message that is already tokenized."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.owner, "_process_single_message"):
-        raise AbsentError("not in this version: the same function tokenizes the messages")
+        raise AbsentError("not in this version: a separate function that tokenizes a message")
     ids, mask = (torch.tensor(inputs[name]) for name in ("token_ids", "loss_mask"))
     item = _item(
         boundary,
@@ -118,7 +118,7 @@ def _trained_of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, An
     """Read the item of a dataset with one conversation."""
     modes = getattr(boundary.module, "DatasetPadMode", None)
     if modes is None or not hasattr(boundary.module, "extract_system_prompt_and_generation"):
-        raise AbsentError("not in this version: masks come from differences of whole chats")
+        raise AbsentError("not in this version: masks of single messages; masks are differences of whole chats")
     tokenizer, messages = chat(inputs)
     system, generation = boundary.module.extract_system_prompt_and_generation(tokenizer)
     item = _item(
@@ -174,9 +174,9 @@ def _advantages(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     tokens.
     """
     if "gamma" in boundary.parameters and boundary.parameters["gamma"].default is boundary.parameters["gamma"].empty:
-        raise AbsentError("not in this version: GAE is the only estimator")
+        raise AbsentError("not in this version: other estimators than GAE")
     if "norm_adv_by_std_in_grpo" not in boundary.parameters and not inputs["norm_by_std"]:
-        raise AbsentError("not in this version: GRPO always divides by the standard deviation")
+        raise AbsentError("not in this version: GRPO without division by the standard deviation")
     mask = inputs["response_mask"]
     tensors = {name: inputs[name] for name in ("token_level_rewards", "response_mask")}
     tensors |= {"responses": mask, "attention_mask": mask}

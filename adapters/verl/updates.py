@@ -126,7 +126,7 @@ def _actor_update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     import tensordict
 
     if hasattr(boundary.owner, "_make_minibatch_iterator"):
-        raise AbsentError("not in this version: the actor draws its mini-batches from a loader and has no KL loss")
+        raise AbsentError("not in this version: a KL loss of the actor, which draws its mini-batches from a loader")
     _check(boundary, inputs)
     model = make_model(inputs["log_probs"])
     recorder, entropies = Recorder(model), inputs["entropies"]
@@ -194,7 +194,7 @@ def _recomputed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         meta_info={**options, "max_token_len": inputs["max_tokens_per_microbatch"]},
     )
     if "calculate_entropy=False" not in inspect.getsource(boundary.module):
-        raise AbsentError("not in this version: the pass returns no entropies")
+        raise AbsentError("not in this version: entropies from the forward pass")
     with _unmeasured(boundary), kit.swap(boundary.module, "get_device_id", lambda: boundary.device):
         answer = boundary.function(actor, data, calculate_entropy=True)
     if isinstance(answer, Mapping):
@@ -363,7 +363,7 @@ def _ppo_loss(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Run mini-batches in order on each rank, with the engine's real loop and the real loss."""
     padding = getattr(boundary.module, "no_padding_2_padding", None)
     if padding is not None and "pad_input" in padding.__code__.co_names:
-        raise AbsentError("not in this version: flash attention's pad_input pads log-probs")
+        raise AbsentError("not in this version: padding without flash attention, whose pad_input pads log-probs")
     model = make_model(inputs["log_probs"])
     recorder = Recorder(model)
     rows = len(inputs["response_mask"])

@@ -36,7 +36,7 @@ def _measure(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) 
 
 
 def _sized(norm: Mapping[str, Any] | None, group: Any) -> Mapping[str, Any] | None:
-    """Add the group size to a normalisation that needs it and does not have it."""
+    """Add the group size to the inputs of a normalisation that needs it."""
     if (
         norm is None
         or group is None
@@ -57,8 +57,8 @@ def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
     the sequence's score: ``clip((reward + bias) scaling)``, normalised over the accepted sequences. Without a critic,
     GAE (arXiv:1506.02438, equation 16) gives ``A_t = (discount lambda)^l score`` if l more steps follow.
 
-    A sequence without a generated token is rejected. If the option is on, a sequence without EOS has reward 0. Neither
-    reward is part of the statistics of the other sequences.
+    A sequence without a generated token is rejected. With ``mask_no_eos_with_zero``, a sequence without EOS has reward
+    0. The rewards of both kinds of sequences are left out of the statistics of the others.
     """
     if inputs["kl_ctl"]:
         raise DoesNotApply("the KL penalty needs reference log-probs")

@@ -215,7 +215,8 @@ def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[st
                     return True
         return False
 
-    # Inputs whose best parameter fits best come first. They lose it only if another input has no alternative.
+    # Inputs whose best parameter fits best come first. An input loses its best parameter only if another input has no
+    # alternative.
     for name in sorted(options, key=lambda each: min((ranks[each][one] or 0 for one in options[each]), default=99)):
         place(name, set())
     return {name: parameter for parameter, name in taken.items()}

@@ -577,7 +577,7 @@ POLICY_LOSS = Contract(
         dialect(
             "epsilon",
             0.0,
-            "dppo_kl: added to both 1 - p in the binary KL; gmpo: to an importance weight before its logarithm",
+            "dppo_kl: added to 1 - p and 1 - p_old in the binary KL; gmpo: to a weight before its logarithm",
         ),
         dialect(
             "advantage_level",

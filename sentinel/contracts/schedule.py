@@ -26,8 +26,8 @@ from sentinel.values.lazy import torch
 def _oracle_kl_coefficient(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute the adaptive KL coefficient after each step.
 
-    ``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper,
-    whose gain of 0.1 its code replaces by the step's samples divided by the horizon.
+    ``e = clip((KL - target) / target, -0.2, 0.2)``, ``beta <- beta (1 + e n / horizon)``: section 2.2 of the paper. As
+    in the paper's code, the gain is the step's samples divided by the horizon, instead of 0.1.
     """
     coefficients = [inputs["initial"]]
     for kl in inputs["kls"]:

@@ -189,8 +189,8 @@ def _oracle_preference_loss(inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a preference loss (DPO, IPO, LD-DPO, KTO and others) of chosen and rejected responses.
 
     DPO, equation 7: ``-log sigmoid(beta h)``, where ``h`` is the chosen response's log-ratio minus the rejected
-    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, each averaged over its
-    tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha.
+    response's, each summed over its tokens. IPO, equation 17: ``(h - 1 / (2 beta))^2``, where log-ratios are averaged
+    over tokens. LD-DPO, section 3: tokens beyond the shorter response's length have weight ld_alpha.
 
     KTO, equation 7: the mean over responses of ``sigmoid(beta (z - h))`` for chosen and ``sigmoid(beta (h - z))`` for
     rejected responses. APO: the same with ``z = 0``. ORPO, equation 7: ``-beta log sigmoid(log odds)`` of the mean

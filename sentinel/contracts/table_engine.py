@@ -333,7 +333,7 @@ ROLLOUT = rule(
     ),
     observes=(
         Observed("token_ids", "tokens of prompt and response up to the last trained token", ("tokens",)),
-        Observed("trained", "1 for those of them that are trained on", ("tokens",)),
+        Observed("trained", "1 for the tokens of these that are trained on", ("tokens",)),
         Observed("asked", "the tokens of all requests, with -1 after each request", ("asked",)),
         Observed("log_probs_astray", "number of tokens with a missing or wrong log-prob"),
         Observed("experts_astray", "number of tokens with missing or wrong experts"),

@@ -80,7 +80,7 @@ class Hangs:
     def note(self, boundary: str, reason: str, imported: bool = False) -> None:
         """Record a boundary that hung.
 
-        With ``imported``, its import hung, so all boundaries of its module are recorded.
+        With ``imported``, the import of its module hung, so all boundaries of the module are recorded.
         """
         names = boundary.split(".")
         end = next((place for place, name in enumerate(names) if name[:1].isupper()), len(names) - 1)
@@ -145,7 +145,7 @@ class Trial:
     answered: bool = False
 
 
-#: What an answer contains besides the observations. False: nothing. True: the functions that ran. ``lines``: each line
+#: The content of an answer besides the observations. False: nothing. True: the functions that ran. ``lines``: each line
 #: with the line that ran before it. A mapping: the return values of the boundary and of the functions listed under
 #: ``beside``, and those of the given ``lines`` that ran.
 Description = bool | Literal["lines"] | Mapping[str, Any]

@@ -23,7 +23,7 @@ class Case:
     :ivar oracle: variant -> key -> value of the contract's float64 reference, if the law needs it.
     :ivar contract: its symbolic shapes define rows and tokens.
     :ivar effects: variant -> the side effects of the call, if the law needs them (:attr:`Law.watches`): ``mutated``
-        (names of changed inputs), ``globals`` (changed global state), ``again`` (what a second, equal call observes).
+        (names of changed inputs), ``globals`` (changed global state), ``again`` (the observation of a repeated call).
     :ivar coarsest: a float dtype that the rounding bound allows for, even if no input or output has it. A violation in
         single precision is repeated in double, but the boundary may still compute in single precision.
     """

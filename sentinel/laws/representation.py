@@ -36,8 +36,8 @@ def representation_is_invisible(case: Case) -> Iterator[Violation]:
     """Check that the result does not depend on the dtype of masks and integers, on group labels, or on memory layout.
 
     The output's dtype may change; its values may not. Catches an integer mask that is used as indices where a boolean
-    mask would select (verl #60, #1082), integer labels that are not renumbered (verl #7150), and a ``view`` of a non-
-    contiguous tensor.
+    mask would select (verl #60, #1082), integer labels that are not renumbered (verl #7150), and a ``view`` of a tensor
+    that is not contiguous.
     """
     first, others = first_two(case)
     for other in others:

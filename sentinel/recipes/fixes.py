@@ -55,7 +55,7 @@ class Fix:
     :ivar commit: the upstream commit with the bug, to which the edits apply.
     :ivar head: the upstream commit that fixes the bug, in place of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
-    :ivar numbers: observed key -> its name in upstream's terms; the numbers that the page shows.
+    :ivar numbers: observed key -> upstream's name for it; the page shows these numbers.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
     """

@@ -225,8 +225,8 @@ class Target:
     :ivar stub_versions: package -> the version that its stub module reports, for targets that reject unknown versions.
     :ivar arguments: canonical input -> parameter names, newest first, for bindings without their own.
     :ivar at_import: dotted path -> its replacement during import: for a function that the target calls and a contained
-        process cannot run, the result; for a value that the target rejects, such as a package version, another one, or
-        an :class:`Alias`.
+        process cannot run, the result; for a value that the target rejects, such as a package version, a plain value,
+        or an :class:`Alias`.
     :ivar defaults: sources of the configuration's defaults: dotted paths of dataclasses, or of functions that return a
         function which adds arguments to a parser, or YAML files below an import root. A stand-in that has two of their
         options gets the others.

@@ -247,7 +247,7 @@ class Preloader:
         except subprocess.TimeoutExpired:  # the preloader still runs, but does not answer
             os.killpg(self._process.pid, signal.SIGKILL)
             return ""
-        if self._is_wrapped and status > 128:  # as a shell reports it
+        if self._is_wrapped and status > 128:  # the status that a shell reports
             status = 128 - status
         return signal.Signals(-status).name if status < 0 else ""
 
@@ -495,7 +495,7 @@ class TargetProcess(_Handle):
     def probes(self, requests: Sequence[Mapping[str, Any]], timeout: float) -> Sequence[Measured | Failed]:
         """Run several probes in one process. Return an empty tuple if it ends early or exceeds ``timeout``.
 
-        The time limit is that of one probe.
+        All probes together have the time limit of one.
         """
         timeout = min(timeout, self._options.timeout)
         message = {"op": "probes", "questions": list(requests), "timeout": timeout, "device": self._options.device}

@@ -59,7 +59,8 @@ class ContainmentError(Exception):
 def fork() -> tuple[int, bool]:
     """Fork. If this process is root, the child becomes the first process of a new PID namespace.
 
-    Without root, a process must enter a user namespace before it can create a PID namespace, which it cannot leave.
+    Without root, a process can create a PID namespace only inside a user namespace, and cannot leave the user
+    namespace.
 
     :return: the pid, as of :func:`os.fork`, and whether the child is the first process of its PID namespace.
     """

@@ -88,7 +88,7 @@ def settle(device: str, seed: int = SEED) -> None:
     else:  # has the same effect without importing torch's compiler, which takes two seconds
         torch.set_deterministic_debug_mode("warn")
     if device.startswith("cuda"):
-        torch.cuda.set_device(torch.device(device).index or 0)  # it requires an index
+        torch.cuda.set_device(torch.device(device).index or 0)  # the function requires a device index
         torch.cuda.manual_seed_all(seed)
 
 

@@ -17,10 +17,11 @@ from sentinel.worker import tensors
 
 #: A value as data, ``[kind, ...]``:
 #:
-#: * ``value``: a plain scalar; ``tensor``, or ``leaf`` if it requires gradients; ``array``: dtype and items * ``list``,
-#: ``tuple``: items; ``dict``: pairs of key and value * ``new``: a class's path and the arguments that its constructor
-#: takes; ``made``: a class's path and the attributes of an instance that was made without its constructor; ``bare``:
-#: such an instance without attributes * ``other``: a value that cannot be recorded, by the name of its type
+#: * ``value``: a plain scalar; ``tensor``, or ``leaf`` if it requires gradients; ``array``: dtype and items
+#: * ``list``, ``tuple``: items; ``dict``: pairs of key and value
+#: * ``new``: a class's path and the arguments that its constructor takes; ``made``: a class's path and the attributes
+#:   of an instance that was made without its constructor; ``bare``: such an instance without attributes
+#: * ``other``: a value that cannot be recorded, by the name of its type
 Node = list[Any]
 
 _PLAIN = (type(None), bool, int, float, str)

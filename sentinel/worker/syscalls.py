@@ -45,7 +45,7 @@ _PAIRS = (1,)
 #: take leases (F_GETLK, F_OFD_GETLK, F_SETLEASE, F_GETLEASE).
 _LOCKS, _QUESTIONS_ABOUT_LOCKS = (6, 7, 37, 38), (5, 36, 1024, 1025)
 
-#: The argument with which ``personality`` only returns its value.
+#: The argument with which ``personality`` changes nothing and returns the current value.
 _ASK = 0xFFFFFFFF
 
 #: CLONE_NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET, NEWNS and NEWTIME.
