@@ -125,7 +125,7 @@ def _correction(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _policy(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Call the policy loss.
 
-    GSPO is selected by name, and is a mean over sequences by definition, whatever the default is. One of the two
+    GSPO is selected by name. By definition it is a mean over sequences, which may not be the default. One of the two
     boundaries is the class, whose constructor sets this.
     """
     if boundary.owner is None:

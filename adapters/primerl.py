@@ -125,7 +125,7 @@ def _supervised(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_logits(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the loss of spring 2025, which takes a padded batch and logits.
+    """Call the loss function of spring 2025, which takes a padded batch and logits.
 
     The vocabulary has two tokens, and every token is the second one.
     """

@@ -1,6 +1,6 @@
 """Bindings for ROLL (alibaba/ROLL).
 
-ROLL's workers need Ray and GPUs, which do not affect what their losses compute. The losses run as methods of the real
+ROLL's workers need Ray and GPUs, which do not affect the results of their losses. The losses run as methods of the real
 classes, on ROLL's own configuration and batches, with the small stand-ins that each binding declares.
 """
 
@@ -95,7 +95,7 @@ def _configuration(boundary: Any, kind: str, options: Mapping[str, Any], worker_
 
 def _scheduled(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Set the number of training steps, for devices that train on four samples each. Environments end after twice the
-    number of turns, because the configuration expects half of their limit."""
+    number of turns, because the configuration expects an environment to use half of its limit."""
     options = kit.stand_in(per_device_train_batch_size=4, gradient_accumulation_steps=inputs["batch_size"] // 4)
     trained = kit.stand_in(training_args=options)
     made = kit.make_unbuilt(

@@ -97,7 +97,7 @@ BINDINGS = (
         takes="turns",
         requires=(
             "roll.pipeline.agentic.env_manager.token_mask_utils",
-        ),  # in older versions, the environment has the limits
+        ),  # older versions read the limits from the environment
         fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
     ),

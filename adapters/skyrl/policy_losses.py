@@ -170,7 +170,7 @@ POLICY_LOSSES = (
         "dppo_policy_loss", ("dppo_tv", "dppo_kl"),
         {"eps_clip_low": "dppo.delta_low", "eps_clip_high": "dppo.delta_high"}, *SAFELY,
         Dialect(
-            "epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", ppo_line(910),
+            "epsilon", 1e-08, "1e-8 is added to 1 - p and to 1 - p_old in the binary KL", ppo_line(910),
             {"algorithm": ("dppo_kl",)},
         ),
         settings=_divergence, behaviour=True,

@@ -79,7 +79,7 @@ REDUCTIONS = {
     "seq-mean-token-sum-norm": "seq_mean_token_sum_norm",
 }
 BY_SEQUENCE = ("seq-mean-token-mean", "seq-mean-token-sum-norm")
-_BATCH_SIZE = "sequence means are averaged over the batch, whose size is its number of rows, including empty ones"
+_BATCH_SIZE = "the sum of sequence means is divided by the number of rows, including empty ones"
 
 
 def empty_rows_count(line: str, modes: tuple[str, ...]) -> tuple[Dialect, ...]:

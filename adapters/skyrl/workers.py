@@ -327,7 +327,7 @@ _UPDATES = (
         dialects=(
             Dialect(
                 "empty_rows", "counted",
-                "sequence means are averaged over the batch, whose size is its number of rows, including empty ones",
+                "the sum of sequence means is divided by the number of rows, including empty ones",
                 f"{CODE}/backends/skyrl_train/utils/ppo_utils.py#L1192",
             ),
             Dialect(

@@ -206,7 +206,9 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Count the kept samples, and read the chosen batch size."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
-        raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule leaves out what fills no step")
+        raise AbsentError(
+            f"{boundary.path} trims nothing here: build_dp_schedule omits the samples of an incomplete step"
+        )
     sample = boundary.imported[TYPES].Sample
     answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = kit.stand_in(

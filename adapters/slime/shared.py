@@ -35,7 +35,7 @@ def parallel_state(boundary: Any) -> tuple[Any, ...]:
 def one_rank(context_parallel_rank: int | None = 0, **sizes: int) -> Iterator[None]:
     """Replace Megatron's ``mpu`` by the ``mpu`` of a single process, in all modules that use it.
 
-    :param context_parallel_rank: None for torch's rank; the data-parallel group then has only this rank.
+    :param context_parallel_rank: None to use torch's rank, which is then alone in its data-parallel group.
     :param sizes: axes with a size other than 1, such as ``context_parallel=2``.
     """
     ranks = {f"get_{axis}_world_size": size for axis, size in sizes.items()}

@@ -385,7 +385,7 @@ BINDINGS = (
         f"{LOSS}.compute_advantages_and_returns", "penalised_advantage", call=_ppo_kl, stand_ins=(ARGS, MPU),
         accepts={"response_mask": ("full", "right")}, dtypes=("float32",),
     ),
-    # The kernel's clamps are checked at its own boundary.
+    # The kernel has a boundary of its own, where its clamps are checked.
     Binding(
         f"{LOSS}.policy_loss_function", "policy_update", call=_policy_step, stand_ins=(ARGS, MPU, LOG_PROBS),
         fixed={
@@ -394,7 +394,7 @@ BINDINGS = (
         },
         accepts={"kl_estimator": ("k1", "k2", "k3")},
     ),
-    # The kernel's clamps are checked at its own boundary.
+    # The kernel has a boundary of its own, where its clamps are checked.
     Binding(
         f"{LOSS}.loss_function", "policy_update", call=_policy_steps, imports=(_SCHEDULE, _DATA, _REPORTS),
         requires=(f"{_SCHEDULE}.build_dp_schedule(rollout_indices)", f"{_REPORTS}.reduce_train_step_metrics"),

@@ -299,7 +299,7 @@ _POLICY_LOSSES = (
     ),
     _policy(
         "compute_policy_loss_dppo_kl", "dppo_kl", _DPPO, _cut(1501), _surrogate(1523),
-        Dialect("epsilon", 1e-08, "1e-8 is added to both 1 - p in the binary KL", _core_line(1516)),
+        Dialect("epsilon", 1e-08, "1e-8 is added to 1 - p and to 1 - p_old in the binary KL", _core_line(1516)),
         accepts={"ratio_cap": (5.0, 1.5)},
     ),
     _policy(

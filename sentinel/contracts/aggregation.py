@@ -276,7 +276,7 @@ def count_globally(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def cut_rows(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to the whole batch's.
+    """Split the batch into microbatches of consecutive rows whose losses add up to the loss of the whole batch.
 
     Every part keeps the global counts, so the scenario must state the count that is the divisor of its aggregation
     mode.

@@ -1,4 +1,4 @@
-"""Define a contract: what one kind of function computes, independent of the framework.
+"""Define a contract: the definition of one kind of function, independent of the framework.
 
 A contract is read by the controller (which never imports torch) and by the worker.
 """

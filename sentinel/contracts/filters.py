@@ -76,7 +76,7 @@ def _arrange_group_filter(inputs: dict[str, Any], choose: Choose) -> dict[str, A
 
 GROUP_FILTER = rule(
     name="group_filter",
-    summary="the responses that are trained on: those of prompts whose rewards differ",
+    summary="the selection of responses to prompts whose rewards differ",
     source="DAPO (arXiv:2503.14476), section 3.2, equation 11: dynamic sampling drops prompts without advantage",
     inputs=(
         per_row("rewards", "reward of each response", "reward", dtype="float64"),
@@ -111,7 +111,7 @@ def _oracle_difficulty_filter(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 DIFFICULTY_FILTER = rule(
     name="difficulty_filter",
-    summary="the responses that are trained on: those of prompts of medium difficulty",
+    summary="the selection of responses to prompts of medium difficulty",
     source="PRIME (arXiv:2502.01456), online prompt filtering: prompts whose accuracy is within a range",
     inputs=(
         per_row("rewards", "reward of each response", "reward"),

@@ -45,7 +45,8 @@ _WHITENED = ("gdpo", "reinforce_plus_plus_baseline")
 
 
 def _oracle(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """With the score ``s_i`` of response i, the sum of its rewards, and the ``n`` scores of its group, ``A_it =``
+    """Compute advantages. With the score ``s_i`` of response i (the sum of its rewards) and the ``n`` scores of its
+    group, ``A_it =``
 
     * grpo (arXiv:2402.03300, section 4.1.2): ``(s_i - mean) / (std + epsilon)``; without std, Dr. GRPO
       (arXiv:2503.20783, section 3.2): ``s_i - mean``;

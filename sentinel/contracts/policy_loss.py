@@ -454,7 +454,7 @@ def _arrange(inputs: dict[str, Any], choose: Choose) -> dict[str, Any]:
 
 
 def _parts_of_a_policy_loss(inputs: Mapping[str, Any], choose: Choose) -> list[dict[str, Any]]:
-    """Split the batch into microbatches of consecutive rows whose losses add up to the whole batch's."""
+    """Split the batch into microbatches of consecutive rows whose losses add up to its loss."""
     if inputs["algorithm"] in _OF_THE_BATCH:
         raise DoesNotApply(f"{inputs['algorithm']} uses statistics of the whole batch")
     return cut_rows(inputs, choose)

@@ -340,7 +340,7 @@ ROLLOUT = rule(
         Observed("versions_astray", "number of tokens with a wrong weight version"),
         Observed("cut_astray", "1 if the flag for a truncated response is wrong"),
         Observed("options_astray", "sampling options whose value in a request is wrong"),
-        Observed("limits_astray", "number of requests whose token limit is not what remains of the response's limit"),
+        Observed("limits_astray", "number of requests whose token limit is not the rest of the response's limit"),
         Observed("rows_astray", "number of times that the environment received no data, or the data of another row"),
         Observed("messages_astray", "number of messages of other roles that are not kept exactly once"),
         Observed("counts_astray", "counters whose sum does not cover all answers"),

@@ -195,7 +195,7 @@ CUTTING = (
 PADDING_MICROBATCHES = Input(
     "padding_microbatches",
     "integer",
-    "number of microbatches by which another data-parallel rank exceeds this one, if ranks pad their microbatches",
+    "number of additional microbatches on another data-parallel rank, if ranks pad to the same number",
     default=0,
 )
 
@@ -434,7 +434,7 @@ SUPERVISED_UPDATE = Contract(
 
 
 def _measure_training_step(call: Callable[..., Mapping[str, Any]], inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Call a training step, and observe its gradient and what each function does to the batch.
+    """Call a training step; observe the gradient, and how each function changes the batch.
 
     ``call`` returns the ``gradient``, and ``stages``: for each boundary that the batch passed through, the boundary's
     name and the resulting parts, each a mapping from field to column. Rows are identified by their ``number``; every

@@ -72,7 +72,7 @@ VALUE_LOSS = Contract(
     inputs=(
         per_token("vpreds", "the critic's current values", "value", differentiable=True),
         per_token("values", "the critic's values before the update", "value"),
-        per_token("returns", "the targets of the values", "value"),
+        per_token("returns", "the target of each value", "value"),
         token_mask(),
         Input(
             "cliprange_value",

@@ -254,7 +254,7 @@ class LawSession:
         return _observations(self.references(subject, calls))
 
     def references(self, subject: Subject, calls: Mapping[str, Inputs]) -> Replies:
-        """Return the oracle's reply to each call: an observation, or the reason why there is none."""
+        """Return the oracle's reply to each call: an observation, or the reason of a failure."""
         plain = {name: {"inputs": dict(inputs)} for name, inputs in calls.items()}
         return self._consult({**_request(subject), "calls": plain})
 

@@ -8,8 +8,8 @@ names a further condition on data or hardware. Entries are alternatives. A condi
 * a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. The name of
   another setting may follow ``<`` or ``>`` in place of a number.
 
-``reach.when`` has conditions of the same form, under which the framework produces the value that shows the bug. Some
-configuration must meet both these conditions and an entry, so each entry with settings names them.
+``reach.when`` has conditions of the same form, under which the framework produces the value that shows the bug. Each
+entry with settings must name these settings too, so that a configuration can meet both.
 """
 
 from __future__ import annotations

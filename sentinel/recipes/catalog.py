@@ -207,7 +207,7 @@ def _members(package: str, kind: type[_T]) -> list[_T]:
 
 @cache
 def bundled_catalog() -> Catalog:
-    """Return the catalog of what Sentinel includes, without plugins."""
+    """Return the catalog of Sentinel's own targets, contracts, laws and recipes, without plugins."""
     contracts = {contract.name: contract for contract in _members("sentinel.contracts", Contract)}
     files = _bundled_adapters()
     adapters = OnDemand({name: partial(load_adapter, file, contracts) for name, file in files.items()}, files)

@@ -35,7 +35,7 @@ def document_digest(document: Mapping[str, Any]) -> str:
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    """Return the digest of what affects a recipe's verdict: boundary, scenario, expectations, requirements."""
+    """Return the digest of a recipe's parts that affect the verdict: boundary, scenario, expectations, requirements."""
     expected = {"unpatched": recipe.expected_unpatched, "fixed": recipe.expected_fixed}
     parts = {
         "boundary": [recipe.target, recipe.contract, recipe.boundary],
@@ -60,8 +60,8 @@ def contract_digest(contract: Contract, law: Law | None = None) -> str:
 def binding_digest(target: Target, file: Path, boundary: str, contract: str) -> str:
     """Return the digest of one binding.
 
-    It covers its declaration, and the adapter's and Sentinel's functions, classes and constants that the declaration
-    reaches by name.
+    The digest covers the declaration, and those functions, classes and constants of the adapter and of Sentinel that
+    the declaration reaches by name.
 
     A member of a registry uses the binding named by ``like``.
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def catalog_of(config: pytest.Config) -> Catalog:
-    """Return the catalog of targets, contracts, laws and recipes, including what pytest plugins add."""
+    """Return the catalog of targets, contracts, laws and recipes, including those of pytest plugins."""
     hook = config.hook
 
     def flat(answers: Any) -> list[Any]:

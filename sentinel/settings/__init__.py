@@ -239,7 +239,7 @@ class Settings:
     allowed_changes: tuple[str, ...] = _option(
         "allow-changes",
         "GLOB",
-        "boundaries with an intended change, which does not fail (comma list, repeatable)",
+        "do not fail if these boundaries change (comma list, repeatable)",
         _comma(_each(str)),
         many=True,
     )

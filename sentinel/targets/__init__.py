@@ -1,4 +1,4 @@
-"""Define what an adapter declares: the framework, and how its functions are bound to contracts.
+"""Define the declarations of an adapter: the framework, and how its functions are bound to contracts.
 
 Only the standard library is imported: the controller reads these tables without torch, and the worker reads the same
 file next to the target's code. An adapter module defines ``TARGET = Target(...)``; its functions that use tensors

@@ -51,7 +51,7 @@ def harness_place(error: BaseException, roots: tuple[str, ...], files: Sequence[
     """Return the place in Sentinel or the adapter that raised an exception; None if the framework raised it.
 
     Third-party frames are skipped: an error in torch belongs to torch's caller. An exception that a stand-in raises on
-    purpose counts as the target's, and so does a failed backward pass.
+    purpose counts as an exception of the target. So does a failed backward pass.
 
     :param files: the adapter and the contract, which may be in another package.
     """

@@ -504,7 +504,7 @@ class TargetProcess(_Handle):
         return () if isinstance(results, Failed) else results
 
     def describe(self, source: bytes, timeout: float) -> Described | Failed:
-        """Describe what a source defines; see :func:`sentinel.worker.codes.describe`."""
+        """Describe the definitions in a source; see :func:`sentinel.worker.codes.describe`."""
         message = {"op": "describe", "source": source, "timeout": timeout}
         return self._ask(message, timeout, "while a source was parsed", answers.of_source)
 

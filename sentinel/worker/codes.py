@@ -29,7 +29,7 @@ def describe(source: bytes | str) -> dict[str, Any]:
     Call this function in a process that may be killed, because a hostile source can need minutes or gigabytes.
 
     :param source: the bytes of the source, or the path of its file.
-    :return: ``names``: what can be imported or looked up (``Class.field``, ``function(parameter)``, and
+    :return: ``names``: names that can be imported or looked up (``Class.field``, ``function(parameter)``, and
         ``name=module:name`` for a name from another module); ``spans``: first and last line of each function;
         ``error``: the type of the exception if the source cannot be parsed.
     """

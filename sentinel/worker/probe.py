@@ -208,7 +208,7 @@ def observe(
     device: str,
     record: bool = False,
 ) -> dict[str, Any]:
-    """Call the function on one variant, and return what the contract observes.
+    """Call the function on one variant, and return the keys that the contract observes.
 
     :param record: True to return the calls of the boundary's function instead (:mod:`sentinel.worker.recording`).
     """

@@ -308,7 +308,7 @@ class _LineTracer(_Tracer):
         """Record the arguments of a function whose values are recorded."""
 
     def _leave(self, frame: Any, event: str, argument: Any) -> Any:
-        """Record what a function returns and changes."""
+        """Record the return value of a function, and the arguments that it changes."""
 
     def _turn(self, frame: Any) -> None:
         """Set the call's options in the arguments of a frame that begins."""
