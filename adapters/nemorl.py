@@ -98,9 +98,8 @@ def _called(boundary: Any, loss: Any, log_probs: Any, data: Mapping[str, Any], i
 
 def _wrapped(boundary: Any, loss: Any, log_probs: Any, batch: Any, counts: Mapping[str, Any]) -> Any:
     """Call a loss through its wrapper, with the logits of all sequences on one rank, padded or packed."""
-    uncertain = torch.where(
-        torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0
-    )  # no model assigns probability 1
+    # no model assigns probability 1
+    uncertain = torch.where(torch.isfinite(log_probs) & (log_probs < 0), log_probs, -1.0)
     logits, prepares = (
         torch.nn.functional.pad(kit.two_token_logits(uncertain), (0, 0, 0, 1)),
         boundary.imported[_PREPARED],

@@ -222,9 +222,8 @@ def _update(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
         "total_length": last[:, 0] + 1,
     }
     losses: list[Any] = []
-    trains = (
-        threading.local()
-    )  # a rank builds its trainer for a GPU; one rank trains while another waits in a collective
+    # a rank builds its trainer for a GPU; one rank trains while another waits in a collective
+    trains = threading.local()
 
     class Table:
         def __call__(self, sequences: Any, *_: Any, **__: Any) -> Any:
@@ -377,9 +376,7 @@ def _from_a_model(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
             return kit.Named(logits=torch.cat([logits, behind], 1))
 
     options = kit.take_inputs(inputs, "temperature")
-    if (
-        "kwargs" not in inspect.signature(boundary.owner).parameters
-    ):  # the model applied the temperature before this option existed
+    if "kwargs" not in inspect.signature(boundary.owner).parameters:  # before, the model applied the temperature
         options = kit.keep_accepted(boundary.owner, options, _USUAL)
     actor = boundary.owner(Table(), **options)
     actor.packing_samples = False
@@ -995,9 +992,7 @@ def _passed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 _REMOTE = StandIn("ray, engines", "engines that answer the oldest prompt immediately, with the scenario's score")
 _TWO_RANKS = StandIn("ring_attn_group", "two ranks; the function reads only their number")
-_ANSWERED = StandIn(
-    "_generate_vllm", "the function reads only the numbers of prompts and samples that engines returned"
-)
+_ANSWERED = StandIn("_generate_vllm", "the function reads only the numbers of returned prompts and samples")
 _CALLS = (
     Binding("openrlhf.models.ring_attn_utils.pad_sequences", "call", call=_in_a_ring, stand_ins=(_TWO_RANKS,)),
     Binding(

@@ -307,9 +307,7 @@ def _shaped(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 #: In older versions, a rollout stores the reward; now the rollout's trace does.
 _NODES = (f"{_ALGORITHMS}.routing.assign_advantages",)
-_TRACES = StandIn(
-    "episodes", "the records of rollouts from the package verifiers; an algorithm reads rewards and writes advantages"
-)
+_TRACES = StandIn("episodes", "the verifiers package's records of rollouts; an algorithm uses rewards and advantages")
 _GRPO = f"{_ALGORITHMS}.grpo.GRPOAlgorithm.score_group"
 _ADVANTAGES = (
     *(

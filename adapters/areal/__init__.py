@@ -419,8 +419,7 @@ TARGET = Target(
             call=_epochs,
             stand_ins=(
                 StandIn(
-                    "dataloader",
-                    "torch's DataLoader, the base class of torchdata's; the sampler decides which samples are drawn",
+                    "dataloader", "torch's DataLoader, the base class of torchdata's; the sampler selects the samples"
                 ),
             ),
         ),

@@ -24,8 +24,7 @@ _OPTIONS = kit.fields(
 )
 
 _GRADER = StandIn(
-    "get_math_verify_worker",
-    "math-verify is not installed; the stand-in calls two results equal if their texts are equal",
+    "get_math_verify_worker", "math-verify is not installed; here two results are equal if their texts are equal"
 )
 
 

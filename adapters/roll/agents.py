@@ -95,9 +95,7 @@ BINDINGS = (
         StandIn("Timer", "measures the time of a step; the rest of its package is not needed"),
         StandIn("get_tracer", "traces of an episode"),
         takes="turns",
-        requires=(
-            "roll.pipeline.agentic.env_manager.token_mask_utils",
-        ),  # older versions read the limits from the environment
+        requires=("roll.pipeline.agentic.env_manager.token_mask_utils",),  # before, limits were in the environment
         fixed={"heard": 1, "system": True},
         imports=(PROTOCOL,),
     ),

@@ -258,9 +258,7 @@ def _followed(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     engine, text = _OfTable(inputs), inputs["end"] == "text" or inputs["heard_as"] == "text"
     own = {"chat_template": kit.Named(source="name", name_or_path=None), _AFTER_STOP: True}
     settings = _settings(kit.Named, inputs["turns"], inputs["heard_as"] != "text", _Options(), **own)
-    policy = ["policy"] * (
-        "model_name" in str(inspect.signature(boundary.owner))
-    )  # this option was added, removed and added again
+    policy = ["policy"] * ("model_name" in str(inspect.signature(boundary.owner)))  # added, removed, added again
     made = boundary.owner(settings, kit.Named(max_env_workers=0), engine, engine.table.tokenizer, *policy)
     if inputs["heard_as"] == "again":  # the user's template instead of the tokenizer's
         made.custom_chat_template, made.tokenizer = "of words", ChatTokenizer(default_system=True)

@@ -103,9 +103,8 @@ def configuration_of(boundary: Any, options: Mapping[str, Any]) -> Any:
 def with_options(made: Any, options: Mapping[str, Any]) -> Any:
     """Set options of a configuration by their dotted paths."""
 
-    missing = (
-        AbsentError if type(made).__name__ == "DictConfig" else DriftError
-    )  # all versions with a Hydra configuration are old
+    # all versions with a Hydra configuration are old
+    missing = AbsentError if type(made).__name__ == "DictConfig" else DriftError
     for path, value in options.items():
         *heads, last = path.split(".")
         try:
@@ -141,9 +140,8 @@ def batch_fields(log_probs: Any, mask: Any, **optional: Any) -> dict[str, Any]:
     same = {name: log_probs.detach().clone() for name in ("action_log_probs", "base_action_log_probs")}
     masks = {"attention_mask": lengthened, "response_mask": ones, "loss_mask": mask}
     fields = {"sequences": torch.zeros_like(lengthened), **masks, **same, **zeros, **optional}
-    return {
-        name: value.cpu() for name, value in fields.items()
-    }  # the driver makes the batch, and the worker moves it to its device
+    # the driver makes the batch, and the worker moves it to its device
+    return {name: value.cpu() for name, value in fields.items()}
 
 
 class OneProcess:
@@ -161,8 +159,7 @@ class OneProcess:
 
 RAY = StandIn("ray", "the loss registries call ray.is_initialized(); without a cluster it returns False")
 GYM = StandIn(
-    "environment.skyrl_gym",
-    "None: environment settings from a package that releases ship separately; the step does not read them",
+    "environment.skyrl_gym", "None: settings from a package that releases ship separately; the step does not read them"
 )
 STRATEGY = StandIn("strategy", "one process: backward is loss.backward(), and a reduction over ranks changes nothing")
 MODEL = StandIn("model", "a model that returns the scenario's log-probs; its weights are not checked")

@@ -99,9 +99,8 @@ def _fsdp_step(
     """Run one microbatch of weight 1 through the worker's forward and backward pass."""
     with _fsdp_worker(boundary, options, log_probs, _fixed_model(log_probs), strategy) as worker:
         utils = boundary.imported[WORKER_UTILS]
-        iterator = (
-            getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
-        )  # older versions have only this attribute for the model
+        # older versions have only this attribute for the model
+        iterator = getattr(utils, "BaseBatchIterator", None) or utils.BatchIterator
         experience = iterator.batch_to_experience(training_batch(boundary, fields))
         # Until December 2025 the step took its index and the number of microbatches.
         formerly = {"global_step": 0, "local_step": 0, "accumulation_steps": 1}
@@ -508,9 +507,7 @@ def _router_replay(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     log_probs = torch.full((rows, length - 1), -2.0)
     optional = {"rollout_logprobs": log_probs.clone(), "rollout_expert_indices": routes.to(torch.uint8)}
     if "router_padding_mask" in boundary.imported[BATCH].TrainingInput.__annotations__:
-        optional["router_padding_mask"] = torch.zeros(
-            rows, length, dtype=torch.bool
-        )  # every token has routes of its own
+        optional["router_padding_mask"] = torch.zeros(rows, length, dtype=torch.bool)  # every token has routes
     fields = batch_fields(log_probs, torch.ones_like(log_probs), **optional)
     options = {**NO_OTHER_TERM, "trainer.max_tokens_per_microbatch": inputs["max_tokens_per_microbatch"]}
     ranks = other_ranks_have(boundary, inputs["padding_microbatches"])
@@ -526,14 +523,9 @@ _MEGATRON = (
         "self", "the real worker is made without its constructor, which starts Ray and GPUs, and given its attributes"
     ),
     MPU,
-    StandIn(
-        "schedule",
-        "replaces get_forward_backward_func: Megatron's schedule without a pipeline, one microbatch after the other",
-    ),
+    StandIn("schedule", "replaces get_forward_backward_func; runs one microbatch after the other, without a pipeline"),
     StandIn("get_attr_wrapped_model, unwrap_model", "returns the model, which is not wrapped here"),
-    StandIn(
-        "finalize_model_grads", "does nothing: the real function reduces gradients over ranks, and there is one rank"
-    ),
+    StandIn("finalize_model_grads", "does nothing; the real function reduces over ranks, of which there is one"),
     StandIn("process group", "torch's fake backend of world size 1, whose collectives change nothing"),
     *(GYM, RAY, STRATEGY, MODEL, CUDA),
 )

@@ -206,9 +206,7 @@ def _rollout_data(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Count the kept samples, and read the chosen batch size."""
     arguments = inputs["arguments"]
     if hasattr(boundary.module, "build_dp_schedule"):
-        raise AbsentError(
-            f"{boundary.path} trims nothing here: build_dp_schedule omits the samples of an incomplete step"
-        )
+        raise AbsentError(f"{boundary.path} trims nothing here: build_dp_schedule omits incomplete steps")
     sample = boundary.imported[TYPES].Sample
     answer = kit.stand_in(samples=[sample(index=n) for n in range(arguments["samples"])], metrics=None)
     args = kit.stand_in(

@@ -119,9 +119,7 @@ def _advantage_step(boundary: Any, args: Any, data: dict[str, Any], ranks: int =
     args.kl_loss_type = kl_name(boundary.module.compute_approx_kl, "k1")
     if len(boundary.parameters) == 1:
         if ranks > 1:
-            raise AbsentError(
-                "not in this version: simulated ranks; in this version, they communicate to store results"
-            )
+            raise AbsentError("not in this version: separate ranks; they communicate to store results")
         _stored_step(boundary, args, data)
         return
     if ranks == 1 and not args.normalize_advantages:

@@ -105,9 +105,7 @@ def _trainer(boundary: Any, args: Any, **attributes: Any) -> Any:
 
 _ONE_PROCESS = StandIn("accelerator", "one process, in which gathering and reducing over ranks return their input")
 _SELF = StandIn("self", "a trainer of TRL's class without its constructor; its attributes come from its configuration")
-_TABLE = StandIn(
-    "model", "a table of outputs, as a causal model of transformers; the table's gradient is that of each token"
-)
+_TABLE = StandIn("model", "a table of outputs, as a causal model; each token's gradient is that of the table's entry")
 _LOG_PROBS = StandIn("_get_per_token_logps_and_entropies", "returns the scenario's log-probs; no model is checked")
 
 # -- policy losses -----------------------------------------------------------------------------------------------------
@@ -303,9 +301,7 @@ _REJECTION = Binding(
     f"{GRPO}.GRPOTrainer.get_off_policy_mask",
     "sequence_rejection",
     call=_off_policy,
-    stand_ins=(
-        StandIn("policy loss", "PPO's loss for the scenario's ratios, because the boundary computes only the mask"),
-    ),
+    stand_ins=(StandIn("policy loss", "PPO's loss for the scenario's ratios; the boundary computes only the mask"),),
     dialects=(
         Dialect(
             "masked_values_have_no_influence",
@@ -543,9 +539,7 @@ def _logged(leaves_nan: bool, boundary: Any, inputs: Mapping[str, Any]) -> dict[
     return {"result": values.new_tensor(0.0 if told is None else told)}  # without a number, nothing is logged
 
 
-_NO_REFERENCE = Dialect(
-    "reference", "none", "the loss has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677"
-)
+_NO_REFERENCE = Dialect("reference", "none", "CPO has no reference", f"{CODE}/experimental/cpo/cpo_trainer.py#L677")
 _AT_THE_TABLE = StandIn("entropy_from_logits", "looks up the scenario's numbers in a table")
 _OF_HF = StandIn("Trainer.compute_loss", "from transformers: returns the model's outputs; its loss is not used")
 
@@ -624,9 +618,7 @@ def _of_a_chat(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     trainer = _trainer(boundary, args, _tokenizer=tokenizer, chat_template=None)
     made = boundary.function(trainer, kit.Rows([row]), tokenizer, args, False, None, "chats")
     collator = getattr(boundary.module, "DataCollatorForLanguageModeling", None)
-    if made and "max_length" in getattr(
-        collator, "__annotations__", ()
-    ):  # from March to June 2026, the function cut rows
+    if made and "max_length" in getattr(collator, "__annotations__", ()):  # March to June 2026: rows are cut
         batch = collator(0, max_length=inputs["max_tokens"], completion_only_loss=last)([made[0]])
         return {"token_ids": batch["input_ids"][0], "loss_mask": batch["labels"][0] != -100}
     masks = [row[name] for row in made for name in ("completion_mask", "assistant_masks") if name in row]
@@ -1032,9 +1024,7 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     if "GRPO" in boundary.path:
         former = "bool" in str(kit.config_class_of(boundary).__annotations__.get("scale_rewards"))  # until October 2025
         if former and level == "batch":
-            raise AbsentError(
-                "not in this version: scaling by the batch; rewards are scaled by the deviation of their group"
-            )
+            raise AbsentError("not in this version: scaling by the batch; rewards are scaled by group")
         options["scale_rewards"] = level is not None if former else level or "none"
     elif level == "batch":
         options["normalize_advantages"] = True
@@ -1056,9 +1046,7 @@ def _scored(boundary: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
     return {"normalised": boundary.function(trainer, batch)["advantages"]}
 
 
-def _since(
-    boundary: str,
-) -> tuple[str, ...]:  # options that older trainers or older versions of transformers do not accept
+def _since(boundary: str) -> tuple[str, ...]:  # options that older versions of TRL or transformers do not accept
     owner = boundary.rpartition(".")[0]
     return f"{owner}.{_TAKES.get(owner.rpartition('.')[2], '__init__(processing_class)')}", f"{owner[:-7]}Config"
 

@@ -311,9 +311,7 @@ _PATHS = (
             "verl.experimental.fully_async_policy.fully_async_rollouter.FullyAsyncLLMServerClient.generate",
             "verl.experimental.fully_async_policy.agent_loop.agent_loop.FullyAsyncLLMServerManager.generate",
         ),
-        requires=(
-            "verl.workers.rollout.replica.TokenOutput.extra_fields",
-        ),  # before #5487, loops resumed answers; since then, clients do
+        requires=("verl.workers.rollout.replica.TokenOutput.extra_fields",),  # before #5487, loops resumed answers
     ),
 )
 

@@ -21,9 +21,7 @@ _METRICS = "verl.trainer.ppo.metric_utils"
 _TRAINER = "verl.trainer.ppo.ray_trainer"
 _TOKENS = StandIn("tokens", "a sequence that is already tokenized; tokenization is not checked")
 _STORE = StandIn("tq", "returns the scenario's rewards, in place of a store on other machines")
-_DATASET = StandIn(
-    "self", "the real dataset reads a file and loads a tokenizer; the method reads only these attributes"
-)
+_DATASET = StandIn("self", "the real dataset reads files; the method reads only these attributes")
 
 
 #: Fields of a sample with images: position ids have four rows (text, time, height, width).

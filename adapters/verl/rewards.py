@@ -20,9 +20,7 @@ _MANAGERS = "verl.workers.reward_manager"
 _LOOP = "verl.experimental.reward_loop.reward_manager"
 _PROTOCOL = "verl.protocol"
 
-_TOKENIZER = StandIn(
-    "tokenizer", "a real tokenizer is a download; here a text consists of token numbers, without padding if required"
-)
+_TOKENIZER = StandIn("tokenizer", "a real one is a download; here a text consists of token numbers")
 _EXECUTOR = StandIn("ProcessPoolExecutor", "threads, because a probe must not start processes; the scores are the same")
 _SCORE = StandIn("compute_score", "a rule of one data set, which returns the scenario's score of the response")
 
@@ -109,9 +107,7 @@ _RULED = (
         call=_dispatched,
         formerly=(f"{_RULES}._default_compute_score",),
         imports=tuple(f"{_RULES}.{name}" for name in ("gsm8k", "math_dapo")),
-        requires=(
-            f"{_RULES}.math_dapo",
-        ),  # in older versions, the trainer's main chooses one of two rules, which have bindings
+        requires=(f"{_RULES}.math_dapo",),  # older trainers choose one of two rules, which have bindings
         accepts={"rule": (*_DATA_SETS, *_QUESTIONS)},
         dialects=(_prints(108, rule=_QUESTIONS),),
     ),
@@ -242,9 +238,8 @@ def _one_by_one(boundary: Any, score: Any, mask: Any, options: Mapping[str, Any]
 
     async def ask() -> list[float]:
         manager = boundary.owner(config, _Tokenizer(), score)
-        if not isinstance(
-            getattr(boundary.owner, "loop", None), property
-        ):  # some versions look up the event loop themselves
+        # some versions look up the event loop themselves
+        if not isinstance(getattr(boundary.owner, "loop", None), property):
             manager.loop = asyncio.get_running_loop()
         data = _batch(boundary, mask)
         return [float((await boundary.function(manager, data[n : n + 1]))["reward_score"]) for n in range(len(mask))]

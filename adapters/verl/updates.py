@@ -624,9 +624,7 @@ _DISPATCH = "verl.single_controller.base.decorator"
 _PADDING = "verl.workers.utils.padding"
 
 _GROUP = StandIn("actor_rollout_wg", "the real group sends a part to each rank; here ranks are threads of one process")
-_UNPAD = StandIn(
-    "unpad_input", "replaces flash-attn, which is not installed; returns attended tokens, one after the other"
-)
+_UNPAD = StandIn("unpad_input", "replaces flash-attn, which is not installed; returns the attended tokens in order")
 
 
 def _sent(boundary: Any, inputs: Mapping[str, Any], actor: Any, models: Any, stages: Any, data: Any) -> Any:

@@ -801,9 +801,8 @@ def token_table(table: Any, after: Any = None, trains: bool = True, scores: bool
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.model = Body()
-            self.lm_head = torch.nn.Linear(
-                size, size, bias=False, dtype=table.dtype
-            )  # a fused loss multiplies by this matrix
+            # a fused loss multiplies by this matrix
+            self.lm_head = torch.nn.Linear(size, size, bias=False, dtype=table.dtype)
             self.lm_head.weight = torch.nn.Parameter(torch.eye(size, dtype=table.dtype), requires_grad=False)
 
         def get_output_embeddings(self) -> Any:

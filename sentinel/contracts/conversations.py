@@ -40,10 +40,8 @@ class ChatTokenizer:
 
     def __init__(self, default_system: bool = False, tools_share_a_turn: bool = False) -> None:
         self._default_system, self._shared = default_system, tools_share_a_turn
-        self.tokenizer, self.model_input_names = (
-            self,
-            ("input_ids", "attention_mask"),
-        )  # code that expects a processor reads its attribute ``tokenizer``
+        # code that expects a processor reads its attribute ``tokenizer``
+        self.tokenizer, self.model_input_names = (self, ("input_ids", "attention_mask"))
 
     def written(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
         """Render a chat as text."""

@@ -59,12 +59,7 @@ TRAINING_INPUT = Contract(
         Input("response_token_ids", "any", "token ids of each response, ragged", choices=([],)),
         Input("rewards", "any", "reward of each response token, ragged", choices=([],)),
         Input("loss_masks", "any", "1 for response tokens that count, ragged", choices=([],)),
-        Input(
-            "rollout_log_probs",
-            "any",
-            "rollout log-prob of each response token, ragged; or null",
-            default=None,
-        ),
+        Input("rollout_log_probs", "any", "null, or rollout log-prob of each response token, ragged", default=None),
         Input("configuration", "mapping", "dotted option -> value", default={}),
         Input(
             "needing",

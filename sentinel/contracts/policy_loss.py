@@ -537,12 +537,7 @@ POLICY_LOSS = Contract(
             "min(exp(old_log_probs - rollout_log_probs), importance_weight_cap)",
             default=None,
         ),
-        Input(
-            "importance_weight_cap",
-            "number",
-            "upper bound of rollout_log_probs' weights; default: none",
-            default=None,
-        ),
+        Input("importance_weight_cap", "number", "upper bound of these weights; default: no bound", default=None),
         dialect(
             "ratio_level",
             None,

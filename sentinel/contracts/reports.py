@@ -139,9 +139,7 @@ EXPLAINED_VARIANCE = Contract(
         per_token("returns", "the return of each token", "value"),
         token_mask(dtypes=("bool", "int64")),
     ),
-    observes=(
-        Observed("explained_variance", "at most 1; 0 if the mean of the returns predicts as well", role="metric"),
-    ),
+    observes=(Observed("explained_variance", "at most 1; 0 if a constant predicts as well", role="metric"),),
     measure=returned(explained_variance="number"),
     oracle=_oracle_explained_variance,
     law="metrics_tell_the_truth",

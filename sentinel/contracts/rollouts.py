@@ -132,19 +132,12 @@ ROLLOUT_COLLECTION = rule(
     inputs=(
         drawn("completed", "number of finished rollouts", (0,), REQUIRED),
         drawn("needed", "rollouts per batch", (2, 1, 3), REQUIRED),
-        Input(
-            "filters",
-            "boolean",
-            "whether a filter rejects rollouts; the last rejected ones are not replaced",
-            default=False,
-        ),
+        Input("filters", "boolean", "whether a filter rejects rollouts, which may leave too few", default=False),
         Input("rejected", "any", "numbers of the rollouts that the filter rejects", default=[]),
         Input("surplus", "integer", "rollouts that are started beyond a batch", default=0),
     ),
     observes=(
-        Observed(
-            "times", "number of times that each accepted rollout occurs, in the batch and in the rest", ("rollouts",)
-        ),
+        Observed("times", "number of times that each accepted rollout occurs, in total", ("rollouts",)),
         Observed("size", "rollouts of the batch"),
         Observed("taken", "numbers of the rollouts in the batch", role="other"),
         Observed("left", "numbers of the remaining rollouts", role="other"),
@@ -207,13 +200,9 @@ ENGINE_WEIGHTS = rule(
     inputs=(
         Input("generations", "any", "number of generations after each update of the policy", choices=([],)),
         drawn("most", "maximum number of generations after an update", (2, 1, 3)),
-        drawn(
-            "sleeps", "whether the engine shares its devices with the trainer, and sleeps during updates", (False, True)
-        ),
+        drawn("sleeps", "whether the engine shares devices with the trainer, and sleeps during updates", (False, True)),
     ),
-    observes=(
-        Observed("versions", "for each generation, the number of updates that its weights include", ("generations",)),
-    ),
+    observes=(Observed("versions", "for each generation, the updates in its weights", ("generations",)),),
     measure=returned(versions="integers"),
     oracle=_oracle_engine_weights,
     arrange=_arrange_engine_weights,

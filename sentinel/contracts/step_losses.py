@@ -256,11 +256,7 @@ PREFERENCE_LOSS = Contract(
         knob("beta", "strength of the regularisation", (0.1, 0.5), REQUIRED),
         knob("loss_type", "sigmoid (DPO), ipo or orpo", ("sigmoid", "ipo"), REQUIRED),
         knob("ld_alpha", "LD-DPO: weight of tokens beyond the length of the other response", (None, 0.25)),
-        dialect(
-            "reference",
-            "given",
-            "given: log-probs are compared with those of a reference; none: the loss has no reference",
-        ),
+        dialect("reference", "given", "given: log-probs are relative to those of a reference; none: the loss has none"),
     ),
     observes=(
         Observed("loss", "the mean over pairs"),

@@ -102,9 +102,8 @@ def _look_for(names: Sequence[str], checkout: Checkout, sources: Sources, older:
                     return Absence(path, name, existed=_existed_before(name, checkout))
                 return Absence(path, name, places[0][0], _alike(lines, places[0][1]), len(attributes))
     attributes = parts[-2:] if len(parts) > 2 and parts[-2][0].isupper() else parts[-1:]
-    places = (
-        list(_find_definitions(attributes, checkout)) if names[0] == needed else []
-    )  # a missing parameter is not searched for in other files
+    # a missing parameter is not searched for in other files
+    places = list(_find_definitions(attributes, checkout)) if names[0] == needed else []
     place = places[0][0] if len(places) == 1 else ""
     return Absence(needed, name, place, existed=None if place else _existed_before(name, checkout))
 

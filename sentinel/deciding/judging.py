@@ -40,9 +40,8 @@ def judge(question: Question, outcome: Measurement | Failure, loaded: Loaded, re
         if isinstance(case, Failure):
             return Judgement(verdicts.of_failure(case), case)
         effects = case.effects
-        outcome = replace(
-            outcome, observation=case.observation, questions=None
-        )  # sessions do not trace which files and names are looked up
+        # sessions do not trace which files and names are looked up
+        outcome = replace(outcome, observation=case.observation, questions=None)
     verdict, comparisons = _compare(question, outcome, effects)
     return Judgement(verdict, outcome, comparisons)
 

@@ -54,10 +54,7 @@ class Sources:
         """
         key = sha256(source).digest()
         outcome = self._outcomes.get(key) or self._ask(source)
-        if isinstance(outcome, Definitions) or outcome.kind in (
-            "timeout",
-            "memory",
-        ):  # a second attempt would time out too
+        if isinstance(outcome, Definitions) or outcome.kind in ("timeout", "memory"):  # a repetition would fail too
             self._outcomes[key] = outcome
             if len(self._outcomes) > _MOST_KNOWN:
                 self._outcomes.pop(next(iter(self._outcomes)), None)
@@ -67,10 +64,7 @@ class Sources:
 
     def _ask(self, source: bytes) -> Definitions | Failed:
         answer = self._process().describe(source, _PATIENCE)
-        if isinstance(answer, Failed) and answer.kind in (
-            "crash",
-            "memory",
-        ):  # another process may have caused the failure
+        if isinstance(answer, Failed) and answer.kind in ("crash", "memory"):  # perhaps caused by another process
             answer = self._process().describe(source, _PATIENCE)
         if isinstance(answer, Failed):
             return answer

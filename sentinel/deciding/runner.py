@@ -234,9 +234,8 @@ class Runner:
         adapter = self._catalog.adapters[target]
         checkout = self.checkout(target, ref)
         environment = self._processes.environment(target)
-        self._processes.hold(
-            target, ref
-        )  # planned recipes of the same checkout may end at any time, which releases the process
+        # planned recipes of the same checkout may end at any time, which releases the process
+        self._processes.hold(target, ref)
         loaded = self._processes.loaded(adapter.target, ref, checkout)
 
         def load(binding: Binding) -> Failed | None:

@@ -407,9 +407,8 @@ def disagreements(case: Case, roles: Roles) -> list[Violation]:
         if worst is not None:
             values = (literal(answer.observed, answer.dtype), literal(answer.demanded, "float64"))
             option = case.contract.input(item.key) if case.contract is not None else None
-            symptom = (
-                item.key if option is not None and option.knob else worst.symptom
-            )  # report one violation for each option
+            # report one violation for each option
+            symptom = item.key if option is not None and option.knob else worst.symptom
             violations.append(Violation(address(variant, item.key), *values, worst.text, symptom))
     return violations
 

@@ -105,9 +105,7 @@ class Law:
         try:
             return self.check(case)
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            raise DoesNotApply(
-                f"the observation does not have the keys and shapes of its contract ({error!r:.200})"
-            ) from error
+            raise DoesNotApply(f"the observation does not fit its contract ({error!r:.200})") from error
 
 
 def law(statement: str, **flags: Any) -> Callable[[Callable[[Case], Iterable[Violation]]], Law]:

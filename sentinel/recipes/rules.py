@@ -252,10 +252,8 @@ class _Reading:
         if name is not None and contracts[name].open_keys:
             return contracts[name]
         bindings = [binding for binding in target.bindings if boundary in binding.paths]
-        if not bindings and self.data.get("requires") in (
-            boundary,
-            [boundary],
-        ):  # a registered function has the contract of its family
+        # a registered function has the contract of its family
+        if not bindings and self.data.get("requires") in (boundary, [boundary]):
             bindings = [each for each in [target.binding(boundary, name)] if each is not None and name is not None]
         fitting = [binding for binding in bindings if name in (None, binding.contract)]
         if not bindings:

@@ -184,9 +184,7 @@ class RecipeFile(pytest.Collector):
             for job in self.run.questions.jobs(recipe):
                 law = [recipe.invariant] if recipe.invariant else []
                 item = RecipeItem.make(self, job.ref.short, self.run, job, recipe.target, *law)
-                item.extra_keyword_matches.add(
-                    recipe.bug_id
-                )  # lets -k match the bug id, because a published JSON file may have any name
+                item.extra_keyword_matches.add(recipe.bug_id)  # for -k, because a published JSON file may have any name
                 yield item
         except (RecipeError, SentinelError) as error:
             raise self.CollectError(str(error)) from None

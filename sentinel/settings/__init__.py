@@ -355,9 +355,7 @@ def _check(file: str, key: str, value: Any) -> None:
     texts = value if option.many and isinstance(value, list) else [value]
     kinds = (str, int, float) if option.number else (str,)
     if not all(isinstance(text, kinds) and not isinstance(text, bool) for text in texts):
-        raise SentinelError(
-            f"{file}: {key} is {option.type}, not {reprlib.repr(value)}"
-        )  # the value may be nested deeply
+        raise SentinelError(f"{file}: {key} is {option.type}, not {reprlib.repr(value)}")  # may be nested deeply
 
 
 def settle(options: Mapping[str, Any], file: Mapping[str, Any], targets: Sequence[str], base: Path) -> Settings:

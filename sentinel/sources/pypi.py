@@ -181,9 +181,7 @@ def _unpack(target: Target, ref: Ref, home: Home, wheel: Path) -> Checkout:
         for info in archive.infolist():
             if info.compress_type not in _COMPRESSIONS:
                 raise Unavailable(f"{target.name}: {info.filename!r} in {wheel.name} uses an unknown compression")
-            check_path(
-                info.orig_filename.rstrip("/")
-            )  # the original name, because Python's reader truncates a name at a NUL
+            check_path(info.orig_filename.rstrip("/"))  # the original name: Python's reader truncates it at a NUL
             top, _, rest = _IN_SITE_PACKAGES.sub("", info.filename).partition("/")
             if info.is_dir() or top not in places or not rest:
                 continue

@@ -64,9 +64,7 @@ def serve(fd: int) -> None:
     finally:  # the controller may have been killed before the answer
         processes.kill_children()
         groups.remove()
-        shutil.rmtree(
-            os.environ["TMPDIR"], ignore_errors=True
-        )  # a controller that was killed cannot end these processes
+        shutil.rmtree(os.environ["TMPDIR"], ignore_errors=True)  # a killed controller cannot do this
     os._exit(0)
 
 
