@@ -63,9 +63,7 @@ def normalisation_laws(case: Case) -> Iterator[Violation]:
         try:
             yield from same(case, first, other, prefix="by definition the value stays, ", roles=("output",))
             applies = True
-        except (
-            DoesNotApply
-        ):  # the value may change by definition: an estimator may subtract a mean without dividing by a deviation
+        except DoesNotApply:  # the definition may subtract a mean, but not divide by a deviation
             continue
     if not applies:
         raise DoesNotApply("by definition the value changes, or nothing in the observation can be compared")
