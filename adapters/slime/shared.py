@@ -156,7 +156,7 @@ def joined(parts: list[list[Any]], own: list[list[list[int]]]) -> list[Any]:
     for row, own_places in zip(zip(*parts), zip(*own)):
         order = torch.tensor([t for part in own_places for t in part], dtype=torch.long).argsort()
         whole = [len(part) for part in row] == [len(part) for part in own_places]
-        # A rank that returns tokens other than its own has returned none.
+        # A rank that returns tokens of another rank counts as a rank without tokens.
         samples.append(torch.cat(row)[order] if whole else _nothing(row[0], len(order)))
     return samples
 

@@ -271,7 +271,7 @@ class Settings:
         return tuple(dict.fromkeys(ref for name, ref in self.refs if name in (None, target)))
 
     def against(self, target: str, ref: Ref) -> tuple[Ref | None, ...]:
-        """Return the refs to compare a target's ref with. None stands for its base."""
+        """Return the refs to compare a target's ref with. None stands for the ref's merge base."""
         given = dict.fromkeys(base for name, base in self.named_against if name in (None, target))
         if given:
             return tuple(base for base in given if base is not None)

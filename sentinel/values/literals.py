@@ -128,7 +128,7 @@ def _to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 
 @dataclass(frozen=True)
 class Array:
-    """A numpy array argument (``{array: [...], dtype: ...}``); ``dtype`` ``object`` holds strings or numbers."""
+    """A numpy array argument (``{array: [...], dtype: ...}``); with dtype ``object``, items may be strings."""
 
     values: tuple[Any, ...]
     dtype: str = "object"
