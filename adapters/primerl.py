@@ -68,7 +68,7 @@ def _settings(inputs: Mapping[str, Any], reader: Any) -> Any:
     if inputs["algorithm"] != "dppo_tv":
         return kit.stand_in(**_UNBOUNDED)
     if "dppo_mask_high" not in inspect.getsource(reader):
-        raise AbsentError("not in this version: this trust region")
+        raise AbsentError("not in this version: the trust region of DPPO")
     trust = {"dppo_mask_low": inputs["eps_clip_low"], "dppo_mask_high": inputs["eps_clip_high"]}
     return kit.stand_in(**{**_UNBOUNDED, **trust})
 
@@ -77,7 +77,7 @@ def _loss_of(boundary: Any, inputs: Mapping[str, Any]) -> Any:
     """Return the loss function for these settings. Until February 2026, losses are not separate functions."""
     if "loss_config" in boundary.parameters:
         if inputs["algorithm"] == "dppo_tv":
-            raise AbsentError("not in this version: this trust region")
+            raise AbsentError("not in this version: the trust region of DPPO")
         return kit.stand_in(**_UNBOUNDED)
     default = boundary.module.default_loss_fn
     settings = _settings(inputs, default)

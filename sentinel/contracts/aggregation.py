@@ -220,7 +220,7 @@ def _differentiated(
 
 
 def replaced(value: Tensor, array: Any) -> Tensor:
-    """Return a tensor literal with these values, and the dtype and ``requires_grad`` of another one."""
+    """Return a copy of a tensor literal with other values."""
     return tensor(np.asarray(array).tolist(), value.dtype, value.requires_grad)
 
 

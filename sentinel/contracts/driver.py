@@ -40,7 +40,7 @@ def _arrange_training_input(inputs: dict[str, Any], choose: Choose) -> dict[str,
 
 
 def _oracle_training_input(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Reject a configuration that needs missing log-probs; otherwise align log-probs right, like the responses."""
+    """Reject a configuration that needs missing log-probs; otherwise right-align log-probs, like responses."""
     log_probs = inputs["rollout_log_probs"]
     if not log_probs:
         missed = {"type": "", "message": inputs["option"]} if inputs["needing"] else None

@@ -258,7 +258,7 @@ POLICY_UPDATE = Contract(
         *(item for item in AGGREGATION_INPUTS if item.name == "sequence_norm"),
         dialect("log_ratio_clamp", None, "as in policy_loss"),
         *_as_in(POLICY_LOSS, "ratio_level", "advantage_level"),
-        dialect("kl_clamp", None, "the KL estimate is clamped as with clamp in kl_estimate"),
+        dialect("kl_clamp", None, "bound of the KL estimate, as the input clamp of kl_estimate"),
         *(
             dialect(
                 f"{term}_agg_mode",

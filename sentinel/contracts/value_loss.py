@@ -90,7 +90,7 @@ VALUE_LOSS = Contract(
         dialect(
             "clip_fraction_over",
             "tokens",
-            "unit of clip_fraction: a mean over tokens, or over sequences (each a mean over its valid tokens)",
+            "clip_fraction is a mean over: tokens, or sequences (of each sequence's mean over its valid tokens)",
         ),
     ),
     observes=(
