@@ -212,7 +212,8 @@ def _written(node: Any, message: bool = False) -> Iterator[str]:
             if field == "body" and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
             yield field
-            yield from _written(value, message)
+            # What a law's decorator declares is also in its fields, without the statement.
+            yield from _written(value, message or field == "decorator_list")
     elif isinstance(node, list):
         for item in node:
             yield from _written(item, message)
