@@ -30,6 +30,9 @@ _SAME_WORDS = {
 }
 _WORDS = {word: one for one, several in _SAME_WORDS.items() for word in several.split()}
 
+#: The fewest letters of a parameter that is suggested because its name is similar.
+_SHORTEST = 3
+
 #: Words that tell two quantities apart: a parameter with one of them is never suggested for an input without it.
 _DISTINCT = frozenset(
     {"ref", "old", "behaviour", "rollout", "chosen", "rejected", "low", "high", "reward", "return", "value", "mask"}
@@ -173,7 +176,7 @@ def suggest_names(
         texts = (name, *SYNONYMS.get(name, "").split(), *_aliases(contract, name))
         own = frozenset[str]().union(*map(_words, texts))
         for parameter in parameters:
-            if _words(parameter) & _DISTINCT - own:
+            if len(parameter) < _SHORTEST or _words(parameter) & _DISTINCT - own:
                 continue
             pairs.append((max(SequenceMatcher(None, text, parameter).ratio() for text in texts), name, parameter))
     found: dict[str, str] = {}

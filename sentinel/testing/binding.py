@@ -28,6 +28,9 @@ _OF_SCENARIOS = ("wrong_answer",)
 #: Parameters for the number of rows of each group, if the groups are consecutive and equal.
 _GROUP_SIZES = "group_size num_generations n_samples num_samples n_rollouts rollout_n n_samples_per_prompt n k"
 
+#: Contract of tokens -> the contract of the same quantities without tokens and a mask.
+_WITHOUT_TOKENS = {"group_advantage": "reward_normalisation"}
+
 #: Parameters for the number of valid tokens of each row.
 _LENGTHS = "lengths response_lengths seq_lengths sequence_lengths seq_lens response_lens completion_lengths lens"
 
@@ -162,7 +165,7 @@ class Bound:
     :ivar read: the inputs that ``call`` has read so far.
     :ivar call: the file and line of ``call``; empty without it.
     :ivar of_call: the exceptions that ``call`` raised outside the function, by text.
-    :ivar derived: the inputs whose parameter gets something that is computed from them.
+    :ivar derived: parameter -> the input that its value is computed from.
     :ivar left: the parameters that keep their default, with it.
     :ivar given: the parameters that each call gets, with the default, which is never used.
     """
@@ -176,7 +179,7 @@ class Bound:
     read: set[str] = field(default_factory=set)
     call: str = ""
     of_call: dict[str, BaseException] = field(default_factory=dict)
-    derived: frozenset[str] = frozenset()
+    derived: Mapping[str, str] = field(default_factory=dict)
     left: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -226,9 +229,8 @@ def bind(
     module = sys.modules.get(getattr(f, "__module__", None) or "", sys)
     bound = Bound(function, contract, Binding(function.name, contract.name), matched, module, frozenset(needed))
     bound.call = _place_of(call)
-    bound.derived = frozenset({contract.group} if "group_size" in derived else ()) | (
-        {contract.mask} if any(name in _LENGTHS.split() for name in derived) else frozenset()
-    )
+    own_names = [name for name in derived if name in function.__signature__.parameters]
+    bound.derived = {name: contract.mask if name in _LENGTHS.split() else contract.group for name in own_names}
     passed = {**{item.name: () for item in contract.inputs}, **{one: (name,) for one, name in matched.items()}}
     known: list[str] = []  # the names of outputs
     forms = _label_forms(function, matched.get(contract.group, ""), call is not None)
@@ -399,6 +401,9 @@ def _mismatch(
             f"If the function does not take an input: names={{{next(iter(wanted))!r}: None}}. "
             "If it takes something else, such as an object: call=lambda f, x: f(…)."
         )
+    other = _WITHOUT_TOKENS.get(contract.name, "")
+    if other and contract.mask in missing:
+        lines.append(f"If it takes and returns one number per response, without a mask, use the contract {other}.")
     unknown = [name for name in unknown if name not in wanted.values()]
     if unknown:
         others = [item.name for item in contract.inputs if not item.dialect and item.name not in {*names, *wanted}]

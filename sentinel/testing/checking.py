@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import islice, takewhile
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply
+from sentinel.contracts.contract import REQUIRED, TOKENS, Contract, DoesNotApply
 from sentinel.errors import nearest
 from sentinel.recipes.catalog import bundled_catalog
 from sentinel.testing.binding import Bound, bind, input_named
@@ -33,8 +33,8 @@ _AGREEING = 50
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
 
-#: The most settings that are tried together with a slip.
-_SETTINGS = 40
+#: The most settings that are tried together with a slip, and the most pairs of settings that are tried without one.
+_SETTINGS, _PAIRS = 40, 300
 
 #: Scenarios in which an input that is never read must matter to be named.
 _UNREAD = 8
@@ -258,29 +258,40 @@ class Check:
         from sentinel.testing.session import open_session
 
         several = list(candidates(self.contract, bound, self.choices))
-        for alternative in self._explaining(session, finding, several):
+        for alternative in self._explaining(session, finding, several, pairs=True):
             again, subject = self._subject(f, alternative)
             if self._agrees(open_session(again, self.device), subject, finding.law):
                 return alternative
         return {}
 
     def _explaining(
-        self, session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]]
+        self, session: LawSession, finding: Finding, several: Sequence[Mapping[str, Any]], pairs: bool = False
     ) -> Iterator[dict[str, Any]]:
-        """Yield the settings with which a session's oracle agrees with the function in the finding's scenario."""
+        """Yield the settings with which a session's oracle agrees with the function in the finding's scenario.
+
+        :param pairs: also try pairs of these settings, unless neither has an effect alone.
+        """
         case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
         assert case is not None
-        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate(several)}
+        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate([{}, *several])}
         replies = session.references(finding.subject, changed).answers
-        for place, alternative in enumerate(several):
+        before = replies["0"].observation
+        effective = []
+        for place, alternative in enumerate(several, 1):
             right = replies[str(place)].observation
+            if right is not None and right != before:
+                effective.append(alternative)
             with contextlib.suppress(DoesNotApply):  # the alternative's oracle overflows
                 if right and not finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
                     yield dict(alternative)
+        if pairs:
+            both = ({**one, **other} for one in effective for other in several if not one.keys() & other.keys())
+            yield from self._explaining(session, finding, list(islice(both, _PAIRS)))
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
-        """Return the slip with which the oracle agrees with the function, also with one other setting; empty if none
-        does.
+        """Return the slip with which the oracle agrees with the function; empty if none does.
+
+        Each slip is tried with one other setting too, and with advantages or rewards that are one number per response.
         """
         from sentinel.testing.alternatives import candidates
         from sentinel.testing.session import open_session
@@ -289,8 +300,7 @@ class Check:
         values = [finding.violations[0].observed, finding.violations[0].demanded]
         plain = all(isinstance(value, (int, float)) for value in values) and values[1]
         factor = float(f"{values[0] / values[1]:.6g}") if plain else 0.0
-        single = takewhile(lambda one: len(one) == 1, candidates(self.contract, bound, self.choices))
-        several: list[dict[str, Any]] = [{}, *islice(single, _SETTINGS)]
+        several: list[dict[str, Any]] = [{}, *islice(candidates(self.contract, bound, self.choices), _SETTINGS)]
         for text, contract in slips(self.contract, bound.names, self.choices, factor):
             twin = copy(self)
             twin.contract = contract
@@ -299,6 +309,17 @@ class Check:
                 again, subject = twin._subject(f, setting)
                 if twin._agrees(open_session(again, self.device), subject, finding.law):
                     return ", ".join([text, *(f"{name}={value!r}" for name, value in setting.items())])
+        for item in self.contract.inputs:
+            if item.domain not in ("advantage", "reward") or item.shape != TOKENS or self._binding["responses"]:
+                continue
+            whole = per_response(self.contract, [item.name])
+            for text, contract in [("", whole), *slips(whole, bound.names, self.choices, factor)]:
+                twin = copy(self)
+                twin.contract, twin._binding = contract, {**self._binding, "responses": (item.name,)}
+                again, subject = twin._subject(f)
+                if twin._agrees(open_session(again, self.device), subject, finding.law):
+                    number = f"one number per response, so pass shapes={{{item.name!r}: 'batch'}}"
+                    return f"{text}, and {number}" if text else number
         return ""
 
     def _unread(self, bound: Bound, session: LawSession) -> dict[str, Any]:
@@ -310,7 +331,7 @@ class Check:
         unread: dict[str, Any] = {}
         calls: dict[str, Mapping[str, Any]] = {}
         for item in self.contract.inputs:
-            known = item.name in {*bound.names, *self.choices, *bound.derived, *(self._binding["names"] or ())}
+            known = item.name in {*bound.names, *self.choices, *bound.derived.values(), *(self._binding["names"] or ())}
             if known or item.dialect or not concerns(self.contract, item, self.choices):
                 continue
             if item.default is REQUIRED and item.domain:
@@ -321,10 +342,10 @@ class Check:
                         calls[f"{item.name} {place} {choice}"] = {**inputs, item.name: value}
         answers = session.references(subject, calls).answers if calls else {}
         for call, answer in answers.items():
-            name, place, _ = call.split()
-            right = answers[f"{name} {place} 0"].observation
+            name, number, _ = call.split()
+            right = answers[f"{name} {number} 0"].observation
             if name not in unread and None not in (right, answer.observation) and answer.observation != right:
-                unread[name] = calls[f"{name} {place} 0"][name]
+                unread[name] = calls[f"{name} {number} 0"][name]
         return unread
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
@@ -332,8 +353,8 @@ class Check:
         from sentinel.search.boundary_search import cheap_scenarios
 
         search, judged = self._open_search(session, subject, [law]), 0
-        scenarios = cheap_scenarios(subject, self.seed, 0, _AGREEING)
-        for part in (scenarios[:4], scenarios[4:]):  # most alternatives fail in the first few
+        for first, last in ((0, 4), (4, _AGREEING)):  # most alternatives fail in the first few
+            part = cheap_scenarios(subject, self.seed, 0, last)[first:]
             for trial in session.try_(subject, [(law, {"": drawn.inputs}) for drawn in part]):
                 judged += trial.case is not None
                 if any(each.symptom != "non-finite" for each in search.genuine_violations(law, trial)):

@@ -180,13 +180,14 @@ def make_report(check: Asked, bound: Bound, search: BoundarySearch, agreeing: Ag
 
 def _binding(check: Asked, bound: Bound) -> list[str]:
     """Return which input each parameter is, and which inputs are never read although the result depends on them."""
-    of: dict[str, list[str]] = {}
+    of: dict[str, list[str]] = {} if bound.call else {name: [] for name in bound.function.__signature__.parameters}
     for name, parameter in bound.names.items():
         of.setdefault(parameter, []).append(name)
     if bound.call:
         lines = _wrapped(f"call= ({bound.call}) reads: {', '.join(of)}")
     else:
-        matched = (f"{parameter} = {' and '.join(several)}" for parameter, several in of.items())
+        of |= {parameter: [f"from {name}"] for parameter, name in bound.derived.items()}
+        matched = (f"{parameter} = {' and '.join(several)}" for parameter, several in of.items() if several)
         lines = _wrapped(f"Parameters: {', '.join(matched)}")
     for name, value in check.unread.items():
         uses = "" if value is REQUIRED else f"; the reference uses {value!r}"
@@ -254,7 +255,7 @@ def _failure(
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
         cause = "" if other or _edge(finding) else slip(finding)
         if cause:
-            lines.append(f"  Probable cause: {cause}. With this slip, the reference returns the same numbers.")
+            lines += _wrapped(f"Probable cause: {cause}. With this change, the reference returns the same numbers.")
         lines += _binding(check, bound)
     lines += _wrapped(f"Definition: {_source(check)}")
     outcome = search.outcomes[law]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations
@@ -34,6 +35,8 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
     for one, other in combinations(numbers, 2):
         if _alike(one.name, other.name):
             yield f"{called(one)} and {called(other)} swapped", _of_inputs(contract, _swap((one.name, other.name)))
+            for first, second in ((one, other), (other, one)):
+                yield f"{called(first)} used as {called(second)}", _of_inputs(contract, _copy(first.name, second.name))
     for item in tensors:
         if item.domain == "log_ratio":
             text = f"the other sign of the log-ratio of {names.get('log_probs', 'log_probs')} and {called(item)}"
@@ -100,6 +103,10 @@ def _swap(*pairs: tuple[str, str]) -> Callable[[_Inputs], _Inputs]:
     return lambda inputs: {name: inputs[other] for name, other in both.items()}
 
 
+def _copy(one: str, other: str) -> Callable[[_Inputs], _Inputs]:
+    return lambda inputs: {other: inputs[one]}
+
+
 def _reflect(name: str) -> Callable[[_Inputs], _Inputs]:
     return lambda inputs: {} if inputs[name] is None else {name: 2 * inputs["log_probs"] - inputs[name]}
 
@@ -151,7 +158,8 @@ def _in_torch(contract: Contract, change: Callable[[Any, Any, Any], Any]) -> Con
                 result = change(function, arguments, options or {})
                 return function(*arguments, **(options or {})) if result is NotImplemented else result
 
-        with Mode():
+        with Mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a metric with a gradient is converted to a number
             return oracle(inputs)
 
     return replace(contract, oracle=slipped)
