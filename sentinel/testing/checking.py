@@ -188,7 +188,9 @@ class Check:
             _attribute_non_finite(search, session)
             asked = Asked(self.contract, self.choices, self.expected, self.device, self._unread(bound, session))
             causes = partial(self._agreeing_choices, f, bound, session), partial(self._slip, f, bound, session)
-            report = make_report(asked, bound, search, *causes)
+            with warnings.catch_warnings():  # torch warns of slips that give a metric a gradient
+                warnings.simplefilter("ignore")
+                report = make_report(asked, bound, search, *causes)
             for law in laws:
                 findings = search.outcomes[law].findings
                 kept.keep(law, findings[0].trial.variants if findings else None)

@@ -255,7 +255,7 @@ def _failure(
             lines.append(f"  It agrees with {words}; if that is intended, pass dialects={other!r}.")
         cause = "" if other or _edge(finding) else slip(finding)
         if cause:
-            lines += _wrapped(f"Probable cause: {cause}. With this change, the reference returns the same numbers.")
+            lines += _wrapped(f"Probable cause: {cause}. The reference with this change agrees.")
         lines += _binding(check, bound)
     lines += _wrapped(f"Definition: {_source(check)}")
     outcome = search.outcomes[law]
