@@ -42,10 +42,11 @@ def test_a_common_slip_is_named_first_and_edges_come_last(f, cause):
     first, edges = text.split("\nHardening: NaN or infinity")
     assert "breaks the_oracle_agrees:" in first
     assert "breaks masked_values" not in first
-    assert "  masked_values_have_no_influence: per_token_gradient: the masked token" in edges
+    assert "  finite_in_finite_out: " in edges
+    assert "observed nan, expected" in edges or "observed -inf, expected" in edges
     assert "ppo(" not in edges
-    assert [*report.laws][0] == "the_oracle_agrees"
-    assert [*report.laws][-1] == "finite_in_finite_out"
+    laws = list(report.laws)
+    assert (laws[0], laws[-1]) == ("the_oracle_agrees", "finite_in_finite_out")
 
 
 def critic(values, old_values, returns, mask, cliprange=0.2):
@@ -59,8 +60,9 @@ def group_norm(rewards, group_size, eps=1e-6):
     return ((groups - groups.mean(0)) / (groups.std(0) + eps)).view(-1)
 
 
-def weights(train_logps, rollout_logps, mask, cap=2.0):
-    return torch.exp(torch.where(mask.bool(), train_logps - rollout_logps, 0.0)).clamp(max=cap) * mask
+def cispo(lp, old_lp, adv, mask, low=0.2, high=0.2):
+    ratio = torch.exp(lp - old_lp).clamp(1 - low, 1 + high)
+    return -(ratio * adv * lp * mask).sum() / mask.sum().clamp(min=1)
 
 
 @pytest.mark.parametrize(
@@ -68,14 +70,14 @@ def weights(train_logps, rollout_logps, mask, cap=2.0):
     [
         (critic, "value_loss", {}, "minimum and maximum swapped, factor=0.5"),
         (group_norm, "reward_normalisation", {}, "groups along the wrong axis"),
-        (weights, "importance_weight", {"level": "token", "mode": "truncate"}, "a value that must be detached"),
+        (cispo, "policy_loss", {**PPO, "algorithm": "cispo"}, "a gradient through a value that must be detached"),
     ],
 )
 def test_slips_of_other_contracts_are_named_also_with_another_setting(f, contract, options, cause):
-    assert cause in str(check_function(f, contract, examples=60, **options))
+    assert cause in " ".join(str(check_function(f, contract, examples=60, **options)).split())
 
 
-def grpo(lp_new, lp_behav, lp_ref, A, resp_mask, eps=0.2, beta=0.04):
+def grpo(lp_new, lp_behav, lp_ref, A, resp_mask, eps=0.2, beta=0.04):  # noqa: N803
     keep = resp_mask.bool()
     ratio = torch.exp(torch.where(keep, lp_new - lp_behav, 0.0))
     surrogate = torch.min(ratio * A[:, None], ratio.clamp(1 - eps, 1 + eps) * A[:, None])
@@ -152,8 +154,8 @@ def test_inputs_that_call_never_reads_are_named():
     def call(f, x):
         return f(x.log_probs, x.old_log_probs, x.advantages, x.response_mask, x.eps_clip_low)
 
-    text = str(check_function(loss, "policy_loss", call=call, examples=20, **PPO))
-    assert "reads: log_probs, old_log_probs, advantages, response_mask, eps_clip_low\n" in text
+    text = " ".join(str(check_function(loss, "policy_loss", call=call, examples=20, **PPO)).split())
+    assert "reads: log_probs, old_log_probs, advantages, response_mask, eps_clip_low Never" in text
     assert "Never read: eps_clip_high; the reference uses 0.2" in text
 
 
@@ -165,14 +167,21 @@ def test_an_error_in_call_names_call():
 
     def mean(f, x):
         mask = x.response_mask
-        adv = (x.advantages * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp(min=1)
-        return f(x.log_probs, x.old_log_probs, adv, mask, x.eps_clip_low, x.eps_clip_high)
+        adv = (x.advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+        return f(x.log_probs, x.old_log_probs, x.log_probs.detach(), adv, mask, x.eps_clip_low, 0.0)
 
     report = check_function(
-        of("min"), "policy_loss", call=mean, examples=40, dialects={"advantage_level": "sequence"}, **PPO
+        grpo,
+        "policy_loss",
+        call=mean,
+        examples=60,
+        eps_clip_high=0.2,
+        eps_clip_low=0.2,
+        dialects={"advantage_level": "sequence"},
+        **PPO,
     )
     texts = [each.text for each in report.laws.values() if each.edge]
-    assert any("computed NaN or infinity and passed it to ppo" in text for text in texts), texts
+    assert any("computed NaN or infinity and passed it to grpo" in text for text in texts), texts
 
 
 def test_a_failure_says_why_a_law_judged_few_scenarios():
