@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 import unittest
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -336,13 +338,14 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
     """Return the lines of a script that repeats the function's calls of a scenario, and whether ``call`` has computed a
     NaN or infinity in them.
     """
-    function, calls, made = bound.function, list[str](), list[bool]()
+    function, calls, made, kinds = bound.function, list[str](), list[bool](), list[type]()
     for inputs in variants.values():
         texts: list[str] = []
 
         def record(positional: Sequence[Any], named: Mapping[str, Any], texts: list[str] = texts) -> None:
             texts.append(_call(function, positional, named, of_gradient))
             made.append(bool(bound.call) and _computes_non_finite(function.inputs, (positional, named)))
+            kinds.extend(_kinds((positional, named)))
 
         function.record = record
         try:
@@ -350,7 +353,7 @@ def code_to_paste(bound: Bound, variants: Mapping[str, Any], device: str, of_gra
         finally:
             function.record = None
         calls += [text for text in texts if text not in calls]
-    lines = ["import torch", *_imports(function)]
+    lines = ["import torch", *dict.fromkeys(line for each in (function.f, *kinds) for line in _imports(each))]
     if any("np.array(" in text for text in calls):
         lines.insert(0, "import numpy as np")
     for text in calls[:_CALLS]:
@@ -363,16 +366,37 @@ def _computes_non_finite(inputs: Mapping[str, Any], arguments: Any) -> bool:
     import torch
 
     if isinstance(arguments, torch.Tensor):
-        own = [value.data_ptr() for value in inputs.values() if isinstance(value, torch.Tensor)]
-        return not bool(arguments.isfinite().all()) and arguments.data_ptr() not in own
-    if isinstance(arguments, Mapping):
-        arguments = list(arguments.values())
-    return isinstance(arguments, (list, tuple)) and any(_computes_non_finite(inputs, each) for each in arguments)
+        own = {value.untyped_storage().data_ptr() for value in inputs.values() if isinstance(value, torch.Tensor)}
+        return not bool(arguments.isfinite().all()) and arguments.untyped_storage().data_ptr() not in own
+    return any(_computes_non_finite(inputs, each) for each in _parts(arguments))
 
 
-def _imports(function: Function) -> list[str]:
-    module = getattr(function.f, "__module__", None)
-    name = getattr(function.f, "__qualname__", "")
+def _fields(value: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a dataclass, named tuple or namespace; None for other objects."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value) if each.init}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict())
+    return vars(value) if type(value) is SimpleNamespace else None
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    """Return the elements of a container or the fields of an object."""
+    fields = value if isinstance(value, Mapping) else _fields(value)
+    return list(fields.values()) if fields is not None else value if isinstance(value, (list, tuple)) else ()
+
+
+def _kinds(value: Any) -> Iterator[type]:
+    """Yield the classes of the objects with fields in a value."""
+    if _fields(value) is not None:
+        yield type(value)
+    for each in _parts(value):
+        yield from _kinds(each)
+
+
+def _imports(value: Any) -> list[str]:
+    module = getattr(value, "__module__", None)
+    name = getattr(value, "__qualname__", "")
     if not module or module == "__main__" or not name.isidentifier() or not hasattr(sys.modules.get(module), name):
         return []
     return [f"from {module} import {name}"]
@@ -397,6 +421,10 @@ def written(value: Any, of_gradient: bool = False) -> str:
         return f"np.array({value.tolist()!r})"
     if isinstance(value, float):
         return repr(value) if np.isfinite(value) else f"float('{value}')"
+    fields = _fields(value)
+    if fields is not None:
+        items = ", ".join(f"{name}={written(item, of_gradient)}" for name, item in fields.items())
+        return f"{type(value).__qualname__}({items})"
     if type(value) in (list, tuple):
         items = ", ".join(written(item, of_gradient) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if len(value) == 1 else ''})"

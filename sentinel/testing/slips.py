@@ -49,6 +49,9 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
     for item in tensors:
         if item.domain in ("advantage", "reward"):
             yield f"the other sign of {called(item)}", _of_inputs(contract, _negate(item.name))
+    for item in numbers:
+        if re.search("coef|beta", item.name):
+            yield f"the other sign of {called(item)}", _of_inputs(contract, _negate(item.name))
     yield "the other sign of the result", _scaled(contract, -1.0)
     yield "no clipping", _in_torch(contract, _unclipped)
     yield "a gradient through a value that must be detached", _in_torch(contract, _attached)
@@ -111,7 +114,7 @@ def _reflect(name: str) -> Callable[[_Inputs], _Inputs]:
 
 
 def _negate(name: str) -> Callable[[_Inputs], _Inputs]:
-    return lambda inputs: {name: -inputs[name]}
+    return lambda inputs: {} if inputs[name] is None else {name: -inputs[name]}
 
 
 def _unmasked(mask: str) -> Callable[[_Inputs], _Inputs]:

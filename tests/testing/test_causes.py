@@ -1,5 +1,8 @@
 """Reports of a user's function: wrong formulas come first and are named, edge cases last, and matches are shown."""
 
+import inspect
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -157,6 +160,30 @@ def test_inputs_that_call_never_reads_are_named():
     text = " ".join(str(check_function(loss, "policy_loss", call=call, examples=20, **PPO)).split())
     assert "reads: log_probs, old_log_probs, advantages, response_mask, eps_clip_low Never" in text
     assert "Never read: eps_clip_high; the reference uses 0.2" in text
+
+
+@dataclass
+class Rollout:
+    lp: torch.Tensor
+    old: torch.Tensor
+    adv: torch.Tensor
+    mask: torch.Tensor
+
+
+def rollout_loss(rollout):
+    return of("max")(rollout.lp, rollout.old, rollout.adv, rollout.mask, 0.2, 0.2)
+
+
+def test_the_code_of_a_failure_makes_objects_with_fields():
+    def call(f, x):
+        return f(Rollout(x.log_probs, x.old_log_probs, x.advantages, x.response_mask))
+
+    text = check_function(rollout_loss, "policy_loss", call=call, examples=20, **PPO).laws["the_oracle_agrees"].text
+    code = inspect.cleandoc(text.partition("\n\n")[2].partition("\n\n  loss: observed")[0])
+    assert "from test_causes import Rollout" in code
+    names = {}
+    exec(code.replace("\nrollout_loss(", "\nresult = rollout_loss("), names)
+    assert float(names["result"]) == pytest.approx(float(text.partition("observed ")[2].partition(",")[0]))
 
 
 def test_an_error_in_call_names_call():
