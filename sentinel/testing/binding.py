@@ -61,6 +61,9 @@ class Inputs(dict[str, Any]):
         self._read.add(name)
         return super().__getitem__(name)
 
+    def __getattribute__(self, name: str) -> Any:  # an input may be called `values`, which is a method of dict
+        return self[name] if dict.__contains__(self, name) else super().__getattribute__(name)
+
     def __getattr__(self, name: str) -> Any:
         try:
             return self[name]

@@ -288,7 +288,9 @@ class Check:
                     yield dict(alternative)
         if pairs:
             both = ({**one, **other} for one in effective for other in several if not one.keys() & other.keys())
-            yield from self._explaining(session, finding, list(islice(both, _PAIRS)))
+            order = [item.name for item in self.contract.inputs]
+            ordered = (dict(sorted(one.items(), key=lambda pair: order.index(pair[0]))) for one in both)
+            yield from self._explaining(session, finding, list(islice(ordered, _PAIRS)))
 
     def _slip(self, f: Any, bound: Bound, session: LawSession, finding: Finding) -> str:
         """Return the slip with which the oracle agrees with the function; empty if none does.

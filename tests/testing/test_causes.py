@@ -68,24 +68,29 @@ def cispo(lp, old_lp, adv, mask, low=0.2, high=0.2):
     return -(ratio * adv * lp * mask).sum() / mask.sum().clamp(min=1)
 
 
-@pytest.mark.parametrize(
-    ("f", "contract", "options", "cause"),
-    [
-        (critic, "value_loss", {}, "minimum and maximum swapped, factor=0.5"),
-        (group_norm, "reward_normalisation", {}, "groups along the wrong axis"),
-        (cispo, "policy_loss", {**PPO, "algorithm": "cispo"}, "a gradient through a value that must be detached"),
-    ],
-)
-def test_slips_of_other_contracts_are_named_also_with_another_setting(f, contract, options, cause):
-    assert cause in " ".join(str(check_function(f, contract, examples=60, **options)).split())
-
-
 def grpo(lp_new, lp_behav, lp_ref, A, resp_mask, eps=0.2, beta=0.04):  # noqa: N803
     keep = resp_mask.bool()
     ratio = torch.exp(torch.where(keep, lp_new - lp_behav, 0.0))
     surrogate = torch.min(ratio * A[:, None], ratio.clamp(1 - eps, 1 + eps) * A[:, None])
     delta = torch.where(keep, lp_ref - lp_new, 0.0)
     return torch.where(keep, beta * (delta.exp() - delta - 1) - surrogate, 0.0).sum() / keep.sum().clamp(min=1)
+
+
+def rewarded_kl(lp_new, lp_behav, lp_ref, A, resp_mask, eps=0.2, beta=0.04):  # noqa: N803
+    return grpo(lp_new, lp_behav, lp_ref, A, resp_mask, eps, -beta)
+
+
+@pytest.mark.parametrize(
+    ("f", "contract", "options", "cause"),
+    [
+        (critic, "value_loss", {}, "minimum and maximum swapped, factor=0.5"),
+        (group_norm, "reward_normalisation", {}, "groups along the wrong axis"),
+        (cispo, "policy_loss", {**PPO, "algorithm": "cispo"}, "a gradient through a value that must be detached"),
+        (rewarded_kl, "policy_loss", {**PPO, "shapes": {"advantages": "batch"}}, "the other sign of beta"),
+    ],
+)
+def test_slips_of_other_contracts_are_named_also_with_another_setting(f, contract, options, cause):
+    assert cause in " ".join(str(check_function(f, contract, examples=60, **options)).split())
 
 
 def test_advantages_of_responses_and_a_kl_penalty_need_only_options():

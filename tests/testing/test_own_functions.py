@@ -492,6 +492,17 @@ def test_a_call_that_never_calls_the_function_is_no_check():
         check_function(lambda values, mask: -values, "masked_statistics", **options)
 
 
+def test_call_reads_an_input_that_has_the_name_of_a_method():
+    report = check_function(
+        lambda batch: (batch["x"] * batch["keep"]).sum() / batch["keep"].sum().clamp(min=1),
+        "masked_statistics",
+        statistic="mean",
+        examples=10,
+        call=lambda f, x: f({"x": torch.where(x.response_mask != 0, x.values, 0.0), "keep": x.response_mask}),
+    )
+    assert report.laws["the_oracle_agrees"].word == "holds", str(report)
+
+
 # -- steps of several actions ------------------------------------------------------------------------------------------
 
 
