@@ -353,17 +353,18 @@ class Check:
         return unread
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:
-        """Return True if a law applies to at least one of some scenarios and holds in all of them."""
+        """Return True if a law holds in all of some scenarios to which it applies, and few calls raise."""
         from sentinel.search.boundary_search import cheap_scenarios
 
-        search, judged = self._open_search(session, subject, [law]), 0
+        search, judged, refused = self._open_search(session, subject, [law]), 0, 0
         for first, last in ((0, 4), (4, _AGREEING)):  # most alternatives fail in the first few
             part = cheap_scenarios(subject, self.seed, 0, last)[first:]
             for trial in session.try_(subject, [(law, {"": drawn.inputs}) for drawn in part]):
                 judged += trial.case is not None
+                refused += bool(trial.refused)
                 if any(each.symptom != "non-finite" for each in search.genuine_violations(law, trial)):
                     return False
-        return judged > 0
+        return judged > refused
 
 
 def _require_known(contract: Contract, name: str, value: Any) -> None:

@@ -36,16 +36,21 @@ def slips(contract: Contract, names: Mapping[str, str], choices: Mapping[str, An
             yield f"{called(one)} and {called(other)} swapped", _of_inputs(contract, _swap((one.name, other.name)))
             for first, second in ((one, other), (other, one)):
                 yield f"{called(first)} used as {called(second)}", _of_inputs(contract, _copy(first.name, second.name))
+    trained = contract.input("log_probs") is not None
     for item in tensors:
-        if item.domain == "log_ratio":
+        if trained and item.domain == "log_ratio":
             text = f"the other sign of the log-ratio of {names.get('log_probs', 'log_probs')} and {called(item)}"
             yield text, _of_inputs(contract, _reflect(item.name))
     for one, other in combinations(tensors, 2):
-        if one.shape == other.shape and "log_ratio" not in (one.domain, other.domain):
+        if one.shape == other.shape and not (trained and "log_ratio" in (one.domain, other.domain)):
             yield f"{called(one)} and {called(other)} swapped", _of_inputs(contract, _swap((one.name, other.name)))
     sides = [(f"chosen{name[8:]}", name) for name in map(str, names) if name.startswith("rejected")]
     if sides:
         yield "chosen and rejected swapped", _of_inputs(contract, _swap(*sides))
+    for item in numbers:
+        if "eps" not in item.name:
+            yield f"{called(item)} ignored (as if it were 1)", _of_inputs(contract, _set(item.name, 1.0))
+            yield f"the inverse of {called(item)}", _of_inputs(contract, _invert(item.name))
     for item in tensors:
         if item.domain in ("advantage", "reward"):
             yield f"the other sign of {called(item)}", _of_inputs(contract, _negate(item.name))
@@ -115,6 +120,10 @@ def _reflect(name: str) -> Callable[[_Inputs], _Inputs]:
 
 def _negate(name: str) -> Callable[[_Inputs], _Inputs]:
     return lambda inputs: {} if inputs[name] is None else {name: -inputs[name]}
+
+
+def _invert(name: str) -> Callable[[_Inputs], _Inputs]:
+    return lambda inputs: {name: 1 / inputs[name]} if inputs[name] else {}
 
 
 def _unmasked(mask: str) -> Callable[[_Inputs], _Inputs]:

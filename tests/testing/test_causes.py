@@ -80,9 +80,19 @@ def rewarded_kl(lp_new, lp_behav, lp_ref, A, resp_mask, eps=0.2, beta=0.04):  # 
     return grpo(lp_new, lp_behav, lp_ref, A, resp_mask, eps, -beta)
 
 
+def undiscounted(rewards, mask, gamma):
+    return torch.where(mask.bool(), rewards.flip(-1).cumsum(-1).flip(-1), 0.0)
+
+
+def scaled_log_probs(logits, labels, temperature=1.0):
+    return torch.log_softmax(logits * temperature, -1).gather(-1, labels[..., None]).squeeze(-1)
+
+
 @pytest.mark.parametrize(
     ("f", "contract", "options", "cause"),
     [
+        (undiscounted, "discounted_return", {}, "gamma ignored (as if it were 1)"),
+        (scaled_log_probs, "token_log_probs", {}, "the inverse of temperature"),
         (critic, "value_loss", {}, "minimum and maximum swapped, factor=0.5"),
         (group_norm, "reward_normalisation", {}, "groups along the wrong axis"),
         (cispo, "policy_loss", {**PPO, "algorithm": "cispo"}, "a gradient through a value that must be detached"),
