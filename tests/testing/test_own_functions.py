@@ -487,9 +487,20 @@ def test_a_test_that_does_not_call_its_check_fails(pytester):
 
 
 def test_a_call_that_never_calls_the_function_is_no_check():
-    options = {"statistic": "mean", "call": lambda f, x: (x.values * x.mask).sum() / x.mask.sum()}
+    options = {"statistic": "mean", "call": lambda f, x: (x.values * x.response_mask).sum() / x.response_mask.sum()}
     with pytest.raises(LawBroken, match="call= never calls <lambda>, so nothing"):
         check_function(lambda values, mask: -values, "masked_statistics", **options)
+
+
+def test_call_reads_an_input_that_has_the_name_of_a_method():
+    report = check_function(
+        lambda batch: (batch["x"] * batch["keep"]).sum() / batch["keep"].sum().clamp(min=1),
+        "masked_statistics",
+        statistic="mean",
+        examples=10,
+        call=lambda f, x: f({"x": torch.where(x.response_mask != 0, x.values, 0.0), "keep": x.response_mask}),
+    )
+    assert report.laws["the_oracle_agrees"].word == "holds", str(report)
 
 
 # -- steps of several actions ------------------------------------------------------------------------------------------
