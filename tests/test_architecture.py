@@ -138,7 +138,5 @@ sys.exit(main(["list", "targets"]))
 
 def test_no_modules_import_each_other_in_a_circle():
     modules = _modules()
-    graph = {
-        module: {other for other, _ in _imports(module)} & modules.keys() - {module} for module in modules
-    }
+    graph = {module: {other for other, _ in _imports(module)} & modules.keys() - {module} for module in modules}
     TopologicalSorter(graph).prepare()  # raises CycleError, with the circle

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sentinel.contracts.contract import REQUIRED, Contract, DoesNotApply
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 #: The scenarios in which a function must agree with an alternative.
 _AGREEING = 50
+
+#: The alternatives whose right values are asked for at once.
+_AT_ONCE = 64
 
 #: The most calls for shrinking one violation.
 _SHRINKING = 250
@@ -227,19 +231,20 @@ class Check:
 
         case, inputs = finding.trial.case, next(iter(finding.trial.variants.values()))
         assert case is not None
-        several = list(candidates(self.contract, bound, self.choices))
-        changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate(several)}
-        replies = session.references(finding.subject, changed).answers
-        for place, alternative in enumerate(several):
-            right = replies[str(place)].observation
-            try:
-                if right is None or finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
+        several = candidates(self.contract, bound, self.choices)
+        while chunk := list(islice(several, _AT_ONCE)):
+            changed = {str(place): {**inputs, **alternative} for place, alternative in enumerate(chunk)}
+            replies = session.references(finding.subject, changed).answers
+            for place, alternative in enumerate(chunk):
+                right = replies[str(place)].observation
+                try:
+                    if right is None or finding.law.violations(replace(case, inputs={"": inputs}, oracle={"": right})):
+                        continue
+                except DoesNotApply:  # the alternative's oracle overflows
                     continue
-            except DoesNotApply:  # the alternative's oracle overflows
-                continue
-            again, subject = self._subject(f, alternative)
-            if self._agrees(open_session(again, self.device), subject, finding.law):
-                return alternative
+                again, subject = self._subject(f, alternative)
+                if self._agrees(open_session(again, self.device), subject, finding.law):
+                    return alternative
         return {}
 
     def _agrees(self, session: LawSession, subject: Subject, law: Law) -> bool:

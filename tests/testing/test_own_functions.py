@@ -16,9 +16,16 @@ import pytest
 import torch
 
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.testing import LawBroken, check_function, parametrize_with_laws
+from sentinel.testing import LawBroken, check_function, checking, parametrize_with_laws
 from sentinel.testing.checking import Check
 from sentinel.testing.examples import example_of
+
+
+@pytest.fixture(autouse=True)
+def _little_shrinking(monkeypatch):
+    """Shrinking takes most of the time of a check, and only messages depend on it."""
+    monkeypatch.setattr(checking, "_SHRINKING", 25)
+
 
 PPO = {"algorithm": "ppo", "mode": "token-mean", "dialects": {"log_ratio_clamp": 20.0}}
 
