@@ -40,7 +40,7 @@ from sentinel.worker.client import Options, Preloader, TargetProcess
 
 pytest_plugins = ["pytester"]
 
-#: What runs import when they need it. pytester drops it after each run in this process, and the next run imports it again.
+#: What runs import when they need it. After each run in this process, pytester drops it, and the next imports it again.
 _LOADED = (
     "recipes.rules",
     "reports.github",
