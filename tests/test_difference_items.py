@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 from demo_kit import Repository, copy_demo, git
 
+from sentinel.comparing import asking
 from sentinel.comparing.asking import Asking
 from sentinel.comparing.comparison import Comparison
 
@@ -15,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("warm_runs", "demo_home", "_few_scenarios")
 @pytest.fixture
 def _few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sentinel.comparing.comparison.Comparison", partial(Comparison, examples=3))
+    monkeypatch.setattr(asking, "_SHRINKING", 20)
 
 
 def run(pytester: pytest.Pytester, against: str, *arguments: str) -> pytest.RunResult:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pathlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,6 +51,8 @@ class Trace:
         sys.addaudithook(self._audit)
         for name in ("stat", "lstat", "access", "readlink"):  # these functions raise no audit events
             setattr(os, name, self._watch(getattr(os, name)))
+        if sys.version_info < (3, 11):  # there, pathlib keeps its own reference
+            vars(pathlib)["_NormalAccessor"].stat = staticmethod(os.stat)
 
     def questions(self) -> list[str]:
         """Return all lookups so far. A file that the import system found is not listed twice."""

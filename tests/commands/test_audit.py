@@ -375,7 +375,7 @@ BOMB = "m0: &m0 {a: 1}\n" + "".join(
     ("option", "name", "text", "says"),
     [
         ("--config", "bomb.yaml", BOMB, "bomb.yaml:6:"),
-        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "have more than 8 MiB"),
+        ("--script", "bomb.sh", "A=xxxxxxxx\n" + "A=$A$A\n" * 40 + "python x.py a=$A\n", "have more than 2 MiB"),
         ("--script", "set.sh", f"python x.py 'a={{{BOMB}}}'\n", ""),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.comparing import asking
 from sentinel.comparing.comparison import Comparison
 from sentinel.deciding.runner import Runner
 
@@ -27,6 +28,11 @@ FEW = ("--examples", "3")
 
 #: A loss of 0 for all inputs, which is nowhere right, and a mean that counts masked tokens.
 CONSTANT, OF_ALL = "loss_mat.sum() * 0.0", "(loss_mat * loss_mask).sum() / loss_mask.numel()"
+
+
+@pytest.fixture(autouse=True)
+def _little_shrinking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "_SHRINKING", 20)
 
 
 @pytest.fixture
@@ -119,7 +125,8 @@ def test_a_gate_fails_for_the_worse_alone(run_sentinel, tiny):
     assert "(1 worse)" in worse.out
 
 
-def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree):
+def test_a_bug_that_no_recipe_knows_is_drawn_and_shrunk(run_sentinel, tree, monkeypatch):
+    monkeypatch.setattr(asking, "_SHRINKING", 300)
     negated = f"{MENDED} * (1 if (loss_mat * loss_mask).sum() >= 0 else -1)"  # the recipe's scenario is positive
     one, other = (tree(name, CODE.format(returned=code)) for name, code in (("one", MENDED), ("other", negated)))
     answer = run_sentinel("diff", "tiny", one, other, "--json")

@@ -18,7 +18,7 @@ import torch
 import sentinel.tools.watch
 from sentinel.cli import main
 from sentinel.recipes.catalog import bundled_catalog
-from sentinel.tools.watch import checker, link, meeting, training
+from sentinel.tools.watch import checker, link, meeting, replay, training
 from sentinel.tools.watch.wrapping import Budget, Plan
 from sentinel.values.documents import read
 from sentinel.worker.client import Preloader
@@ -110,7 +110,8 @@ def said(
     return run
 
 
-def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said):
+def test_what_was_seen_is_measured_again_and_becomes_a_recipe(broken, tmp_path, said, monkeypatch):
+    monkeypatch.setattr(replay, "_SHRINKING", 20)
     words = ["replay", broken[2] / "broken.jsonl", "--ref"]
     status, _, wrong = said(*words, f"path:{FRAMEWORK / 'broken'}", "--save", "saved")
     assert status == 1, wrong
