@@ -231,7 +231,9 @@ def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
         not level for site in SITES if site != "body" for word in words[site] for level, _ in _subjects_in(word)
     )
     calls = (each for each in ast.walk(node) if isinstance(each, ast.Call))
-    return strong or _is_kernel(node) or _returns_changed(node) or any(_called(each) == "add_argument" for each in calls)
+    return (
+        strong or _is_kernel(node) or _returns_changed(node) or any(_called(each) == "add_argument" for each in calls)
+    )
 
 
 def _returns_changed(node: _Def) -> bool:
