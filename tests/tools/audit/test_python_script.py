@@ -247,7 +247,8 @@ def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_pa
     "code",
     ["isinstance(args, C)", "names = [field.name for field in fields(C)]", "torch.Tensor.__repr__ = short", "x: C = 1",
      "class Mine(C):\n    pass",
-     "@dataclasses.dataclass(kw_only=True)\nclass Mine(C):\n    pass", "print(C.__doc__)", "inspect.signature(C.__init__)", "C.beta"],
+     "@dataclasses.dataclass(kw_only=True)\nclass Mine(C):\n    pass", "print(C.__doc__)",
+     "inspect.signature(C.__init__)", "C.beta"],
 )  # fmt: skip
 def test_code_that_only_reads_the_class_changes_nothing(tmp_path, code):
     assert not any(option.startswith(ANY) for option in _assigned_beside(tmp_path, code))
