@@ -1,7 +1,7 @@
 """Compute digests of a recipe, binding, contract and law, to detect changes that make recorded verdicts stale.
 
-Prose is left out, so docstrings, comments, titles, stories, reasons and links can change without another run. Digests
-do not depend on the Python version or on where Sentinel is installed.
+Prose is left out, so docstrings, comments, titles, stories, reasons, links and messages can change without another
+run. Digests do not depend on the Python version or on where Sentinel is installed.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from sentinel.values.literals import typed
 _SENTINEL = Path(__file__).resolve().parent.parent
 #: Fields of declarations that only people read.
 _PROSE = ("reason", "link", "meaning", "statement", "summary", "source", "file")
+#: The variable that holds the message of a violation.
+_MESSAGE = "detail"
 
 
 def document_digest(document: Mapping[str, Any]) -> str:
@@ -190,9 +192,19 @@ def _functions(file: str) -> Mapping[tuple[int, str], list[ast.AST]]:
     return found
 
 
-def _written(node: Any) -> Iterator[str]:
-    """Yield a syntax tree as text, without docstrings, annotations and positions, the same for every Python version."""
-    if isinstance(node, ast.AST):
+def _written(node: Any, message: bool = False) -> Iterator[str]:
+    """Yield a syntax tree as text, the same for every Python version.
+
+    Docstrings, annotations, positions and the texts of messages are left out.
+
+    :param message: True inside a ``raise`` statement, and in the value of a message.
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and message:
+        yield "text"
+    elif isinstance(node, ast.JoinedStr) and message:
+        yield from _written([part for part in node.values if not isinstance(part, ast.Constant)], message)
+    elif isinstance(node, ast.AST):
+        message = message or isinstance(node, ast.Raise) or _is_message(node)
         yield type(node).__name__
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "type_comment", "kind", "ctx", "type_params") or value in (None, []):
@@ -200,10 +212,14 @@ def _written(node: Any) -> Iterator[str]:
             if field == "body" and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 value = value[1:] if ast.get_docstring(node, clean=False) is not None else value
             yield field
-            yield from _written(value)
+            yield from _written(value, message)
     elif isinstance(node, list):
         for item in node:
-            yield from _written(item)
+            yield from _written(item, message)
         yield "end"
     else:
         yield repr(node)
+
+
+def _is_message(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == _MESSAGE

@@ -6,7 +6,8 @@ conditions must hold. Its key ``only`` lists the observation keys that come out 
 
 * an option is a condition of ``affects`` (:mod:`sentinel.recipes.affects`): a value, a list of values, ``set``,
   ``unset``, or a bound such as ``"> 1"``;
-* a tensor, or labels, is one of :data:`WORDS`, a bound that some element meets, or a dtype.
+* a tensor, or labels, is one of :data:`WORDS`, a bound that some element meets, or a dtype;
+* a list is one of :data:`LIST_WORDS`, or ``longer than NAME``: it has more items than the number ``NAME``.
 
 ``any`` stands for every tensor of numbers: a bug in a shared helper shows at functions whose inputs have other names.
 ``a - b`` is the difference of two tensors. The mask and the group go by their names in the recipe's contract.
@@ -137,6 +138,14 @@ WORDS: Mapping[str, Callable[[_Values], bool]] = {
     "groups apart": lambda it: any(rows[-1] - rows[0] >= len(rows) for rows in it.groups(counted=False)),
 }
 
+#: A property of a list, in words -> a predicate.
+LIST_WORDS: Mapping[str, Callable[[list[Any]], bool]] = {
+    "unequal lengths": lambda parts: len({len(part) for part in parts if isinstance(part, list)}) > 1,
+    "a missing value": lambda parts: any(None in part if isinstance(part, list) else part is None for part in parts),
+}
+
+_LONGER = "longer than "
+
 _OF_LABELS = ("a group of one", "one group", "unequal groups", "groups apart")
 
 
@@ -204,6 +213,11 @@ class Trigger:
         if isinstance(value, list) and item is not None and item.kind == "labels":
             valid = mask.array() != 0 if isinstance(mask, Tensor) else None
             return condition in _OF_LABELS and WORDS[condition](_Values(np.arange(len(value)), valid, value))
+        if isinstance(value, list) and isinstance(condition, str):
+            if condition in LIST_WORDS:
+                return LIST_WORDS[condition](value)
+            limit = inputs.get(condition.removeprefix(_LONGER))
+            return condition.startswith(_LONGER) and isinstance(limit, int) and len(value) > limit
         if item is not None and item.kind == "tensor" and condition not in ("set", "unset"):
             return False  # an omitted tensor has no elements
         return name in inputs and not isinstance(value, Tensor) and holds(condition, in_text(value))

@@ -31,6 +31,8 @@ def _call(boundary, inputs, *, times=1):
 
 
 def _other(boundary, inputs):
+    if not inputs:
+        raise ValueError(f"there are no inputs: {inputs}")
     return {"loss": 0}
 
 
@@ -71,6 +73,9 @@ def digests(folder: Path, old: str = "", new: str = "") -> list[str]:
         ("return 1", "return 2", [True, False]),
         ("times=2", "times=3", [True, False]),
         ('{"loss": 0}', '{"loss": 1}', [False, True]),
+        ("there are no inputs: ", "no inputs in ", [False, False]),
+        ("no inputs: {inputs}", "no inputs", [False, True]),
+        ("raise ValueError", "raise KeyError", [False, True]),
         ("_other(boundary, inputs))", "_other(boundary, {}))", [False, True]),
         ("the_oracle_agrees", "parts_add_up", [True, False]),
     ],

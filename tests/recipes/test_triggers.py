@@ -142,3 +142,19 @@ def test_some_keys_alone_may_be_wrong():
 
 def test_an_entry_of_also_breaks_is_a_name_or_has_a_condition():
     assert also_broken_laws({"also_breaks": ["one", {"law": "other", "when": ALWAYS}]}) == ("one", "other")
+
+
+@pytest.mark.parametrize(
+    ("condition", "shown", "plain"),
+    [
+        ("unequal lengths", {"parts": [[1.0], [0.0, 1.0]]}, {"parts": [[1.0], [0.0]]}),
+        ("a missing value", {"parts": [[1.0], [None]]}, {"parts": [[1.0], [0.0]]}),
+        ("a missing value", {"parts": [1.0, None]}, {"parts": []}),
+        ("longer than k", {"parts": [1, 2], "k": 1}, {"parts": [1, 2], "k": 2}),
+        ("longer than k", {"parts": [1], "k": 0}, {"parts": [1]}),
+    ],
+)
+def test_conditions_on_a_list(condition, shown, plain):
+    when = {"parts": condition}
+    assert met(when, shown)
+    assert not met(when, plain)
