@@ -236,9 +236,13 @@ def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
     )
 
 
+#: Methods that return their own object, which changes no setting.
+_ENTERS = ("__enter__", "__aenter__")
+
+
 def _returns_changed(node: _Def) -> bool:
     """Return True if a function, or one inside it, subclasses a parameter, or sets its attributes and returns it."""
-    for function in (each for each in ast.walk(node) if isinstance(each, _Def)):
+    for function in (each for each in ast.walk(node) if isinstance(each, _Def) and each.name not in _ENTERS):
         parameters = {each.arg for each in ast.walk(function.args) if isinstance(each, ast.arg)}
         changed: set[str] = set()
         returned: set[str] = set()
