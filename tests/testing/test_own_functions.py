@@ -94,6 +94,22 @@ def test_a_compiled_function_can_be_checked():
     test_any_callable_can_be_checked(torch.compile(loss, backend="eager"), {})
 
 
+def test_a_choice_whose_definition_overflows_explains_no_difference():
+    """The function clamps a log ratio of 90 at 80. Some of the choices that are tried as the reason overflow there."""
+
+    def ratio(log_ratio):
+        return torch.exp(log_ratio.clamp(-80, 80))
+
+    def clamped(logps, old_logps, adv, mask, eps=0.2):
+        keep = mask.bool()
+        ratios = ratio(torch.where(keep, logps - old_logps, 0.0))
+        losses = -torch.minimum(ratios * adv, ratios.clamp(1 - eps, 1 + eps) * adv)
+        return torch.where(keep, losses, 0.0).sum() / keep.sum().clamp(min=1)
+
+    options = {"algorithm": "ppo", "mode": "token-mean", "dtypes": ["float64"]}
+    assert "the_oracle_agrees" in check_function(clamped, "policy_loss", examples=40, **options).broken
+
+
 @pytest.mark.parametrize(
     ("f", "options"),
     [

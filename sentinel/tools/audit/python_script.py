@@ -202,7 +202,11 @@ class _Script:
                     yield _any(given), node.lineno
 
     def given_classes(self) -> Iterator[tuple[str, int]]:
-        """Yield the calls that get a configuration class and may change its defaults, as any option."""
+        """Yield the calls and decorators that get a configuration class and may change its defaults, as any option."""
+        for own in (node for node in self.nodes if isinstance(node, ast.ClassDef) and node.name in self.derived):
+            for each in (*own.decorator_list, *(item.value for item in own.keywords)):  # and its metaclass
+                if not _READS_A_CLASS.fullmatch(called(each) if isinstance(each, ast.Call) else name_of(each)):
+                    yield _any(each), each.lineno
         for use in (use for name, uses in self.uses.items() if self._class(name.lstrip(".")) for use in uses):
             inner: ast.AST = use
             while isinstance(self.parents[inner], _CARRIERS):
@@ -213,7 +217,7 @@ class _Script:
                 reads = (
                     name in _WRITES or name[:1].isupper() or _HARMLESS.fullmatch(name) or _READS_A_CLASS.fullmatch(name)
                 )
-                if not (reads or name in self.functions):
+                if not (reads or (name in self.functions and self._parameters(call, inner) not in (["self"], ["cls"]))):
                     yield _any(call), call.lineno
 
     def references(self) -> Iterator[str]:
@@ -371,7 +375,7 @@ class _Script:
         named = [*arguments.posonlyargs, *arguments.args]
         if isinstance(given, ast.keyword):
             return [given.arg or ""]
-        first = 1 if named and named[0].arg in ("self", "cls") else 0
+        first = 1 if isinstance(call.func, ast.Attribute) and named and named[0].arg in ("self", "cls") else 0
         place = first + next((place for place, item in enumerate(call.args) if item is given), len(named))
         return [named[place].arg] if place < len(named) else []
 

@@ -231,6 +231,12 @@ def _leaves_none_known(tmp_path, text):
         "tweak(C)",
         "tweak(classes=[C])",
         "def change(made):\n    made.__init__ = mine\nchange(C)",
+        "def change(cls):\n    cls.__init__ = mine\nchange(C)",
+        "@change\nclass Mine(C):\n    pass",
+        "class Mine(C, metaclass=Change):\n    pass",
+        "@change\nclass Mine(C):\n    beta: float = 0\nMine(beta=0, lr=1)",
+        "@changes.these(beta=4)\n@dataclass\nclass Mine(C):\n    beta: float = 0\nMine(beta=0, lr=1)",
+        "def change(cls):\n    cls.__init__ = mine\n    return cls\n@change\nclass Mine(C):\n    pass\nMine(lr=1)",
     ],
 )
 def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_path, code):
@@ -240,7 +246,9 @@ def test_code_that_may_change_the_defaults_of_the_class_leaves_none_known(tmp_pa
 @pytest.mark.parametrize(
     "code",
     ["isinstance(args, C)", "names = [field.name for field in fields(C)]", "torch.Tensor.__repr__ = short", "x: C = 1",
-     "class Mine(C):\n    pass", "print(C.__doc__)", "inspect.signature(C.__init__)", "C.beta"],
+     "class Mine(C):\n    pass",
+     "@dataclasses.dataclass(kw_only=True)\nclass Mine(C):\n    pass", "print(C.__doc__)",
+     "inspect.signature(C.__init__)", "C.beta"],
 )  # fmt: skip
 def test_code_that_only_reads_the_class_changes_nothing(tmp_path, code):
     assert not any(option.startswith(ANY) for option in _assigned_beside(tmp_path, code))
