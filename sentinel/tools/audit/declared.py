@@ -15,17 +15,25 @@ the first whose file and class the copy has is used. Kinds: ``classes`` (a datac
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sentinel.errors import SentinelError
+from sentinel.errors import SentinelError, Unavailable
 from sentinel.recipes.catalog import Catalog
+from sentinel.sources import MirrorStore
+from sentinel.sources.commits import releases
+from sentinel.sources.gitbinary import GitError, run
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of, spelled
-from sentinel.tools.audit.option_classes import options_of_class
+from sentinel.tools.audit.option_classes import Find, options_of_class
 from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
+from sentinel.worker import interpreters
 
 #: The file's name, in the folder of the target's recipes.
 FILE = "options.toml"
@@ -38,9 +46,13 @@ _SET_BY = {"store_true": "true", "store_false": "false"}
 _FLAGS = {"store_true": "false", "store_false": "true"}
 
 
-def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Options, ...]:
-    """Return the options of each trainer in a copy of the framework."""
+def options_of(catalog: Catalog, target: Target, checkout: Checkout, python: str | None = None) -> tuple[Options, ...]:
+    """Return the options of each trainer in a copy of the framework.
+
+    :param python: the interpreter whose packages have the base classes from other packages; None for the running one.
+    """
     trainers: dict[str, Options] = {}
+    find, modules = finder(target, checkout, python), dict[Path, Any]()
     for file, entry in _declarations(catalog, target.name):
         if entry["name"] in trainers:
             continue
@@ -50,7 +62,7 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         try:
             flags: Mapping[str, tuple[str, str | None]] = {}
             if entry["kind"] == "classes":
-                options, unread = options_of_class(place, entry["class"], lambda module: _module(checkout, module))
+                options, unread = options_of_class(place, entry["class"], find, modules)
                 flags = {f"no_{name}": (name, "false") for name, option in options.items() if option.default == "true"}
             elif entry["kind"] == "parser":
                 options, unread, flags = options_of_parser(place)
@@ -67,13 +79,76 @@ def options_of(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Op
         trainers[entry["name"]] = Options(
             entry["name"], entry["file"], {**elsewhere, **options}, entry.get("class", ""), more, flags
         )
-    return tuple(trainers.values())
+    packages = tuple(dict.fromkeys(filter(None, (_distribution(file, checkout) for file in modules))))
+    return tuple(replace(one, packages=packages if one.made_by else ()) for one in trainers.values())
+
+
+def finder(target: Target, checkout: Checkout, python: str | None = None) -> Find:
+    """Return a function that finds a module's file: in a copy of the framework, or in an environment's packages.
+
+    Nothing is imported.
+
+    :param python: the environment's interpreter; None for the running one.
+    """
+
+    def find(module: str) -> Path | None:
+        own = module.partition(".")[0] in target.packages
+        folders = checkout.import_roots if own else (*checkout.import_roots, *_environment(python))
+        name = module.replace(".", "/")
+        places = (folder / tail for folder in folders for tail in (f"{name}.py", f"{name}/__init__.py"))
+        return next((place for place in places if _readable(place)), None)
+
+    return find
+
+
+@cache
+def _environment(python: str | None) -> tuple[Path, ...]:
+    """Return the folders that an interpreter imports installed packages from."""
+    listed = sys.path if python is None else interpreters.ask(python, "-I", "-c", _LIST_FOLDERS)
+    return tuple(folder for folder in map(Path, listed) if folder.name.endswith("-packages"))
+
+
+_LIST_FOLDERS = "import json, sys; print(json.dumps(sys.path))"
+
+
+def _distribution(file: Path, checkout: Checkout) -> str:
+    """Return name and version of the installed package that a file belongs to; empty for a file of the checkout."""
+    folder = next((folder for folder in file.parents if folder.name.endswith("-packages")), None)
+    if folder is None or file.is_relative_to(checkout.path):
+        return ""
+    package = file.relative_to(folder).parts[0]
+    found = next(folder.glob(f"{package}-*.dist-info"), None)
+    return found.name.removesuffix(".dist-info").replace("-", " ", 1) if found else package
 
 
 def classes_of(catalog: Catalog, target: Target) -> tuple[str, ...]:
     """Return the configuration classes that Python scripts use for a target's trainers."""
     named = (entry["class"] for _, entry in _declarations(catalog, target.name) if "class" in entry)
     return tuple(dict.fromkeys(named))
+
+
+def newest_with(target: Target, options: Options, name: str) -> str:
+    """Return the newest release whose file declares an option, as far as the mirror has the history; empty if none.
+
+    Only the file of these options is read, not the classes that it inherits from.
+    """
+    store, last = MirrorStore(), re.escape(name.rpartition(".")[2])
+    if not store.has(target.name):
+        return ""
+    flag = f"--{last.replace('_', '[-_]')}[\"']"
+    pattern = flag if options.file.endswith(".py") and not options.made_by else f"^[[:space:]]*{last}[[:space:]]*:"
+    try:
+        tags = [tag.name for tag in releases(store.path(target.name))][::-1][:_MOST_RELEASES]
+        words = ("grep", "-l", "-E", "-e", pattern, *(f"refs/tags/{tag}" for tag in tags), "--", options.file)
+        found = run(store.path(target.name), *words).out.decode(errors="replace") if tags else ""
+    except (Unavailable, GitError):
+        return ""
+    having = {line.partition(":")[0].removeprefix("refs/tags/") for line in found.splitlines()}
+    return next(filter(having.__contains__, tags), "")
+
+
+#: The most releases in which an option is looked up.
+_MOST_RELEASES = 100
 
 
 def tree_folders(catalog: Catalog, target: Target, checkout: Checkout) -> tuple[Path, ...]:
@@ -184,12 +259,6 @@ def places(target: Target, checkout: Checkout, name: str) -> Iterator[Path]:
 
 def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
     return next((place for place in places(target, checkout, file) if _readable(place)), None)
-
-
-def _module(checkout: Checkout, module: str) -> Path | None:
-    name = module.replace(".", "/")
-    places = (root / tail for root in checkout.import_roots for tail in (f"{name}.py", f"{name}/__init__.py"))
-    return next((place for place in places if _readable(place)), None)
 
 
 def _readable(place: Path) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from sentinel.tools.audit.options import Options
+from sentinel.tools.audit.options import Options, is_trainer
 
 #: ``${actor.path}``, ``${oc.select:actor.path,1}``: the value of another setting. Relative references (``${.path}``)
 #: are not read.
@@ -59,6 +59,7 @@ class Training:
     :ivar added: settings that the command adds with ``+``. They need not be options.
     :ivar doubtful: options that code which was not read may set, so that their defaults are not used. A section ends
         with a dot; the empty name stands for all options.
+    :ivar trainers: the names of the trainer classes that the script uses, and of their base classes; empty if unknown.
     """
 
     configuration: Mapping[str, str]
@@ -66,6 +67,11 @@ class Training:
     others: tuple[Options, ...] = ()
     added: frozenset[str] = frozenset()
     doubtful: frozenset[str] = frozenset()
+    trainers: tuple[str, ...] = ()
+
+    def unused(self, name: str) -> str:
+        """Return the name of a trainer class if the script certainly does not use it; otherwise empty."""
+        return name if self.trainers and is_trainer(name) and name not in self.trainers else ""
 
     def unknown(self) -> list[str]:
         """Return the settings that this trainer certainly does not have. A section that it lacks is listed once."""

@@ -31,6 +31,10 @@ class Launch:
         for all options.
     :ivar added: settings that the command adds with ``+`` to those that the configuration has.
     :ivar references: the reward functions and data that a Python script names.
+    :ivar trainers: the trainer classes that a Python script uses, as in :class:`Script`.
+    :ivar program: the Python script, and the classes besides ``made_by`` that it fills from its command line.
+    :ivar places: setting -> ``file:line``, if a script sets it.
+    :ivar own: the settings that the script's own subclass of the configuration class declares.
     :ivar read: what was read, in words.
     :ivar unread: what could not be read, in words.
     """
@@ -44,6 +48,10 @@ class Launch:
     hidden: frozenset[str] = frozenset()
     added: frozenset[str] = frozenset()
     references: tuple[str, ...] = ()
+    trainers: tuple[str, ...] = ()
+    program: tuple[Path, tuple[str, ...]] | None = None
+    places: Mapping[str, str] = field(default_factory=dict)
+    own: frozenset[str] = frozenset()
     read: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
 
@@ -117,6 +125,9 @@ def launch_of(script: Path | None, words: Sequence[str], classes: Sequence[str],
         hidden=frozenset([""] if line.further or unfound else []),
         added=added,
         references=made.references,
+        trainers=made.trainers,
+        program=made.program,
+        places={name: line.where for name, _ in settings} if line.where else {},
         read=read,
         unread=tuple(unread),
     )
@@ -140,7 +151,10 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
     assigned = {option: f"{file}:{line}" for option, line in made.assigned.items()}
     if not calls:
         made_by = parsed[0] if len(parsed) == 1 else ""
-        return Launch(made_by=made_by, assigned=assigned, references=made.references)
+        program = (file, made.also_parsed)
+        return Launch(
+            made_by=made_by, assigned=assigned, references=made.references, trainers=made.trainers, program=program
+        )
     call, *others = calls
     differ = _differences(call, [one for one in others if one.name == call.name])
     read = f"{file}:{call.line}: {counted(len(call.settings), 'setting')} of {call.name} read"
@@ -163,6 +177,10 @@ def _of_python(file: Path, words: Sequence[str], classes: Sequence[str], must: b
         assigned=later,
         hidden=hidden,
         references=made.references,
+        trainers=made.trainers,
+        program=(file, ()),
+        places={name: f"{file}:{line}" for name, line in call.lines.items()},
+        own=frozenset(call.own),
         read=(read,),
         unread=tuple(unread),
     )
