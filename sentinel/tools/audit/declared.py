@@ -90,10 +90,12 @@ def finder(target: Target, checkout: Checkout, python: str | None = None) -> Fin
 
     :param python: the environment's interpreter; None for the running one.
     """
+    listed = sys.path if python is None else _path_of(python)
+    installed = [folder for folder in map(Path, listed) if folder.name.endswith("-packages")]
 
     def find(module: str) -> Path | None:
         own = module.partition(".")[0] in target.packages
-        folders = checkout.import_roots if own else (*checkout.import_roots, *_environment(python))
+        folders = checkout.import_roots if own else (*checkout.import_roots, *installed)
         name = module.replace(".", "/")
         places = (folder / tail for folder in folders for tail in (f"{name}.py", f"{name}/__init__.py"))
         return next((place for place in places if _readable(place)), None)
@@ -102,13 +104,9 @@ def finder(target: Target, checkout: Checkout, python: str | None = None) -> Fin
 
 
 @cache
-def _environment(python: str | None) -> tuple[Path, ...]:
-    """Return the folders that an interpreter imports installed packages from."""
-    listed = sys.path if python is None else interpreters.ask(python, "-I", "-c", _LIST_FOLDERS)
-    return tuple(folder for folder in map(Path, listed) if folder.name.endswith("-packages"))
-
-
-_LIST_FOLDERS = "import json, sys; print(json.dumps(sys.path))"
+def _path_of(python: str) -> tuple[str, ...]:
+    """Return the folders in which an interpreter looks for modules."""
+    return tuple(interpreters.ask(python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"))
 
 
 def _distribution(file: Path, checkout: Checkout) -> str:

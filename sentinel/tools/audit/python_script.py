@@ -152,9 +152,9 @@ class _Script:
                 del self.once[name]
         self.imported: dict[str, str] = {}  # name -> the dotted path that it is imported from
         self.aliases: dict[str, str] = {}
-        for node in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
-            module = f"{'.' * node.level}{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
-            for alias in node.names:
+        for line in (node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))):
+            module = f"{'.' * line.level}{line.module or ''}." if isinstance(line, ast.ImportFrom) else ""
+            for alias in line.names:
                 name = alias.asname or (alias.name if module else alias.name.partition(".")[0])
                 self.imported[name] = f"{module}{alias.name}" if module or alias.asname else name
                 self.aliases |= {name: alias.name} if module and alias.asname else {}
@@ -215,7 +215,7 @@ class _Script:
             if known and is_trainer(path) and path.rpartition(".")[2][:1].isupper():
                 named[use] = path
         calls = (node.func for node in self.nodes if isinstance(node, ast.Call))
-        if any(function in named for function in calls):
+        if any(function in named or name_of(function) in own for function in calls):
             yield from (path for path in named.values() if path not in own)
 
     def other_configurations(self) -> Iterator[tuple[str, int]]:

@@ -393,10 +393,18 @@ def test_nothing_to_read_is_an_error(tmp_path, monkeypatch, words, says):
 def test_reward_functions_and_data_of_a_script_are_named(tmp_path):
     (tmp_path / "train.py").write_text(
         "data = load_dataset('a/b', split='train')\nC(a=1)\n"
-        "GRPOTrainer(model, reward_funcs=[length, accuracy], train_dataset=data, processing_class=x)\n"
+        "GRPOTrainer(model, reward_funcs=[length, accuracy], train_dataset=data, processing_class=x,\n"
+        "            eval_dataset=load_dataset('openai/gsm8k', 'main', split='train').map(prepare))\n"
+        f"DPOTrainer(reward_funcs=[{'f, ' * 50}])\n"
     )
     launch = launch_of(tmp_path / "train.py", (), ("C",))
-    assert launch.references == ("load_dataset('a/b')", "reward_funcs=[length, accuracy]", "train_dataset=data")
+    *named, long, loaded = launch.references
+    assert named == [
+        "reward_funcs=[length, accuracy]",
+        "train_dataset=data",
+        "eval_dataset=load_dataset('openai/gsm8k', 'main', split='train').map(prepare)",
+    ]
+    assert (long, loaded) == (f"reward_funcs=[{'f, ' * 26}…", "load_dataset('a/b')")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -459,8 +459,12 @@ def _decide(
         ref = Ref.parse(arguments.ref or "installed")
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
-    with progress() as notify, ExitStack() as stack:
-        open_, quietly = opener(settings, notify), opener(settings)
+
+    def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
+        return checkout if other == ref else opener(settings)(of, other, pull)  # a pin, to follow a function that moved
+
+    with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
+        open_ = opener(settings, notify)
         try:
             checkout = open_(target, ref, None)
         except Unavailable as error:
@@ -472,12 +476,7 @@ def _decide(
             except Unavailable as other:
                 raise _not_opened(f"{error.reason}; {other.reason}") from None
             print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
-
-        def opened(of: Target, other: Ref, pull: int | None) -> Checkout:
-            return checkout if other == ref else quietly(of, other, pull)  # a pin, to follow a function that moved
-
         changes = _changes(target, ref, checkout, open_)
-        runner = stack.enter_context(closing(runner_of(catalog, settings, opened=opened)))
         jobs = [Job(recipe, ref) for recipe in recipes]
         runner.plan(jobs)
         for number, job in enumerate(jobs, 1):
