@@ -454,10 +454,10 @@ def test_a_tree_that_changes_signal_code_is_no_all_clear(run_sentinel, mirrored,
 
 
 def test_a_function_that_moved_is_decided_as_at_its_pins(run_sentinel, mirrored, tiny, tmp_path):
-    folder = tree(tiny, tiny.buggy, tmp_path / "buggy")
+    folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "tiny" / "losses.py").rename(folder / "tiny" / "moved.py")
     answer = run_sentinel("audit", "tiny", "--repo", folder)
-    assert (answer.status, "1 bug (1 recipe) is in tiny at" in answer.out) == (1, True)
+    assert ("0 bugs (0 recipes) are in tiny at" in answer.out, "not decided" in answer.out) == (True, False)
 
 
 def test_a_launcher_alone_is_not_examined(run_sentinel, mirrored, tree_with_options, tmp_path):
