@@ -432,6 +432,20 @@ def test_classes_that_a_parser_fills_too_have_options_of_their_own(run_sentinel,
     ]
 
 
+def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_with_classes):
+    """It is started by its path in the repository, and shows the trainer and the classes that its options set."""
+    (tree_with_classes / "tiny" / "trainers.py").write_text(TRAINERS)
+    (tree_with_classes / "tiny" / "run.py").write_text(
+        "from tiny.config import TinyConfig, Parser\nfrom tiny.trainers import FirstTrainer\n"
+        "def main():\n    types = (TinyConfig,)\n    return FirstTrainer(Parser(types))\n"
+    )
+    _rewritten(tree_with_classes, affects="[{when: {clip: set}, trainer: OtherTrainer}]")
+    answer = run_sentinel(
+        "audit", "tiny", "--repo", tree_with_classes, "--", *["python", "tiny/run.py", "--clip", "0.2"]
+    )
+    assert "not used by this script: OtherTrainer\n" in answer.out
+
+
 def test_a_tree_that_changes_signal_code_is_no_all_clear(run_sentinel, mirrored, tiny, tmp_path):
     folder = tree(tiny, tiny.fixed, tmp_path / "fixed")
     (folder / "README").write_text("no code")

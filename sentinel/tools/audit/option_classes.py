@@ -155,6 +155,8 @@ class _Modules:
             if name not in module.imports:
                 return None, "", name
             source, name = module.imports[name]
+            if source.partition(".")[0] in _NO_OPTIONS:
+                return None, source, name
             file = module.relative(source) if source.startswith(".") else self.find(source) if source else None
             try:
                 found = self.read(file) if file is not None else None

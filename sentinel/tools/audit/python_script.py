@@ -193,13 +193,20 @@ class _Script:
         """
         for node in self.nodes:
             if isinstance(node, ast.Call) and called(node).endswith("Parser"):
-                for part in (part for item in (*node.args, *node.keywords) for part in ast.walk(item)):
+                for part in (part for item in (*node.args, *node.keywords) for part in self._parts(item)):
                     name = name_of(part) if isinstance(part, (ast.Name, ast.Attribute)) else ""
                     if name in self.derived or self._class(name):
                         if not others:
                             yield self.derived[name].name if name in self.derived else self._class(name)
                     elif others and name[:1].isupper():
                         yield name
+
+    def _parts(self, node: ast.AST, depth: int = 0) -> Iterator[ast.AST]:
+        """Yield the parts of an expression, including those of the values of its names."""
+        for part in ast.walk(node):
+            yield part
+            if isinstance(part, ast.Name) and part.id in self.once and depth < _DEEPEST:
+                yield from self._parts(self.once[part.id], depth + 1)
 
     def trainers(self) -> Iterator[str]:
         """Yield the dotted paths of the trainer classes that the script uses, if it makes an object of one.

@@ -47,7 +47,7 @@ from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
 from sentinel.tools.audit.composing import composed, groups, search_path
-from sentinel.tools.audit.declared import classes_of, finder, newest_with, options_of, tree_folders
+from sentinel.tools.audit.declared import classes_of, finder, newest_with, options_of, places, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, position_of, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
@@ -111,7 +111,13 @@ def _audit(arguments: argparse.Namespace) -> int:
     if arguments.repo and not arguments.repo.is_dir():
         raise SentinelError(f"--repo {arguments.repo}: no such folder; name a working tree of {target.name}")
     configured = arguments.config is not None or bool(arguments.set)
-    launch = launch_of(arguments.script, arguments.own_command, classes_of(catalog, target), configured)
+
+    def find_program(name: str) -> Path | None:
+        checkout, _ = _open(arguments, target, opener(settings))
+        return next((place for place in places(target, checkout, name) if place.is_file()), None)
+
+    classes = classes_of(catalog, target)
+    launch = launch_of(arguments.script, arguments.own_command, classes, configured, find_program)
     for sentence in launch.read:
         print_error(visible(sentence))
     single = [*launch.settings, *map(setting_of, arguments.set)]
@@ -129,8 +135,8 @@ def _audit(arguments: argparse.Namespace) -> int:
     hidden = launch.hidden
     if launch.missing and config is None:
         name = launch.missing.get("config_name", "").removesuffix(".yaml")
-        places = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
-        config = next((place for place in places if name and "\0" not in name and place.is_file()), None)
+        files = (folder / f"{name}.yaml" for folder in tree_folders(catalog, target, checkout))
+        config = next((place for place in files if name and "\0" not in name and place.is_file()), None)
         if config is None:
             hidden |= {""}
             words = ", ".join(f"--{name} {value}" for name, value in launch.missing.items())
@@ -192,7 +198,10 @@ def _audit(arguments: argparse.Namespace) -> int:
     rejected, doubts = _of_settings(run, launch, config, target, name) if run else ([], [])
     unread = [*([f"not used by this script: {_some(unused)}"] if unused else []), *not_read, *doubts]
     settings_named = (run.references if run else {}).items()
-    named = [option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}" for option, text in settings_named]
+    named = [
+        option if text == NOT_KNOWN else f"{option}={text[:_LONGEST]}{'…' if len(text) > _LONGEST else ''}"
+        for option, text in settings_named
+    ]
     named += launch.references
     if named:
         unread.append(f"not examined, your reward functions and data: {_some(named)}")
@@ -453,10 +462,6 @@ def _decide(
     arguments: argparse.Namespace, catalog: Catalog, settings: Settings, target: Target
 ) -> tuple[Checkout, list[Decision], list[str]]:
     """Return the copy of the framework, the decision of each known bug in it, and the copy's own changes."""
-    if arguments.repo:
-        ref = Ref("path", str(arguments.repo.expanduser().absolute()))
-    else:
-        ref = Ref.parse(arguments.ref or "installed")
     recipes = find_recipes(catalog, [target.name])
     decisions: list[Decision] = []
 
@@ -465,16 +470,8 @@ def _decide(
 
     with progress() as notify, closing(runner_of(catalog, settings, opened=opened)) as runner:
         open_ = opener(settings, notify)
-        try:
-            checkout = open_(target, ref, None)
-        except Unavailable as error:
-            if ref.kind != "installed" or arguments.python:
-                raise _not_opened(error.reason) from None
-            ref = Ref("pypi", "latest") if target.pypi else Ref("git", target.branch)
-            try:
-                checkout = open_(target, ref, None)
-            except Unavailable as other:
-                raise _not_opened(f"{error.reason}; {other.reason}") from None
+        checkout, ref = _open(arguments, target, open_)
+        if ref.kind != "installed" and not arguments.repo and not arguments.ref:
             print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
         changes = _changes(target, ref, checkout, open_)
         jobs = [Job(recipe, ref) for recipe in recipes]
@@ -483,6 +480,23 @@ def _decide(
             notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
             decisions.append(runner.decide(job))
     return checkout, decisions, changes
+
+
+def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
+    """Return the copy that the user names, or else the installed one, or else the newest release or main."""
+    ref = Ref.parse(arguments.ref or "installed")
+    if arguments.repo:
+        ref = Ref("path", str(arguments.repo.expanduser().absolute()))
+    try:
+        return open_(target, ref, None), ref
+    except Unavailable as error:
+        if ref.kind != "installed" or arguments.python:
+            raise _not_opened(error.reason) from None
+        ref = Ref("pypi", "latest") if target.pypi else Ref("git", target.branch)
+        try:
+            return open_(target, ref, None), ref
+        except Unavailable as other:
+            raise _not_opened(f"{error.reason}; {other.reason}") from None
 
 
 def _changes(target: Target, ref: Ref, checkout: Checkout, open_: OpenCheckout) -> list[str]:
