@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 import sentinel.recipes.catalog
+from sentinel.sources import open_checkout
+from sentinel.targets.refs import Ref
+from sentinel.tools.audit.commands import audit
 
 AFFECTS = """\
 severity: high
@@ -444,6 +447,30 @@ def test_a_program_of_the_framework_itself_is_read(run_sentinel, mirrored, tree_
         "audit", "tiny", "--repo", tree_with_classes, "--", *["python", "tiny/run.py", "--clip", "0.2"]
     )
     assert "not used by this script: OtherTrainer\n" in answer.out
+
+
+def test_a_release_is_decided_once(run_sentinel, mirrored, tiny, tiny_catalog, tmp_path, monkeypatch):
+    """A second audit of a release reads the verdicts of the first, as long as recipe, adapter and code are the same."""
+
+    def opened(target: Any, ref: Ref, pull: Any, **_: Any) -> Any:
+        checkout = open_checkout(target, Ref("git", tiny.buggy) if ref.kind == "pypi" else ref, pull=pull)
+        return replace(checkout, version="1.2.3", commit=None)
+
+    monkeypatch.setattr(audit, "opener", lambda *_: opened)
+    folder = tmp_path / "recipes" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text())
+    catalog = replace(tiny_catalog, recipe_folders=(folder.parent,))
+    monkeypatch.setattr(sentinel.recipes.catalog, "bundled_catalog", lambda: catalog)
+    release = ("audit", "tiny", "--ref", "pypi:latest")
+    first, second = run_sentinel(*release), run_sentinel(*release)
+    assert (first.status, first.out) == (second.status, second.out) == (1, first.out)
+    assert ("1 of 1: TINY-MEAN" in first.err, "1 of 1: TINY-MEAN" in second.err) == (True, False)
+    assert "1 verdict of tiny 1.2.3 from an earlier run" in second.err
+    assert "1 of 1: TINY-MEAN" in run_sentinel(*release, "--sarif", "x.sarif").err, "SARIF needs what was observed"
+    (folder / "TINY-MEAN.yaml").write_text(tiny.recipe.read_text().replace("100.0", "101.0"))
+    assert "1 of 1: TINY-MEAN" in run_sentinel(*release).err
+    assert "torch" not in sys.modules
 
 
 def test_a_tree_that_changes_signal_code_is_no_all_clear(run_sentinel, mirrored, tiny, tmp_path):

@@ -15,6 +15,7 @@ the first whose file and class the copy has is used. Kinds: ``classes`` (a datac
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from sentinel.sources.commits import releases
 from sentinel.sources.gitbinary import GitError, run
 from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
+from sentinel.tools.audit.composing import composed
 from sentinel.tools.audit.files import MISSING, flattened, read_mapping, settings_of, spelled
 from sentinel.tools.audit.option_classes import Find, options_of_class
 from sentinel.tools.audit.options import Option, Options, choices_of, parsed, text_of
@@ -218,12 +220,13 @@ def _names(node: ast.expr, variable: str, values: Sequence[str]) -> tuple[str, .
 
 
 def options_of_tree(file: Path) -> tuple[dict[str, Option], dict[str, str]]:
-    """Return the settings of a YAML file as options.
+    """Return the settings of a YAML file, merged with the files in its Hydra ``defaults`` list, as options.
 
-    The files in its Hydra ``defaults`` list are not read here.
+    :return: the options; and :attr:`Options.open`, if an entry of the list could not be read.
     """
-    data = settings_of(read_mapping(file))
-    return {name: Option(None if text == MISSING else text) for name, text in flattened(data).items()}, {}
+    data, unread = composed(file, read_mapping(file), ())
+    options = {name: Option(None if text == MISSING else text) for name, text in flattened(settings_of(data)).items()}
+    return options, {"": unread[0]} if unread else {}
 
 
 def _default(keywords: dict[str, ast.expr]) -> str | None:
@@ -261,3 +264,37 @@ def _place(target: Target, checkout: Checkout, file: str) -> Path | None:
 
 def _readable(place: Path) -> bool:
     return place.is_file() and place.stat().st_size < _LARGEST
+
+
+def search_path(
+    data: Mapping[Any, Any], catalog: Catalog, target: Target, checkout: Checkout
+) -> tuple[list[Path], list[str]]:
+    """Return the folders in which configuration files are looked up, and a message for each entry that is left out.
+
+    The configuration's own entries come first, then the copy's folders. Hydra imports the package of a ``pkg://``
+    entry; here it is the package's folder in the copy, and nothing is imported.
+    """
+    node = data.get("hydra")
+    written = node.get("searchpath") if isinstance(node, dict) else None
+    folders, left_out = [], []
+    for entry in written if isinstance(written, list) else ():
+        scheme, _, name = str(entry).rpartition("://")
+        folder = next(filter(os.path.isdir, _meant(scheme, name, target, checkout)), None)
+        if folder is not None:
+            folders.append(folder.absolute())
+        else:
+            left_out.append(
+                f"hydra.searchpath: {entry} is left out: it is neither a folder here nor a package or folder of "
+                f"{target.name}; give the folder as file:///…"
+            )
+    return list(dict.fromkeys([*folders, *tree_folders(catalog, target, checkout)])), left_out
+
+
+def _meant(scheme: str, name: str, target: Target, checkout: Checkout) -> Iterator[Path]:
+    """Yield the folders that an entry of a search path may mean, most likely first."""
+    if scheme == "pkg" and all(part.isidentifier() for part in name.split(".")):
+        yield from (root.joinpath(*name.split(".")) for root in checkout.import_roots)
+    elif scheme in ("", "file") and name:
+        yield Path(name)
+        if not Path(name).is_absolute():
+            yield from places(target, checkout, name)

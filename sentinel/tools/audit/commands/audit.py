@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sentinel.commands.console import (
     Commands,
@@ -24,7 +24,7 @@ from sentinel.commands.console import (
 )
 from sentinel.commands.options import catalog_and_settings, settings_options, target_named
 from sentinel.comparing.reached import Code, signal_changes
-from sentinel.deciding.outcomes import Decision
+from sentinel.deciding.outcomes import Decision, Verdict
 from sentinel.deciding.runner import Job, runner_of
 from sentinel.deciding.setup import OpenCheckout, opener
 from sentinel.errors import NothingExamined, SentinelError, Unavailable
@@ -33,6 +33,7 @@ from sentinel.recipes.affects import settings_in_words
 from sentinel.recipes.catalog import Catalog
 from sentinel.recipes.grades import count_bugs as roots
 from sentinel.recipes.grades import describe_reach, grade, order, realism, root, row
+from sentinel.records.closure_verdicts import ClosureVerdictStore, ReleaseVerdicts
 from sentinel.reports.escaping import visible
 from sentinel.reports.evidence import evidence
 from sentinel.reports.sarif import sarif
@@ -46,8 +47,8 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.targets.refs import Ref
 from sentinel.tools.audit.command_line import NOT_KNOWN
-from sentinel.tools.audit.composing import composed, groups, search_path
-from sentinel.tools.audit.declared import classes_of, finder, newest_with, options_of, places, tree_folders
+from sentinel.tools.audit.composing import composed, groups
+from sentinel.tools.audit.declared import classes_of, finder, newest_with, options_of, places, search_path, tree_folders
 from sentinel.tools.audit.effective import Training, covers, training
 from sentinel.tools.audit.files import MISSING, flattened, position_of, read_mapping, settings_of
 from sentinel.tools.audit.launch import Launch, launch_of, setting_of
@@ -128,7 +129,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     data: Mapping[Any, Any] | None = read_mapping(config) if config else None
     checkout, decisions, changes = _decide(arguments, catalog, settings, target)
     there = [item for item in decisions if item.verdict.name == "reproduced"]
-    decided = [item for item in decisions if item.verdict.name in ("reproduced", "fixed", "changed")]
+    decided = [item for item in decisions if item.verdict.name in _DECIDED]
     if not decided:
         reason = "; ".join(causes(item.verdict.reason for item in decisions)) or f"{target.name} has no recipes"
         raise NothingExamined(f"no known bug could be decided: {reason}; name another copy {_OTHER_COPY}")
@@ -336,6 +337,11 @@ def _no_setting(run: Training, name: str) -> str:
     return f"none of your {count} is an option of {run.options.name} in {name}; name the copy that you train with"
 
 
+_DECIDED = ("reproduced", "fixed", "changed")
+
+#: Causes of ``unavailable`` that the release decides. Others may depend on installed packages.
+_LASTING = ("drift", "not-in-this-version")
+
 #: Causes that many bugs share, although their reasons name different code.
 _CAUSES = {
     "not-in-this-version": "this version does not have the code",
@@ -474,12 +480,27 @@ def _decide(
         if ref.kind != "installed" and not arguments.repo and not arguments.ref:
             print_error(f"{target.name} is not installed here, so this is {_name(checkout)}; name yours {_OTHER_COPY}")
         changes = _changes(target, ref, checkout, open_)
-        jobs = [Job(recipe, ref) for recipe in recipes]
+        stored = None
+        if ref.kind == "pypi" and checkout.version and not arguments.sarif:  # SARIF has what was observed
+            ref = Ref("pypi", checkout.version)
+            stored = ReleaseVerdicts(catalog, settings, target, recipes, ClosureVerdictStore())
+            for recipe in recipes:
+                entry = stored.find(recipe, ref)
+                if entry is not None and (entry.verdict in _DECIDED or entry.kind in _LASTING):
+                    verdict = Verdict(cast("Any", entry.verdict), reason=entry.reason, kind=cast("Any", entry.kind))
+                    decisions.append(Decision(recipe, ref, verdict, checkout=checkout))
+            if decisions:
+                count = counted(len(decisions), "verdict")
+                print_error(f"{count} of {_name(checkout)} from an earlier run, which had the same code and recipes")
+        left = {recipe.bug_id for recipe in recipes} - {item.recipe.bug_id for item in decisions}
+        jobs = [Job(recipe, ref) for recipe in recipes if recipe.bug_id in left]
         runner.plan(jobs)
         for number, job in enumerate(jobs, 1):
             notify(f"{number} of {len(jobs)}: {job.recipe.bug_id}")
             decisions.append(runner.decide(job))
-    return checkout, decisions, changes
+            if stored is not None:
+                stored.add(decisions[-1])
+    return checkout, sorted(decisions, key=lambda item: item.recipe.bug_id), changes
 
 
 def _open(arguments: argparse.Namespace, target: Target, open_: OpenCheckout) -> tuple[Checkout, Ref]:
