@@ -41,7 +41,8 @@ def test_what_is_for_the_worse_fails_with_numbers_and_may_be_allowed(pytester, r
     result.stdout.fnmatch_lines(
         [
             "1. demo_rl.losses.agg_loss: worse",
-            "*breaks masked_values_have_no_influence: a value where the mask is 0 changes neither output nor gradient*",
+            "*loss is 2 times the previous value; breaks the_oracle_agrees: *; breaks gradients_stay_*",
+            "*breaks now: masked_values_have_no_influence: baseline.per_token_gradient: *",
             "if this is intended: --sentinel-allow-changes=demo_rl.losses.agg_loss",
         ]
     )
@@ -93,7 +94,9 @@ def test_numbers_that_only_differ_warn_and_fail_if_that_is_asked_for(pytester, c
     loose = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
     loose.assert_outcomes(passed=1)
     loose.stdout.fnmatch_lines(["warning: other: demo_rl.losses.agg_loss (changed: demo_rl/losses.py:* agg_loss): *"])
-    loose.stdout.fnmatch_lines(["2 signal lines changed; 2 ran (added ones at the head, deleted ones at the base)"])
+    loose.stdout.fnmatch_lines(
+        ["2 signal lines changed (2 added, 0 deleted); 2 ran, added ones at the head and deleted ones at the base"]
+    )
     strict = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss", "--sentinel-strict")
     strict.assert_outcomes(failed=1)
 
@@ -143,7 +146,7 @@ def test_a_caller_gets_a_few_scenarios_if_what_it_runs_was_searched_below_anothe
 
     monkeypatch.setattr(Asking, "search_differences", note)
     result = gate(pytester, f"--sentinel-repo={clone}", "--sentinel-against=git:topic", "-k", "agg_loss or sequences")
-    result.stdout.fnmatch_lines(["2 signal lines changed; 2 ran *"])
+    result.stdout.fnmatch_lines(["2 signal lines changed (1 added, 1 deleted); 2 ran*"])
     (first, *_), (last, _) = asked[0], asked[-1]
     assert asked == [(first, True), (first, False), (last, True)], asked
     assert first != last
@@ -177,6 +180,48 @@ def test_settings_and_scripts_that_no_boundary_reads_are_not_examined(pytester, 
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     result.stdout.fnmatch_lines(["*not examined: changes that no boundary reads: sitecustomize.py, train.py"])
     result.stdout.fnmatch_lines(["not examined: 2 changes that no boundary reads: sitecustomize.py, train.py"])
+
+
+def test_data_and_submodules_are_not_examined(pytester, clone):
+    (clone / "demo_rl" / "units.lst").write_text("# km\n")
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "units")
+    base = git(clone, "rev-parse", "HEAD")
+    (clone / "demo_rl" / "units.lst").write_text("# m\n")  # no comment, in a file of an unknown kind
+    (clone / "run.sbatch").write_text("python train.py --clip 28\n")
+    git(clone, "add", ".")
+    git(clone, "update-index", "--add", "--cacheinfo", f"160000,{base},recipe")
+    git(clone, "commit", "-q", "-m", "recipe")
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(
+        ["not examined: 3 changes that no boundary reads: demo_rl/units.lst, recipe, run.sbatch"]
+    )
+
+
+def test_a_function_outside_the_rule_whose_changed_lines_name_signal_is_not_examined(pytester, clone):
+    setup, code = clone / "demo_rl" / "setup.py", "def build(config):\n    return dict(norm_adv=config.{}.norm_adv)\n"
+    setup.write_text(code.format("algorithm"))
+    git(clone, "add", ".")
+    git(clone, "commit", "-q", "-m", "setup")
+    base = git(clone, "rev-parse", "HEAD")
+    setup.write_text(code.format("trainer"))
+    result = gate(pytester, f"--sentinel-repo={clone}", f"--sentinel-against=git:{base}")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["not examined: 1 change that no boundary reads: demo_rl/setup.py:* build"])
+
+
+def test_a_number_of_devices_in_a_changed_line_is_not_examined(pytester, clone):
+    losses = clone / "demo_rl" / "losses.py"
+    code = losses.read_text()
+    body = code.index(":\n", code.index("def agg_loss(")) + 2
+    losses.write_text(
+        f"{code[:body]}    import torch\n    loss_mat = loss_mat / max(1, torch.cuda.device_count())\n{code[body:]}"
+    )
+    result = gate(pytester, f"--sentinel-repo={clone}", "-k", "agg_loss")
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.stdout.fnmatch_lines(["not examined: *agg_loss: changed lines did not run"])
+    result.stdout.fnmatch_lines(["scenarios have at most * rows and * tokens, on the CPU, in one process: *"])
 
 
 def test_a_flipped_sign_beside_an_unchanged_boundary_is_not_examined(pytester, clone):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.comparing.report import SIZES
 from sentinel.run.gate import Gate, announce
 
 FILE = "verl/core.py"
@@ -47,7 +48,8 @@ def test_what_is_worse_comes_first_with_the_changed_line_and_its_callers_once():
         "  and v.caller",
         "warning: other: v.shape (changed: verl/core.py:5 shape): loss is the previous value +1",
         "better: v.better (changed: verl/core.py:9 other): mends VERL-X",
-        "3 signal lines changed; 3 ran (added ones at the head, deleted ones at the base)",
+        "3 signal lines changed (3 added, 0 deleted); 3 ran, added ones at the head and deleted ones at the base",
+        SIZES,
     ]
 
 
@@ -57,8 +59,8 @@ def test_patch_coverage_counts_each_line_once_and_names_those_that_nothing_ran()
     ran = [line("f", 1, True), *here[1:]]
     _, lines = written(row("v.f", "not examined", "changed lines did not run", (*here, unbound)),
                        row("v.g", "not examined", "changed lines did not run", (*ran, unbound)))  # fmt: skip
-    assert lines[-1] == (
-        "4 signal lines changed; 1 ran (added ones at the head, deleted ones at the base); "
+    assert lines[-2] == (
+        "4 signal lines changed (4 added, 0 deleted); 1 ran, added ones at the head and deleted ones at the base; "
         "2 not reached (core.py:2-3 f, guarded by mode == 'x'); 1 not bound (compute_log_prob)"
     )
     assert lines[1:3] == ["not examined: v.f: changed lines did not run", "  and v.g"]
@@ -85,7 +87,7 @@ def test_annotations_and_sarif_are_at_the_changed_lines(outcome, level, tmp_path
 def test_parts_that_are_finite_nowhere_and_changes_that_no_boundary_shows_are_listed():
     _, lines = written(row("v.f", "worse", "loss moved", undecided=["pg_loss"]),
                        row("", "same", beyond=["removed, with all its callers: v.g"]))  # fmt: skip
-    assert "undecided: v.f: not finite at either revision: pg_loss" in lines
+    assert "undecided: v.f: NaN or infinite at both revisions in some calls: pg_loss" in lines
     assert "removed, with all its callers: v.g" in lines
 
 

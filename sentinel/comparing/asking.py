@@ -69,7 +69,7 @@ class Budget:
 
 
 class Asking:
-    """Searches differences of one boundary. The scenarios of known bugs come first, then drawn ones."""
+    """Searches differences of one boundary, in drawn scenarios and in those of known bugs."""
 
     def __init__(
         self,
@@ -124,7 +124,8 @@ class Asking:
         outcome, examples = search.outcomes[NUMBERS_STAY], self.budget.examples
         examples = min(examples, _FEW) if few else examples
         recipes = recipes_of(search.subject, self._recipes())
-        search.try_recipes(recipes[:_FEW] if few else recipes)
+        if few:
+            search.try_recipes(recipes[:_FEW])
 
         def over() -> bool:
             return self.budget.over() or enough()
@@ -134,6 +135,8 @@ class Asking:
             search.run(examples - outcome.judged, enough=over)
             if search.tried == tried:
                 break
+        if not few and not over():  # a drawn scenario is shrunk, and most of them trigger no known bug
+            search.try_recipes(recipes)
 
     def select_differing(self, pair: Pair, subject: Subject, recipes: Sequence[Recipe]) -> Sequence[Recipe]:
         """Return the known bugs on whose scenarios the revisions differ, or do not both return.

@@ -199,7 +199,8 @@ class Comparison:
             again = [measure_again(pair, search.subject, each) for each in found]
             again = again if few else [find_idle_inputs(pair, search.subject, each) for each in again]
             confirmed = [each for each in again if each.confirmed]
-            differences = tuple([each for each in confirmed if each.symptom != BESIDE] or confirmed)
+            confirmed = [each for each in confirmed if each.symptom != BESIDE] or confirmed
+            differences = tuple(sorted(confirmed, key=lambda each: each.symptom != "value"))
             if log.answered:
                 ran = self._note_lines(log, located, changed)
                 if not few:
@@ -208,7 +209,8 @@ class Comparison:
                 return judge_refused(result, log, differences)
             scenarios = [next(iter(finding.trial.variants.values())) for finding in findings.values()]
             asking = asking.with_examples(0) if few else asking
-            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited)
+            targets = self.catalog.targets.values()
+            broken = compare_laws(asking, sessions, search.subject, scenarios, log, subject, self._inherited, targets)
             broken = add_programming_errors(broken, differences)
             recipes = recipes_of(subject, self._recipes) if differences or any(broken.values()) else []
             bugs = bugs_of_one_side(self._decide_bugs(subject, self._asking.select_differing(pair, subject, recipes)))

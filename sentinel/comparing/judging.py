@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from sentinel.comparing.asking import Asking
-from sentinel.comparing.observations import AFTER, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
+from sentinel.comparing.observations import AFTER, ALREADY, BEFORE, BESIDE, OTHER, SIDES, part, violations_ahead
 from sentinel.comparing.results import ANSWERED, BoundaryDiff, Broken, Difference, break_answered
 from sentinel.comparing.sessions import Ahead, Log, OneSided
-from sentinel.contracts.contract import Inputs
-from sentinel.deciding.law_session import LawSession, Subject, Undecidable
+from sentinel.contracts.contract import DoesNotApply, Inputs
+from sentinel.deciding.law_session import LawSession, Subject, Trial, Undecidable
 from sentinel.laws.law import Law
 from sentinel.laws.metrics import metrics_tell_the_truth
 from sentinel.recipes import Recipe
-from sentinel.search.boundary_search import BoundarySearch, Example, Finding
+from sentinel.search.boundary_search import BoundarySearch, Example, Finding, cheap_scenarios
 from sentinel.search.known import Excuse, Others, covers, explain, search_others
+from sentinel.search.scenarios import declared
 from sentinel.search.survey import LEVELS
+from sentinel.targets import Target
 
 #: The number of scenarios on which laws are checked if something differs.
 _LOOKED = 30
+
+#: The most scenarios in which another choice of a definition must explain the results.
+_AGREEING = 8
 
 #: Kinds of failure that this machine or the adapter causes, not the code.
 _ELSEWHERE = ("drift", "ghost", "harness", "not-in-this-version", "python")
@@ -36,6 +42,7 @@ def compare_laws(
     log: Log,
     with_own_inputs: Subject,
     inherited: Callable[[Finding], Sequence[Recipe]],
+    targets: Iterable[Target],
 ) -> dict[str, tuple[Broken, ...]]:
     """Return, for each revision, the laws that it breaks and the other revision keeps, on the same scenario.
 
@@ -47,6 +54,7 @@ def compare_laws(
 
     :param with_own_inputs: the subject with all inputs of the head.
     :param inherited: returns the known bugs about a finding that both revisions have.
+    :param targets: their adapters declare the choices of definitions.
     """
     whole = bool(scenarios) or log.came
     laws = subject.laws if whole else [law for law in subject.laws if law.watches]
@@ -70,7 +78,10 @@ def compare_laws(
     for side, findings in findings_by.items():
         for finding in findings:
             broken = describe_finding(finding, log.nonzero[OTHER[side]] - log.nonzero[side])
-            broken_by[side].setdefault((broken.law, broken.symptom), broken)
+            key = broken.law, broken.symptom
+            if side == AFTER and broken.defined and key not in broken_by[side]:
+                broken = replace(broken, choice=_find_choice(asking, sessions, finding, targets))
+            broken_by[side].setdefault(key, broken)
     before = {(each.law.name, each.symptom) for each in ever.get(BEFORE, ())}
     for finding in ever.get(AFTER, ()):
         key = finding.law.name, finding.symptom
@@ -78,7 +89,12 @@ def compare_laws(
         if fresh is not None:
             silenced = log.nonzero[BEFORE] - log.nonzero[AFTER]
             broken_by[AFTER][key] = replace(describe_finding(fresh, silenced), came=True)
-    return {side: tuple(broken.values()) for side, broken in broken_by.items()}
+    return {side: tuple(sorted(each.values(), key=_by_weight)) for side, each in broken_by.items()}
+
+
+def _by_weight(broken: Broken) -> tuple[bool, bool]:
+    """Sort what is newly broken before what is only worse, and a wrong number before what follows from it."""
+    return broken.already, not broken.defined
 
 
 def _without_inherited(
@@ -114,6 +130,58 @@ def _look_at(asking: Asking, session: LawSession, subject: Subject, inputs: Inpu
     return search
 
 
+def _find_choice(
+    asking: Asking, sessions: Mapping[str, LawSession], finding: Finding, targets: Iterable[Target]
+) -> dict[str, tuple[Any, Any]]:
+    """Return the choice of the contract's definition that the head follows now; empty if none is found.
+
+    Only choices that the function does not take as an argument are tried: the oracle alone reads them. Scenarios in
+    which the base breaks the law too are left out, because a known bug may explain them.
+
+    :return: input -> (the choice that the adapter declares, the other one).
+    """
+    subject, law = finding.subject, finding.law
+    if not law.needs_oracle or law.vary is not None:
+        return {}
+    contract = subject.contract
+    choices = [
+        (item.name, value)
+        for item in contract.inputs
+        if item.dialect or item.name in subject.binding.fixed
+        for value in dict.fromkeys([*item.choices, *declared(targets, contract, item.name)])
+    ]
+    drawn = [each.inputs for each in cheap_scenarios(subject, asking.budget.seed, 0, _LOOKED)] if choices else []
+    with suppress(Undecidable):
+        plans = [(law, {"": inputs}) for inputs in (next(iter(finding.trial.variants.values())), *drawn)]
+        kept = [plan for plan, trial in zip(plans, sessions[BEFORE].try_(subject, plans)) if _keeps(trial)]
+        trials = [trial for trial in sessions[AFTER].try_(subject, kept) if trial.case is not None]
+        trials = sorted(trials, key=_keeps)[:_AGREEING]
+        for name, value in choices if trials and not _keeps(trials[0]) else ():
+            now = next(iter(trials[0].variants.values())).get(name)
+            if value != now and _follows(sessions[AFTER], subject, law, trials, {name: value}):
+                return {name: (now, value)}
+    return {}
+
+
+def _keeps(trial: Trial) -> bool:
+    return trial.case is not None and not trial.violations
+
+
+def _follows(
+    session: LawSession, subject: Subject, law: Law, trials: Sequence[Trial], choice: Mapping[str, Any]
+) -> bool:
+    """Return True if the results of some calls are those of the definition with another choice."""
+    calls = {str(place): {**trial.variants[""], **choice} for place, trial in enumerate(trials)}
+    replies, judged = session.references(subject, calls).answers, 0
+    for place, trial in enumerate(trials):
+        right = replies[str(place)].observation
+        with suppress(DoesNotApply):
+            if right is None or trial.case is None or law.violations(replace(trial.case, oracle={"": right})):
+                return False
+            judged += 1
+    return judged > 0
+
+
 def list_findings(*searches: BoundarySearch) -> list[Finding]:
     return [finding for search in searches for outcome in search.outcomes.values() for finding in outcome.findings]
 
@@ -145,7 +213,9 @@ def describe_finding(finding: Finding, silenced: Collection[str] = ()) -> Broken
     keys = {part(item.key) for item in finding.violations}
     empty = finding.law is metrics_tell_the_truth and any(item.observed in (0, None) for item in finding.violations)
     defined = finding.law.rank == 1 and finding.symptom == "value" and not empty and not keys & set(silenced)
-    return Broken(finding.law.name, finding.law.statement, finding.symptom, detail, finding.trial.variants, defined)
+    already = first.detail.endswith(ALREADY)
+    law, variants = finding.law, finding.trial.variants
+    return Broken(law.name, law.statement, finding.symptom, detail, variants, defined, already=already)
 
 
 def add_programming_errors(

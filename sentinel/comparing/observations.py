@@ -32,6 +32,9 @@ from sentinel.worker.answers import CUT, PARTS, Reply
 BEFORE, AFTER = SIDES = ("before", "after")
 OTHER = {BEFORE: AFTER, AFTER: BEFORE}
 
+#: Ends the detail of a violation that the other revision has too, with a smaller distance.
+ALREADY = "at the other revision"
+
 #: The symptom of a difference outside the keys that the contract observes.
 BESIDE = "beside"
 
@@ -195,7 +198,7 @@ def violations_ahead(trial: Trial, other: Trial) -> tuple[Violation, ...]:
             further = np.isfinite(gap_there) & (gap > gap_there + bound)
             if further.any():
                 place = int(np.argmax(np.where(further, gap, -1.0)))
-                off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off at the other revision"
+                off = f"{gap.flat[place]:.3g} off here, {gap_there.flat[place]:.3g} off {ALREADY}"
                 worse.append(replace(item, detail=f"{item.detail}; {off}"))
         elif isinstance(item.observed, list) and mate is not None:  # names of what the call changed
             new = [name for name in item.observed if name not in mate.observed]

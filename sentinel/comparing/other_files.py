@@ -24,14 +24,17 @@ from sentinel.targets import Target
 from sentinel.targets.checkout import Checkout
 from sentinel.worker.codes import LARGEST_SOURCE, read_source
 
-#: Python, settings, templates, scripts and compiled sources.
-_KINDS = re.compile(r"\.(py|ya?ml|toml|json|sh|j2|jinja2?|ini|cfg|c|cc|cpp|cxx|cu|cuh|h|hpp|pyx|pth)$")
-
-#: Hidden files, tests, documentation, CI, images and packaging.
+#: Hidden files, tests, documentation, pictures, CI, images and packaging. Any other file may be read by a run.
 _APART = re.compile(
-    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$)|/conftest\.py$",
+    r"(^|/)(\.|(tests?|docs?|docs?_\w+|ci|docker\w*)/|test_[^/]*$|setup\.py$|pyproject\b|codecov\.yml$"
+    r"|(licen[sc]e|notice|readme|changelog|authors|codeowners|manifest|makefile|justfile|dockerfile|version)\b[^/]*$"
+    r"|requirements[^/]*\.txt$)|/conftest\.py$"
+    r"|\.(md|mdx|rst|html?|css|js|png|jpe?g|gif|svg|ico|webp|pdf|mp4|avi|ipynb|lock|cff|typed|patch|qls)$",
     re.I,
 )
+
+#: Files in which # begins a comment.
+_COMMENTED = re.compile(r"\.(py|ya?ml|toml|sh|bash|sbatch|slurm|ini|cfg|pth)$")
 
 #: Files that Python, or pytest in the top folder, runs without an import.
 _RUN_UNASKED = re.compile(r"(.*/)?(site|user)customize\.py|conftest\.py|.*\.pth")
@@ -42,7 +45,7 @@ _PATIENCE = 20.0
 
 def may_matter(path: str) -> bool:
     """Return True if a file with this name may affect a training run."""
-    return bool(_KINDS.search(path)) and not _APART.search(path)
+    return not _APART.search(path)
 
 
 class Files(Protocol):
@@ -54,17 +57,17 @@ class Files(Protocol):
     whole: bool
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        """Return the git blob hash of each file, by path.
+        """Return the git blob hash of each file, and the commit of each submodule, by path.
 
         :param also: paths of the other revision, to look for in a folder.
         """
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a file of :meth:`blobs`; None if it cannot be read."""
+        """Return the content of a file of :meth:`blobs`; None if it cannot be read, and for a submodule."""
 
 
 class CommitFiles:
-    """The files of a commit."""
+    """The files and submodules of a commit."""
 
     whole = True
 
@@ -72,16 +75,20 @@ class CommitFiles:
         self._git_dir, self._sha = git_dir, sha
 
     @cached_property
-    def _files(self) -> dict[str, str]:
-        entries, _ = git_objects.listing(self._git_dir, self._sha, (), _PATIENCE)
-        return {entry.path: entry.blob for entry in entries if entry.mode != LINK and may_matter(entry.path)}
+    def _files(self) -> tuple[dict[str, str], dict[str, str]]:
+        entries, submodules = git_objects.listing(self._git_dir, self._sha, (), _PATIENCE)
+        return {
+            entry.path: entry.blob for entry in entries if entry.mode != LINK and may_matter(entry.path)
+        }, submodules
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        return self._files
+        return self._files[0] | self._files[1]
 
     def read(self, path: str) -> bytes | None:
+        if path in self._files[1]:
+            return None
         with suppress(GitError):  # the mirror may lack the blob
-            return next(content for _, content in git_objects.contents(self._git_dir, [self._files[path]]))
+            return next(content for _, content in git_objects.contents(self._git_dir, [self._files[0][path]]))
         return None
 
 
@@ -93,16 +100,16 @@ class _Folder:
         self._checkout, self._top = checkout, checkout.source or checkout.path
 
     def blobs(self, also: Iterable[str]) -> dict[str, str]:
-        names = set(files(self._checkout))
+        names, submodules = set(files(self._checkout)), dict[str, str]()
         if self.whole:
             names.update(also, (path.name for path in self._top.iterdir() if _RUN_UNASKED.fullmatch(path.name)))
             try:
-                entries, _ = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
+                entries, submodules = git_objects.listing(git_dir_of(self._top), "HEAD", (), _PATIENCE)
                 names.update(entry.path for entry in entries)
             except SentinelError:  # it is not a clone
                 names.update(islice(_walk(self._top), MOST_FILES))
         contents = {path: self.read(path) for path in names if may_matter(path)}
-        return {path: blob_id(content) for path, content in contents.items() if content is not None}
+        return submodules | {path: blob_id(content) for path, content in contents.items() if content is not None}
 
     def read(self, path: str) -> bytes | None:
         place = self._top / path
@@ -163,5 +170,7 @@ def _without_comments(path: str, content: bytes | None) -> object:
     if path.endswith(".py") and len(content) <= LARGEST_SOURCE:
         module = parse(content)
         return {name: unit.digest for name, unit in module.units.items()}, module.imports, module.stars
+    if not _COMMENTED.search(path):
+        return content
     lines = (line.split(b" #")[0].strip() for line in content.splitlines())
     return [line for line in lines if line and not line.startswith(b"#")]

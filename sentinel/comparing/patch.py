@@ -8,6 +8,7 @@ which runs when its module is imported.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from typing import Any
 from sentinel.comparing.observations import AFTER, BEFORE, SIDES
 from sentinel.comparing.reached import Code, Place, changed_effect, changes_of
 from sentinel.comparing.units import Bare, Unit
+from sentinel.search.inventory import names_signal
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SILENT = (ast.Pass, ast.Global, ast.Nonlocal, ast.Try)  # these have no line event, or do nothing
@@ -61,8 +63,15 @@ def coverage(lines: Sequence[Line]) -> dict[str, Any]:
             idle[-1]["statements"] += 1
         else:
             idle.append({**entry, "lines": [first, last], "statements": 1})
-    return {"changed": len(lines), "ran": sum(line[-1] for line in lines), "not_run": idle}
+    added = sum(line[2] == AFTER for line in lines)
+    return {"changed": len(lines), "added": added, "ran": sum(line[-1] for line in lines), "not_run": idle}
 
+
+#: Functions whose result depends on the machine or the number of processes; scenarios have one of each.
+_OF_THE_MACHINE = re.compile(
+    r"device_count|current_device|is_available|is_initialized|is_bf16_supported|get_device_(capability|properties|name)"
+    r"|mem_get_info|get_world_size|get_rank|cpu_count|getenv|gethostname"
+)
 
 #: Definitions whose use may not run although they are defined: constants, dataclass fields, attributes of a class.
 _DEFAULTS = ("value", "registry", "field", "class")
@@ -309,7 +318,8 @@ def other_changes(
     """Return other definitions that differ, as ``file:line name``: those that may matter, and those that do not.
 
     The first has those that may matter to training: functions that the rule of the inventory does not count but that
-    may carry signal, and changed values, fields and classes, such as defaults. The second has other functions.
+    may carry signal, or whose changed lines name some, and changed values, fields and classes, such as defaults. The
+    second has other functions.
 
     :param changed: changed files, each with where it was read and its blob at both revisions; None: no such file.
     :param known: definitions to leave out.
@@ -330,10 +340,20 @@ def other_changes(
             continue
         text = f"{file}:{unit.span[0]} {name or 'the module'}"
         if unit.kind == "function":
-            (first if place in doubtful else second).append(text)
+            (first if place in doubtful or names_signal(_changed_text(one, other)) else second).append(text)
         elif other is not None and (one is not None or unit.kind == "field") and not name.startswith("__"):
             first.append(text)
     return first, second
+
+
+def _changed_text(one: Unit | None, other: Unit | None) -> str:
+    """Return the source of the changed statements of a definition, at both revisions."""
+    texts: list[str] = []
+    for unit, numbers in zip((one, other), changed_statements(one, other).values()):
+        lines = unit.text.splitlines() if unit is not None else []
+        every = statements(unit) if unit is not None else ()
+        texts += ["\n".join(lines[every[number].lines[0] : every[number].lines[1] + 1]) for number in numbers]
+    return "\n".join(texts)
 
 
 def changed_statements(one: Unit | None, other: Unit | None) -> dict[str, tuple[int, ...]]:
@@ -428,6 +448,8 @@ def _optional_parts(node: ast.AST) -> list[ast.expr] | None:
         unobserved = node.arg in ("default", "default_factory")
     if isinstance(node, ast.Call):  # of mapping.get(key, default) and getattr(object, name, default)
         name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if _OF_THE_MACHINE.fullmatch(name):
+            return []
         most = {"get": 1, "pop": 1, "setdefault": 1, "next": 1, "getattr": 2}.get(name, len(node.args))
         unobserved = len(node.args) > most
     return [] if unobserved else None

@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-from sentinel.comparing.units import Module, Unit, effects_of, parse
+from sentinel.comparing.units import Module, Registration, Unit, effects_of, imports_in_order, parse, registrations_of
 from sentinel.search.bindings import Definitions, Trees, absolute, syntax_of
 from sentinel.search.inventory import doubtful_functions, signal_functions
 from sentinel.targets import Binding, Target
@@ -59,6 +59,14 @@ class Code:
     def effects(self, blob: str) -> list[tuple[str, int]]:
         """List the module-level statements of a file that may change other code: :func:`effects_of`."""
         return effects_of(self._trees.blob(blob))
+
+    def registrations(self, blob: str) -> dict[str, Registration]:
+        """Return what the decorators of a file register: :func:`registrations_of`."""
+        return registrations_of(self._trees.blob(blob))
+
+    def imports(self, blob: str) -> list[str]:
+        """Return the imports of a file in their order: :func:`imports_in_order`."""
+        return imports_in_order(self._trees.blob(blob))
 
     def signals(self, file: str, blob: str) -> list[str]:
         """Return the functions of a file that carry training signal by the rule of the inventory."""
@@ -130,6 +138,11 @@ def changed_effect(before: tuple[Code, str | None], after: tuple[Code, str | Non
 
     :param before: where the file was read, and its blob; ``after`` likewise.
     """
+    registered = [code.registrations(blob) if blob is not None else {} for code, blob in (before, after)]
+    for call in registered[0].keys() & registered[1].keys():
+        one, other = (each[call] for each in registered)
+        if one.name != other.name and one.code != other.code:  # a rename keeps the code
+            return other.line
     old, new = (code.effects(blob) if blob is not None else [] for code, blob in (before, after))
     if [syntax for syntax, _ in old] == [syntax for syntax, _ in new]:
         return None

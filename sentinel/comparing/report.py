@@ -21,6 +21,7 @@ from sentinel.reports.explain import distinct, scenario_lines
 from sentinel.reports.markdown import escaped
 from sentinel.reports.store import write_atomically
 from sentinel.reports.summary import causes
+from sentinel.search.scenarios import MOST_ROWS, MOST_TOKENS
 from sentinel.sources.home import read_json
 from sentinel.targets.checkout import Checkout
 from sentinel.values.literals import Tensor, typed
@@ -36,17 +37,24 @@ def summarise(compared: BoundaryDiff) -> str:
         new = "new, and " if compared.state == "new" else "a new option or choice: " if item.came else ""
         fails = f"it can no longer be called: {message(item.detail)}"
         parts.append(fails if item.law == ANSWERED else f"{new}breaks {item.law}: {item.statement}")
+        parts += [f"the results follow the definition with {_name_choice(item)}"] if item.choice else []
     moved = [describe_difference(item, compared.name.rpartition(".")[2]) for item in compared.differences[:1]]
     numbers_first = all(isinstance(item.answers[AFTER], Mapping) for item in compared.differences[:1])
     if brought or parts:
         parts = [*brought, *moved, *parts] if numbers_first else [*brought, *parts, *moved]
     mended = [f"fixes {', '.join(bugs)}" for bugs in [compared.bugs.get(BEFORE)] if bugs]
-    for item in _first_laws(compared.broken.get(BEFORE, ())):
+    broken = {item.law for item in compared.broken.get(AFTER, ())}  # by other elements or scenarios
+    for item in _first_laws([item for item in compared.broken.get(BEFORE, ()) if item.law not in broken]):
         returns = f"it can be called now; {message(item.detail)}"
         mended.append(returns if item.law == ANSWERED else f"now keeps {item.law}: {item.statement}")
     parts += mended if parts else [*mended, *moved]
     parts += [message(compared.reason)] if compared.state == "differs" and compared.reason else []
     return "; ".join(parts)
+
+
+def _name_choice(broken: Broken) -> str:
+    """Return the choice that a revision follows as text: ``std='biased', before with 'unbiased'``."""
+    return ", ".join(f"{message(name)}={now!r}, before with {was!r}" for name, (was, now) in broken.choice.items())
 
 
 def _first_laws(broken: Sequence[Broken]) -> list[Broken]:
@@ -116,11 +124,19 @@ def _describe_move(one: Any, other: Any) -> str:
     if np.allclose(left, -right, rtol=1e-4, atol=0):
         return "has the opposite sign"
     ratio = right / np.where(left == 0, np.nan, left)
+    if moved.size == 1 and not _is_simple(float(ratio.flat[0])):
+        return f"is {right.flat[0]:.6g}; it was {left.flat[0]:.6g}"
     if np.isfinite(ratio).all() and np.allclose(ratio, ratio.flat[0], rtol=1e-4):
         return f"is {ratio.flat[0]:.6g} times the previous value"
     if left.size > 1 and np.allclose(right - left, (right - left).flat[0], rtol=1e-4):
         return f"is the previous value {(right - left).flat[0]:+.6g}"
     return f"differs from the previous value by up to {np.abs(right - left).max():.3g}"
+
+
+def _is_simple(ratio: float) -> bool:
+    """Return True if a ratio, or its inverse, is a multiple of 0.5. Other ratios of two single numbers say nothing."""
+    doubled = 2 * max(abs(ratio), 1 / abs(ratio))
+    return abs(doubled - round(doubled)) < 1e-4 * doubled
 
 
 def name_revision(checkout: Checkout) -> str:
@@ -261,7 +277,7 @@ def list_unexamined(
     undecided = [each for each in results if each.undecided]
     for each in undecided[:_FILES]:
         counts = ", ".join(f"{message(key)} in {count}" for key, count in each.undecided.items())
-        yield f"undecided: {each.name}: not finite at both revisions: {counts} of {each.answered} calls"
+        yield f"undecided: {each.name}: NaN or infinite at both revisions: {counts} of {each.answered} calls"
     if len(undecided) > _FILES:
         yield f"undecided: {len(undecided) - _FILES} more boundaries"
 
@@ -273,6 +289,13 @@ def list_others(unread: Sequence[str], harmless: Sequence[str]) -> Iterator[str]
     if harmless:
         count = f"{len(harmless)} changed function{'' if len(harmless) == 1 else 's'}"
         yield f"not examined, and not signal code by the inventory's rule: {count}: {join_names(harmless)}"
+
+
+#: What no scenario shows.
+SIZES = (
+    f"scenarios have at most {MOST_ROWS} rows and {MOST_TOKENS} tokens, on the CPU, in one process: a change that "
+    "matters only beyond that is not seen"
+)
 
 
 def count_changes(changes: Sequence[str]) -> str:
@@ -335,6 +358,8 @@ def _note_rounding(item: BoundaryDiff) -> str:
 def write_ending(comparison: Comparison, results: Sequence[BoundaryDiff], interrupted: bool = False) -> Iterator[str]:
     """Yield the last lines of the report: code that was not examined, and the headline."""
     yield from list_unexamined(comparison, results, interrupted)
+    if any(each.state in ("differs", "same numbers", "not examined") for each in results):
+        yield SIZES
     yield ""
     yield write_headline(comparison, results, interrupted)
 

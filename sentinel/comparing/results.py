@@ -47,6 +47,9 @@ class Broken:
 
     :ivar defined: whether only the contract's definition is violated, which a change may intend.
     :ivar came: whether the scenario needs an option or choice that the other revision does not have.
+    :ivar already: whether the other revision breaks the law here too, by less.
+    :ivar choice: another choice of the definition, with which this revision keeps the law: input -> (the choice that
+        the adapter declares, the other one).
     """
 
     law: str
@@ -56,6 +59,8 @@ class Broken:
     variants: Mapping[str, Inputs]
     defined: bool = False
     came: bool = False
+    already: bool = False
+    choice: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
 
 
 #: Stands for the law that a revision breaks if it cannot be called and the other revision can.

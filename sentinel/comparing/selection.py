@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -279,9 +280,23 @@ class Selection:
             line = changed_effect(before, now)
             if line is not None:
                 places.append(f"{file}:{line}")
+            elif self._reorders_registrations(before, now):
+                places.append(f"{file}:1")
             elif before[1] is None and file.endswith("/__init__.py") and f"{file[:-12]}.py" in after:
                 places.append(f"{file}:1")  # a package replaces a module
         return places
+
+    def _reorders_registrations(self, before: tuple[Code, str | None], now: tuple[Code, str | None]) -> bool:
+        """Return True if a file's imports have another order, and two files register something under the same key."""
+        one, other = (code.imports(blob) if blob is not None else [] for code, blob in (before, now))
+        return one != other and sorted(one) == sorted(other) and self._registers_twice
+
+    @cached_property
+    def _registers_twice(self) -> bool:
+        code, keys = self.codes[AFTER], Counter[str]()
+        for _, blob in code.definitions.sources(self.trees[AFTER]):
+            keys.update(code.registrations(blob).keys())
+        return any(count > 1 for count in keys.values())
 
     def proves_equality(self) -> bool:
         """Return True if the source of both revisions proves that no signal code differs."""
@@ -299,7 +314,11 @@ class Selection:
 
     @cached_property
     def _others(self) -> tuple[list[str], list[str]]:
-        return ([], []) if self.boundaries else other_changes(self._changed_files(), self.patch.places)
+        if self.boundaries:
+            return [], []
+        one_sided = ((definition.file, self._unit(side, definition)) for side, definition in self._one_sided)
+        known = {(file, unit.name) for file, unit in one_sided if unit is not None}
+        return other_changes(self._changed_files(), self.patch.places | known)
 
     @cached_property
     def _files(self) -> tuple[Files, Files]:
@@ -326,19 +345,24 @@ class Selection:
         changes: dict[Place, tuple[Unit | None, Unit | None]] = {}
         for file, before, after in self._changed_files():
             changes |= signal_changes(file, before, after)
-        listed = {
-            (definition.file, definition.name.span)
-            for each in self.candidates.values()
-            for side in SIDES
-            if each.result.state in ("new", "gone")
-            for path in each.subject.binding.paths
-            if (definition := self.codes[side].definitions.find(self.trees[side], path)) is not None
-        }
+        listed = {(definition.file, definition.name.span) for _, definition in self._one_sided}
         return {
             place: both
             for place, both in changes.items()
             if not any(unit is not None and (place[0], unit.span) in listed for unit in both)
         }
+
+    @cached_property
+    def _one_sided(self) -> list[tuple[str, Definition]]:
+        """Return the definitions of boundaries that only one revision has."""
+        return [
+            (side, definition)
+            for each in self.candidates.values()
+            for side in SIDES
+            if each.result.state in ("new", "gone")
+            for path in each.subject.binding.paths
+            if (definition := self.codes[side].definitions.find(self.trees[side], path)) is not None
+        ]
 
     def _defined(self, side: str, place: Place) -> Unit | None:
         code, (file, name) = self.codes[side], place

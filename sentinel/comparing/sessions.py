@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
 
+import numpy as np
+
 from sentinel.comparing.observations import (
     AFTER,
     BEFORE,
@@ -25,7 +27,7 @@ from sentinel.comparing.observations import (
 from sentinel.comparing.observations import part as path_end
 from sentinel.contracts.contract import DoesNotApply, Inputs
 from sentinel.deciding.law_session import Description, LawSession, Plan, Subject, Trial, Undecidable, widen
-from sentinel.laws.agreement import numbers
+from sentinel.laws.agreement import Numbers, numbers
 from sentinel.laws.law import Case, Law, Violation
 from sentinel.worker.answers import Claim, Failed, Replies, Reply
 
@@ -53,7 +55,7 @@ class Log:
     :ivar answered: scenarios on which both revisions returned.
     :ivar came: whether a scenario needed an option or choice that only the later revision has.
     :ivar refused: by side, the last exception that only this side raised.
-    :ivar nonzero: by side, the observed keys that were not 0 at least once.
+    :ivar nonzero: by side, the observed keys that had a finite number other than 0 at least once.
     :ivar steady: part outside the contract -> whether repeated calls of one revision return the same.
     :ivar lines: by side, ``(file, line)`` of the watched lines that ran, and of each instruction in them ``(file, line,
         column, last line, last column)``.
@@ -252,7 +254,7 @@ class Pair(LawSession):
             log.undecided[key] += unknown_too
         for side, observation in case.observation.items():
             left = {key: numbers(value) for key, value in observation.items() if key not in log.nonzero[side]}
-            log.nonzero[side] |= {key for key, array in left.items() if array is not None and array[0].any()}
+            log.nonzero[side] |= {key for key, array in left.items() if array is not None and _has_number(array[0])}
         violations = tuple(law.violations(case)) or self._compare_beside(subject, case, called)
         if not violations:
             log.rounding = max([log.rounding, *gaps(case)])
@@ -297,6 +299,11 @@ class Alone(Pair):
     ) -> dict[str, Replies]:
         replies = self._answer(BEFORE, subject, calls, describe, scenario_inputs)
         return self._note(subject, dict.fromkeys(SIDES, replies))
+
+
+def _has_number(array: Numbers) -> bool:
+    """Return True if an element is a finite number other than 0."""
+    return bool((np.isfinite(array) & (array != 0)).any())
 
 
 class Ahead(LawSession):

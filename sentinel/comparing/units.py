@@ -128,10 +128,52 @@ def effects_of(content: bytes) -> list[tuple[str, int]]:
     return [(hashlib.sha256(content).hexdigest(), 1)]
 
 
+@dataclass(frozen=True)
+class Registration:
+    """A definition that is registered under a key, such as ``@register("grpo")``.
+
+    :ivar code: its syntax without name and decorators.
+    """
+
+    name: str
+    code: str
+    line: int
+
+
+def registrations_of(content: bytes) -> dict[str, Registration]:
+    """Return what a file registers under each key, by the decorator's syntax; of equal keys, the last counts.
+
+    The key is the decorator's first argument: a string or an attribute.
+    """
+    registered: dict[str, Registration] = {}
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        for node in ast.parse(content).body if len(content) <= LARGEST_SOURCE else ():
+            if isinstance(node, (*_DEFINITIONS, ast.ClassDef)):
+                calls = [ast.dump(each) for each in node.decorator_list if _has_key(each)]
+                name, node.name, node.decorator_list = node.name, "", []
+                code = ast.dump(Bare().visit(node)) if calls else ""
+                registered |= {call: Registration(name, code, node.lineno) for call in calls}
+    return registered
+
+
+def _has_key(decorator: ast.expr) -> bool:
+    first = decorator.args[0] if isinstance(decorator, ast.Call) and decorator.args else None
+    return isinstance(first, ast.Attribute) or (isinstance(first, ast.Constant) and isinstance(first.value, str))
+
+
+def imports_in_order(content: bytes) -> list[str]:
+    """Return the syntax of a file's imports at module level."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        body = ast.parse(content).body if len(content) <= LARGEST_SOURCE else []
+        return [ast.dump(node) for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    return []
+
+
 def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             functions.add(node.name)
+            yield from _effects(node.body, set()) if isinstance(node, ast.ClassDef) else ()
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names = {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
             if names & {"*", *functions}:
@@ -144,8 +186,10 @@ def _effects(body: list[ast.stmt], functions: set[str]) -> Iterator[ast.stmt]:
         elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
             blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
             blocks += [handler.body for handler in getattr(node, "handlers", [])]
-            inner = [effect for block in blocks for effect in _effects(block, functions)]
-            if inner:
+            inner = any(effect for block in blocks for effect in _effects(block, functions))
+            bound = [node.target] if isinstance(node, ast.For) else []
+            bound += [item.optional_vars for item in getattr(node, "items", ()) if item.optional_vars]
+            if inner or not all(isinstance(each, (ast.Name, ast.Tuple)) for each in bound):
                 yield node  # included as a whole, because its condition matters too
         elif not (isinstance(node, ast.Pass) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             yield node

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from sentinel.comparing.comparison import Comparison
 from sentinel.comparing.observations import AFTER
 from sentinel.comparing.patch import coverage, merge
-from sentinel.comparing.report import join_names, list_others, name_revision, summarise
+from sentinel.comparing.report import SIZES, join_names, list_others, name_revision, summarise
 from sentinel.comparing.results import BoundaryDiff
 from sentinel.reports.escaping import message
 from sentinel.reports.github import MOST, command
@@ -71,7 +71,7 @@ def _beyond(comparison: Comparison) -> list[str]:
     lines += (
         [f"not examined: module-level code that may change other functions: {join_names(effects)}"] if effects else []
     )
-    lines += list_others(comparison.selection.unread, ())
+    lines += list_others(comparison.selection.unread, comparison.selection.harmless)
     return list(map(message, lines))
 
 
@@ -135,11 +135,13 @@ class Gate:
             for row in (row for row in rows if row["undecided"]):
                 undecided.setdefault(join_names(row["undecided"]), []).append(row["boundary"])
             for parts, names in undecided.items():
-                yield f"undecided: {join_names(names)}: not finite at either revision: {parts}"
+                yield f"undecided: {join_names(names)}: NaN or infinite at both revisions in some calls: {parts}"
             waiting = _waiting(rows)
             if waiting:
                 yield f"not compared: the run ended before their turn: {join_names(waiting)}"
             yield cover(rows)
+            if any(row["lines"] and row["boundary"] for row in rows):
+                yield SIZES
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON data, for ``gate.json``."""
@@ -240,8 +242,9 @@ def cover(rows: Sequence[Row]) -> str:
         return "no signal line changed"
     idle = [each for each in found["not_run"] if each["bound"]]
     unbound = [each for each in found["not_run"] if not each["bound"]]
-    parts = [f"{count} signal line{'' if count == 1 else 's'} changed"]
-    parts.append(f"{found['ran']} ran (added ones at the head, deleted ones at the base)")
+    added = found["added"]
+    parts = [f"{count} signal line{'' if count == 1 else 's'} changed ({added} added, {count - added} deleted)"]
+    parts.append(f"{found['ran']} ran, added ones at the head and deleted ones at the base")
     parts += [f"{_count(idle)} not reached ({join_names(list(map(_range, idle)))})"] if idle else []
     names = list(dict.fromkeys(each["function"] or each["file"] for each in unbound))
     parts += [f"{_count(unbound)} not bound ({join_names(names)})"] if unbound else []

@@ -224,6 +224,11 @@ def doubtful_functions(body: Sequence[ast.stmt], module: str) -> set[str]:
     return {name for name, node in _functions(body) if name not in counted and _is_doubtful(node, parts, name)}
 
 
+def names_signal(text: str) -> bool:
+    """Return True if source text has an identifier, or a key, that alone indicates training signal."""
+    return any(not level for word in re.findall(r"[A-Za-z_]\w*", text) for level, _ in _subjects_in(word))
+
+
 def _is_doubtful(node: _Def, module: Sequence[str], name: str) -> bool:
     words = _words(node, module, name.split("."))
     strong = any(

@@ -33,17 +33,17 @@ def entries(mirror: Path, tree: str, paths: Sequence[str]) -> tuple[list[Entry],
     """
     files, submodules = listing(mirror, tree, paths)
     size = sizes(mirror, [entry.blob for entry in files])
-    return [replace(entry, size=size[entry.blob]) for entry in files], submodules
+    return [replace(entry, size=size[entry.blob]) for entry in files], list(submodules)
 
 
 def listing(
     mirror: Path, tree: str, paths: Sequence[str], seconds: float | None = None
-) -> tuple[list[Entry], list[str]]:
-    """Return the same as :func:`entries`, but faster and without file sizes."""
+) -> tuple[list[Entry], dict[str, str]]:
+    """Return the same as :func:`entries`, but faster, without file sizes, and with the commit of each submodule."""
     command = ("ls-tree", "-r", "-z", "--full-tree", "--end-of-options", tree, *(("--", *paths) if paths else ()))
     output = run_bounded(mirror, *command, most=_MOST_LISTED, seconds=seconds)
     files: list[Entry] = []
-    submodules: list[str] = []
+    submodules: dict[str, str] = {}
     for record in output.decode("utf-8", "surrogateescape").split("\0"):
         description, tab, path = record.partition("\t")
         if not tab or is_ignored(path):
@@ -52,7 +52,7 @@ def listing(
             raise GitError(f"git printed {record[:80]!r}, which is not a tree entry")
         mode, _, blob = description.split(" ")
         if mode == SUBMODULE:
-            submodules.append(check_path(path))
+            submodules[check_path(path)] = blob
         else:
             files.append(Entry(check_path(path), LINK if mode == LINK else FILE, blob, None))
     return files, submodules

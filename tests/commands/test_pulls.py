@@ -282,7 +282,7 @@ def test_what_is_kept_knows_the_recipes_laws_and_contracts_that_decided(tiny, ti
 
 def test_after_ctrl_c_the_next_run_goes_on(run_sentinel, tiny, git, pull, mirror, monkeypatch):
     for number in (1, 2, 3):
-        pull(number, tiny.fixed, {"notes.txt": f"{number}"})
+        pull(number, tiny.fixed, {"notes.md": f"{number}"})
     mirror()
     decided, looked = Radar._decide, []
 

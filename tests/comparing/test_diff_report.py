@@ -41,8 +41,8 @@ def test_a_difference_is_said_with_what_was_and_what_is(symptom, before, after, 
         ("returned has", "`agg_loss` returns 5 values; it returned 4"),
         ("tiny.losses.f(0a1b2c3d): returned has", "`f` returns 5 values; it returned 4"),
         ("returned.1 has", "returned.1 has 5 values; it had 4"),
-        ("tiny.losses.f(0a1b2c3d): returned.0", "`f` returned.0 is 1.25 times the previous value"),
-        ("save 2: given.step", "the argument step of a stand-in is 1.25 times the previous value"),
+        ("tiny.losses.f(0a1b2c3d): returned.0", "`f` returned.0 is 5; it was 4"),
+        ("save 2: given.step", "the argument step of a stand-in is 5; it was 4"),
     ],
 )
 def test_a_part_besides_the_contract_is_named_by_its_function(key, said):

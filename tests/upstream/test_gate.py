@@ -13,6 +13,8 @@ from sentinel.errors import Unavailable
 from sentinel.sources.gitrefs import read_refs
 
 LOSSES = "verl/workers/utils/losses.py"
+ADVANTAGES = "verl/trainer/ppo/core_algos.py"
+STD = "id2std[idx] = torch.std(scores_tensor)"
 SHIFT = "torch.roll(loss_mask_flatten, shifts=-1, dims=0)"
 
 
@@ -33,24 +35,43 @@ def make_work_tree(mirror: Path, folder: Path) -> Path:
     return folder
 
 
-def test_labels_that_are_shifted_by_one_more_fail(pytester, tmp_path, monkeypatch):
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
     monkeypatch.setenv("SENTINEL_HOME", str(MIRRORS.home.path))
     try:
         mirror = MIRRORS.path("verl")
     except Unavailable as error:
         pytest.skip(str(error))
     monkeypatch.setattr("sentinel.comparing.comparison.Comparison", partial(Comparison, examples=10))
-    clone = make_work_tree(mirror, tmp_path / "verl")
-    arguments = ("-p", "no:cacheprovider", "--sentinel-target=verl", f"--sentinel-repo={clone}",
-                 "--sentinel-against=git:package")  # fmt: skip
-    same = pytester.runpytest_inprocess(*arguments)
-    same.assert_outcomes(passed=1)
-    losses = clone / LOSSES
-    code = losses.read_text()
-    if SHIFT not in code:
+    return make_work_tree(mirror, tmp_path / "verl")
+
+
+def compare(pytester, clone: Path) -> pytest.RunResult:
+    return pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "--sentinel-target=verl", f"--sentinel-repo={clone}", "--sentinel-against=git:package"
+    )
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    code = file.read_text()
+    if old not in code:
         pytest.skip("main has other code now")
-    losses.write_text(code.replace(SHIFT, SHIFT.replace("-1", "-2")))
-    worse = pytester.runpytest_inprocess(*arguments)
+    file.write_text(code.replace(old, new, 1))
+
+
+def test_labels_that_are_shifted_by_one_more_fail(pytester, clone):
+    compare(pytester, clone).assert_outcomes(passed=1)
+    replace(clone / LOSSES, SHIFT, SHIFT.replace("-1", "-2"))
+    worse = compare(pytester, clone)
     worse.assert_outcomes(failed=1, passed=1)
     worse.stdout.fnmatch_lines([f"worse: verl.workers.utils.losses.sft_loss (changed: {LOSSES}:* sft_loss): *"])
-    worse.stdout.fnmatch_lines(["2 signal lines changed; 2 ran *"])
+    worse.stdout.fnmatch_lines(["2 signal lines changed (1 added, 1 deleted); 2 ran*"])
+
+
+def test_another_definition_is_named_that_explains_the_new_numbers(pytester, clone):
+    """A known bug that both revisions have does not hide the definition."""
+    replace(clone / ADVANTAGES, STD, STD.replace(")", ", unbiased=False)"))
+    worse = compare(pytester, clone)
+    definition = "the results follow the definition with std='biased', before with 'unbiased'"
+    worse.stdout.fnmatch_lines([f"worse: *.compute_grpo_outcome_advantage *: advantages is *; {definition}"])
+    worse.stdout.no_fnmatch_line("* scenario of *")
