@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from sentinel.contracts.contract import REQUIRED, Contract, Input
 
-#: A word of a name -> other words for it. The words of the empty one say nothing: ``policy_logps`` are ``log_probs``.
+#: A word of a name -> its synonyms. The words of the empty key are ignored: ``policy_logps`` matches ``log_probs``.
 _SAME_WORDS = {
     "logprob": "logp lp logpi",
     "advantage": "adv",
@@ -87,7 +87,7 @@ SYNONYMS: Mapping[str, str] = {
     "parts": "k n_parts num_parts num_bins k_partitions bins world_size",
 }
 
-#: Names of one parameter that serves several inputs.
+#: Inputs -> names of one parameter that supplies all of them.
 SHARED: Mapping[tuple[str, ...], str] = {
     (
         "eps_clip_low",
@@ -100,7 +100,7 @@ SHARED: Mapping[tuple[str, ...], str] = {
 class Matching:
     """The parameter that was found for each input.
 
-    :ivar names: input -> parameter. A parameter may serve several inputs.
+    :ivar names: input -> parameter. A parameter may supply several inputs.
     :ivar missing: required inputs without a parameter.
     :ivar unknown: parameters without a default that match no input.
     :ivar ambiguous: input -> parameters that match it equally well.
@@ -121,12 +121,12 @@ def match_names(
 ) -> Matching:
     """Match a function's parameters to the inputs of a contract.
 
-    Required inputs are served first, also if a parameter's name fits another input better: with ``values`` and
-    ``old_values``, a value loss has its predictions in ``values``.
+    Required inputs are matched first, even if a parameter's name fits another input better: if a value loss has the
+    parameters ``values`` and ``old_values``, its predictions are in ``values``.
 
     :param required: the parameters without a default.
-    :param given: input -> parameter, or None if the function has none. It takes precedence.
-    :param known: inputs whose value is known, so that they need no parameter.
+    :param given: input -> parameter, or None if the function has no such parameter. These matches take precedence.
+    :param known: inputs that need no parameter, because their value is known.
     """
     given = given or {}
     names = {name: parameter for name, parameter in given.items() if parameter is not None}
@@ -215,7 +215,8 @@ def _assign(contract: Contract, inputs: Sequence[Input], parameters: Sequence[st
                     return True
         return False
 
-    # Inputs whose best parameter fits best come first, so that only a shortage moves them.
+    # Inputs whose best parameter fits best come first. An input loses its best parameter only if another input has no
+    # alternative.
     for name in sorted(options, key=lambda each: min((ranks[each][one] or 0 for one in options[each]), default=99)):
         place(name, set())
     return {name: parameter for parameter, name in taken.items()}

@@ -6,11 +6,11 @@ are alternatives. A condition is
 
 * a value (``grpo``, ``true``, ``1``), or a list of values of which one suffices;
 * ``set`` (anything but null, false and an empty text) or ``unset``;
-* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. After ``<``
-  or ``>`` the name of another setting may stand instead of a number.
+* a bound: ``"> 1"``, ``">= 1"``, ``"< 1"``, ``"<= 1"``; ``"!= 1"``, or ``"!= k1,k2"`` for none of several. The name of
+  another setting may follow ``<`` or ``>`` in place of a number.
 
-``reach.when`` has conditions of the same form: those of the code that produces the bug's value. A configuration that
-meets an entry must be able to meet these too, so each entry with settings names them.
+``reach.when`` has conditions of the same form, under which the framework produces the value that shows the bug. Each
+entry with settings must name these settings too, so that a configuration can meet both.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Affected:
 def read_affected(entry: Any) -> Affected:
     """Read one entry of a recipe's ``affects``.
 
-    An entry that is invalid in a recipe is read as prose, so that foreign evidence can be shown.
+    An invalid entry is read as prose, so that evidence of others can be shown.
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("when"), Mapping):
         return Affected(where=str(entry))
@@ -68,7 +68,7 @@ def read_affected(entry: Any) -> Affected:
 
 
 def in_text(value: Any) -> str:
-    """Return a value as configuration files write it: ``true``, ``null``, ``0.5``; a list with commas."""
+    """Return a value in the notation of configuration files: ``true``, ``null``, ``0.5``; a list with commas."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -128,7 +128,7 @@ def can_both_hold(one: Any, other: Any) -> bool:
 
 
 def _samples(condition: Any) -> Iterator[str]:
-    """Yield test values for a condition: values that it names, numbers on both sides of a bound, and others."""
+    """Yield test values for a condition: the values in it, numbers on both sides of a bound, and others."""
     yield from (*OFF, "true", "another value")
     for item in condition if isinstance(condition, (list, tuple)) else [condition]:
         bound = _BOUND.fullmatch(in_text(item))

@@ -79,7 +79,7 @@ def turned(value: Any, settings: Mapping[str, Any], depth: int = _DEPTH) -> Iter
     own = value if keys else getattr(value, "__dict__", {})
     write = partial(kind.__setitem__ if keys else object.__setattr__, value)
     for name in [name for name in own if isinstance(name, str)]:
-        with suppress(Exception):  # its content cannot be read, or it cannot be set
+        with suppress(Exception):  # the content cannot be read, or cannot be set
             part = own[name]
             if name not in settings:
                 yield from turned(part, settings, depth - 1)
@@ -94,8 +94,8 @@ _SAME = object()
 def _replacement(name: str, part: Any, value: Any, others: Mapping[str, Any]) -> Any:
     """Return the value that an option takes instead of ``part``, or :data:`_SAME` if the setting does not fit.
 
-    ``{"some": True}`` gives an option that is None the value of the other argument with the most similar name, and
-    ``{"member": NAME}`` a member of its enum.
+    ``{"some": True}`` replaces None by the value of the other argument with the most similar name. ``{"member": NAME}``
+    replaces an enum member by another one.
     """
     if isinstance(value, dict):
         if isinstance(part, enum.Enum) and value.get("member") in type(part).__members__:

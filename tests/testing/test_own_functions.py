@@ -396,7 +396,7 @@ def test_each_law_is_a_test_of_plain_pytest(pytester):
             "XFAIL *::test_wrong[[]padding_is_invisible]*a constant",
             "FAILED *::test_holds[[]the_oracle_agrees]*",
             "PASSED *::test_fixture[[]padding_is_invisible]",
-            "SKIPPED*the boundary has no knob to turn*",
+            "SKIPPED*the boundary has no option with a second value*",
         ]
     )
     assert result.parseoutcomes()["xfailed"] == 1
