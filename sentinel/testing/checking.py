@@ -199,6 +199,13 @@ class Check:
                 warnings.warn(
                     f"{report.function} as {report.contract}: {count} of {search.tried} scenarios: {what}", stacklevel=2
                 )
+            if report.left:  # a passing test prints no report
+                left = ", ".join(f"{name}={value!r}" for name, value in report.left.items())
+                warnings.warn(
+                    f"{report.function} as {report.contract}: left at the default: {left}; what other values do is "
+                    "not checked",
+                    stacklevel=2,
+                )
         return report
 
     def _open_search(self, session: LawSession, subject: Subject, laws: Sequence[Law]) -> BoundarySearch:

@@ -665,3 +665,13 @@ def test_a_contract_can_express(f, contract, options, law):
     judged = [name for name, each in report.laws.items() if each.judged and each.word == "holds"]
     assert (law or judged[0]) in judged, str(report)
     assert "the_oracle_agrees" not in report.broken, str(report)
+
+
+def test_a_default_that_no_test_changes_is_a_warning():
+    """A passing test prints no report, and the branch behind the default may be wrong."""
+
+    def with_kl(log_probs, old_log_probs, advantages, response_mask, reference_kl=0.0):
+        return loss(log_probs, old_log_probs, advantages, response_mask) - reference_kl
+
+    with pytest.warns(UserWarning, match=r"with_kl as policy_loss: left at the default: reference_kl=0\.0; what"):
+        check_function(with_kl, "policy_loss", algorithm="ppo", mode="token-mean", examples=8)
