@@ -78,7 +78,7 @@ Each known bug is decided by running the copy's own code. Then its recipe's sett
 that your configuration does not set has the copy's default.
 "hits you": your settings trigger the bug. "may hit you": another condition must hold too, or a setting is not known.
 Bugs that no code of the framework can trigger are not listed. GitHub code scanning shows the file of --sarif.
-exit status: 0 no bug is present (or your settings trigger none), 1 at least one is (or is triggered), 2 nothing was
+exit status: 0 no bug is present (or no setting triggers one), 1 at least one is (or is triggered), 2 nothing was
 examined, a bug depends on a setting that could not be read, the configuration class rejects an argument, or the tree of
 --repo changes signal code
 """
