@@ -24,7 +24,7 @@ from sentinel.sources.commits import Lineage
 from sentinel.sources.home import Home, read_json, write_atomically, writing
 from sentinel.sources.locks import locked
 
-#: Temporary kinds of reason: they concern this machine, so they are not stored and the next run tries again.
+#: Kinds of reason that concern this machine. Such verdicts are not stored, so the next run tries again.
 TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 

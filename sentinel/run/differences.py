@@ -1,6 +1,6 @@
-"""Compare two revisions in pytest: one item per function that the change can affect, and one for the source text.
+"""Compare two revisions in pytest: one item per function that the change can affect, and one for all other code.
 
-The item for the text checks the code of both trees that no boundary reaches.
+The last item compares the source text of code that no boundary reaches.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WorseError(Exception):
         self.result = result
 
 
-#: The most ranges of lines that a skipped item lists.
+#: The most line ranges that a skipped item lists.
 _SHOWN = 6
 
 
@@ -99,7 +99,7 @@ class DifferenceItem(pytest.Item):
             from sentinel.reports.escaping import visible
 
             assert self.row is not None
-            if self.row["cause"]:  # one line, so that the function that has changed is on the first screen
+            if self.row["cause"]:  # a single line, so that the report of the changed function stays visible
                 sentence = summarise(error.result)
                 return visible(f"worse: it calls {self.row['cause']} (above). Its own results: {sentence}", lines=True)
             places = [f"{file}:{first} {name}" for file, name, first, _ in self.row["places"]]

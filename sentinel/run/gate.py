@@ -1,6 +1,6 @@
 """Report a comparison of head and base: on the terminal, in the job's summary, as annotations and as SARIF.
 
-A result is a plain dictionary, because a worker of xdist sends it to the process that writes.
+A result is a plain dictionary, because an xdist worker sends it to the process that writes the report.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 #: The outcomes in the order in which they are listed.
 OUTCOMES = ("worse", "other", "better", "new", "removed", "not examined", "same")
 
-#: Why a boundary is not examined if another boundary may run its changed lines.
+#: Reason why a boundary is not examined, although another boundary may run the changed lines.
 _IDLE = "changed lines did not run"
 
 #: Entries of a list on one line, and lines of one outcome.
@@ -138,7 +138,7 @@ class Gate:
                 yield f"undecided: {join_names(names)}: NaN or infinite at both revisions in some calls: {parts}"
             waiting = _waiting(rows)
             if waiting:
-                yield f"not compared: the run ended before their turn: {join_names(waiting)}"
+                yield f"not compared, because the run ended first: {join_names(waiting)}"
             yield cover(rows)
             if any(row["lines"] and row["boundary"] for row in rows):
                 yield SIZES

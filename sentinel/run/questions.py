@@ -27,7 +27,7 @@ class Questions:
 
     :ivar recipes: file -> recipe, of those selected by options and those collected.
     :ivar law_ids: the laws that pytest's arguments name.
-    :ivar is_restricted: whether arguments name recipes or laws; the run then has no others.
+    :ivar is_restricted: whether arguments name recipes or laws, to which the run is then restricted.
     :ivar invited: the recipe files of this run, from arguments or from the catalog.
     """
 
@@ -79,7 +79,7 @@ class Questions:
                     recipe = self.recipes.get(file.resolve()) or self.load(file)
                     refs = [job.ref.short for job in self.jobs(recipe)]
                 except SentinelError:
-                    continue  # collecting the file reports it
+                    continue  # the error is reported when the file is collected
                 if ref not in refs:
                     raise SentinelError(
                         f"not found: {argument}; the refs of this recipe are {', '.join(refs)}; name other refs with "
@@ -104,7 +104,7 @@ class Questions:
         """Load the recipes of this run before collection, including those that arguments name."""
         recipes = list(self.recipes.values())
         for file in (Path(arg.partition("::")[0]) for arg in self._config.args):
-            with suppress(SentinelError):  # collecting the file reports it
+            with suppress(SentinelError):  # the error is reported when the file is collected
                 if file.suffix in SUFFIXES and file.is_file() and file.resolve() not in self.recipes:
                     recipes.append(self.load(file))
         return recipes

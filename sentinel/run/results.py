@@ -47,7 +47,7 @@ class Results:
         self.without_mirror: Mapping[str, int] = {}
         self._documents: dict[Path, dict[str, Any]] = {}
         self._examined: dict[str, bool] = {}
-        #: A line with the settings that the run has from a settings file; empty if it has none.
+        #: A line with the settings that come from a settings file; empty if there are none.
         self.from_file = ""
         self._last_line = ""
         self._unwritten: list[str] = []
@@ -57,7 +57,7 @@ class Results:
 
     def begin(self) -> None:
         """Write a ``run.json`` without items, so that a killed run does not leave an earlier run's file."""
-        with suppress(SentinelError):  # `finish` reports it
+        with suppress(SentinelError):  # `finish` reports the error
             self._write_run(())
 
     def record(self, decision: Decision) -> Path:
@@ -75,7 +75,7 @@ class Results:
         self.gate = self.gate or Gate()
         self.gate.add(nodeid, row)
         if not hasattr(self._config, "workerinput"):
-            with suppress(SentinelError):  # `finish` reports it
+            with suppress(SentinelError):  # `finish` reports the error
                 self._write_gate(self.gate)
 
     def count(self, nodeid: str, examined: bool) -> None:
@@ -189,7 +189,7 @@ class Results:
         writer.write("\n".join(lines) + "\n" + self._weaker() + self._last_line, flush=True)
 
     def _more(self) -> list[str]:
-        """Return lines with the number of revisions that could be decided if a mirror were added."""
+        """Return a line for each target whose missing mirror leaves revisions undecided, with their number."""
         add = "can be decided after `sentinel mirror add"
         return [
             f"{target}: {count} more revision{'' if count == 1 else 's'} {add} {target}`"

@@ -108,7 +108,7 @@ class Run:
     def require_given(self) -> None:
         """Check that the refs and interpreters that the user named are available, before anything runs.
 
-        The pins of recipes may be unavailable, but these may not.
+        Unlike these, the pins of recipes may be unavailable.
 
         :raises SentinelError: if a ref is not available for any target that it is given for, or an interpreter does not
             start or lacks torch.
@@ -171,7 +171,7 @@ class Run:
         pairs = []
         heads = [(name, head) for name in settings.targets for head in settings.refs_of(name)]
         for name, head in heads:
-            with suppress(Unavailable):  # a working tree is that of one target
+            with suppress(Unavailable):  # a working tree belongs to one target
                 self._runner.checkout(name, head)
                 pairs += [(name, (self._base(name, head, base), head)) for base in settings.against(name, head)]
         if not pairs and any(base is not None for _, base in settings.named_against):
