@@ -1,6 +1,7 @@
-"""Digest everything that a verdict depends on besides the target's code. If a part of it changes, stored verdicts are
-not reused.
-This starts no worker: a sweep without new commits must not import torch.
+"""Digest everything that a verdict depends on besides the target's code. A stored verdict is reused only if it is
+equal.
+
+No worker is started, because a sweep without new commits must not import torch.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _deciding_files(with_laws: bool) -> tuple[Path, ...]:
 def _sources(package: str) -> list[Path]:
     """Return the modules of one of Sentinel's packages."""
     found = list((_PACKAGE / package).glob("*.py"))
-    assert found, f"sentinel has no package {package}"  # it was renamed: its code would no longer be digested
+    assert found, f"sentinel has no package {package}"  # after a renaming, the digest would no longer cover the code
     return found
 
 

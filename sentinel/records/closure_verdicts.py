@@ -32,7 +32,7 @@ from sentinel.sources.locks import locked
 from sentinel.targets import Target
 from sentinel.targets.refs import Ref
 
-#: Temporary kinds of reason: they concern this machine, so they are not stored and the next run tries again.
+#: Kinds of reason that concern this machine. Such verdicts are not stored, so the next run tries again.
 TEMPORARY = frozenset({"ref", "timeout", "memory", "harness"})
 
 

@@ -44,7 +44,7 @@ def require_folders(settings: Settings) -> None:
     """
     baseline = settings.baseline
     if baseline is not None and not holds_evidence(baseline):
-        trouble = "it holds no evidence" if os.path.isdir(baseline) else "no such folder"
+        trouble = "the folder contains no evidence" if os.path.isdir(baseline) else "no such folder"
         raise SentinelError(
             f"--sentinel-baseline={baseline}: {trouble}; `sentinel report accept --to {baseline}` records the last run "
             "there, and a clone of Sentinel has a baseline in reports/"
@@ -78,7 +78,7 @@ def require_subject(
 ) -> None:
     """Check that the run has recipes or laws to decide if a ref or a baseline is given.
 
-    :raises SentinelError: if not, or if a ref is given for a target that is not part of the run.
+    :raises SentinelError: if there is nothing to decide, or if a ref is given for a target outside the run.
     """
     names = [name for name in ("ref", "repo", "baseline") if options.get(name)]
     laws = any(arg.startswith("laws/") for arg in arguments)

@@ -62,7 +62,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "metric": (r"metrics?|logs", r"statistics"),
 }
 
-#: Words of infrastructure and model code. In the name of a function, class or module they count against it.
+#: Words of infrastructure and model code. In the name of a function, class or module they lower the score.
 ASIDE = (
     r"init|initialize|getstate|setstate|repr|str|configs?|cfg|args|arguments|argparse|cli|api|service|servers?|client"
     r"|https?|url|ports?|addr\w*|launch\w*|install|profil\w*|wandb|tensorboard|swanlab|placement|slurm|socket|nccl"
@@ -77,7 +77,7 @@ SITES: Mapping[str, tuple[int, int]] = {
     "parameter": (4, 2), "name": (4, 2), "class": (6, 3), "module": (2, 1), "body": (1, 0)
 }  # fmt: skip
 
-#: The score that a function needs, and the penalty of a word of :data:`ASIDE`.
+#: The score from which a function counts as a signal function, and the penalty for a word of :data:`ASIDE`.
 ENOUGH, AGAINST = 6, 2
 
 #: Calls that compute or rearrange tensors.
@@ -175,12 +175,12 @@ def limit_resources() -> None:
 def _parse(work: tuple[str, bytes]) -> Source:
     module, content = work
     if len(content) > LARGEST_SOURCE:
-        return Source(unread=f"it has more than {LARGEST_SOURCE >> 20} MiB")
+        return Source(unread=f"the file has more than {LARGEST_SOURCE >> 20} MiB")
     try:
         body = syntax_of(content).body
         return Source(names_of(body), tuple(signal_functions(body, module)))
     except SyntaxError as error:
-        return Source(unread=f"it does not parse with Python {_PYTHON}: {error.msg}")
+        return Source(unread=f"the file does not parse with Python {_PYTHON}: {error.msg}")
 
 
 #: Decorators that compile a function for a GPU.
@@ -285,14 +285,17 @@ def _functions(body: Sequence[ast.stmt], owner: str = "") -> Iterator[tuple[str,
 
 
 def _score(node: _Def, module: Sequence[str], names: Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    """Return a function's score and what its words are about; 0 if its body only raises or forwards a call."""
+    """Return a function's score and the subjects of its words. The score is 0 if its body only raises or forwards a
+    call."""
     below = [each for statement in node.body for each in ast.walk(statement)]
     acts = [any(isinstance(each, kinds) for each in below) for kinds in (_ARITHMETIC, _ITEMS)]
     acts.append(any(isinstance(each, ast.Call) and _OPERATION.fullmatch(_called(each)) for each in below))
     own = [each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
     if all(isinstance(each, (ast.Pass, ast.Raise)) for each in own):
         return 0, ()
-    if len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts):  # it only forwards a call or an attribute
+    if (
+        len(own) == 1 and not isinstance(own[0], _COMPOUND) and not any(acts)
+    ):  # the function only forwards a call or an attribute
         return 0, ()
     words = _words(node, module, names)
     score, weight_of = sum(acts), defaultdict[str, int](int)

@@ -24,7 +24,7 @@ from sentinel.tools.upstream.contribution import ABSENT, MOST_HEADS, Contributio
 from sentinel.tools.upstream.exporting import Bundle
 from sentinel.tools.upstream.trying import elsewhere
 
-#: The most words of a page that a reader sees without unfolding anything, without its code.
+#: The most words of a page outside folded parts and code.
 MOST_WORDS = 400
 
 #: The most numbers that a page compares.
@@ -32,13 +32,13 @@ _MOST_NUMBERS = 3
 
 
 def page(made: Contribution) -> str:
-    """Return the page. What a maintainer need not read to decide is folded."""
+    """Return the page. Parts that a maintainer does not need for a decision are folded."""
     parts = (_wrong, _cause, _fix, _reach, _earlier, _reproduction, _checked, _limits)
     return "\n".join([f"# {_heading(made)}\n", *(line for part in parts for line in part(made))])
 
 
 def count_words(text: str) -> int:
-    """Return the words of a page, without code blocks and folded parts."""
+    """Count the words of a page, except in code blocks and folded parts."""
     text = re.sub(r"(?ms)^<details>.*?^</details>", "", re.sub(r"(?ms)^(`{3,})[^\n]*\n.*?^\1$", "", text))
     return len(re.sub(r"\]\([^)]*\)", "]", text).split())
 
@@ -142,7 +142,7 @@ def _checked(made: Contribution) -> Iterable[str]:
 
 
 def _summary(made: Contribution) -> Iterator[str]:
-    """Return the three lines that a reader sees: the numbers, the tests, and what else was compared."""
+    """Return the three unfolded lines about checks: the numbers, the tests, and the other comparisons."""
     sides = made.document["bugs"][made.recipe.bug_id]
     verdicts = ", ".join(f"{side['verdict']} at {_revision(side)}" for side in sides.values())
     yield f"The numbers above were measured: {verdicts}."
@@ -212,7 +212,7 @@ def _tried(made: Contribution, tried: Mapping[str, Any]) -> Iterator[str]:
     tried = {
         name: dict(sorted(result.items())) if isinstance(result, Mapping) else result for name, result in tried.items()
     }
-    others = tried["others"]  # sorted as evidence.json is: a page made from that has to be the same
+    others = tried["others"]  # in the order of evidence.json, so that a page made from that file is the same
     parts = []
     for before, after, words in (
         ("reproduced", "fixed", "also fixed"),
@@ -401,13 +401,13 @@ def pages(made: Contribution) -> dict[str, str]:
 
 
 def sender(made: Contribution) -> str:
-    """Return what the person who sends the page does first: the searches that need the network, and the commands."""
+    """Return instructions for the person who sends the page: searches that need the network, and commands."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.unknown:
-        lines += ["Look up what is cited and no mirror knows (issues, and what is newer than the mirror):\n"]
+        lines += ["Look up these citations, which no mirror can resolve (issues, and numbers newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
-    lines += ["Search issues and pull requests, open and closed; add what is found to `related` in the `.fix.yaml`:\n"]
+    lines += ["Search issues and pull requests, open and closed; add related ones to `related` in the `.fix.yaml`:\n"]
     lines += [f"* <https://github.com/{repository}/issues?q={urllib.parse.quote(each)}>" for each in made.searches]
     lines += ["\nThen, in a clone at its newest main (`--keep-non-patch` keeps a tag like `[algo]`):\n"]
     name = shell_quote(title(made))

@@ -533,7 +533,7 @@ _TAKES_MORE = [
 ]
 #: How the framework is another one, what the run does, and why nothing is known of it then.
 _UNREAD = {
-    "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before it was read"),
+    "short": ((), _TOO_SHORT, "no function of the run could be watched: the run ended before the function was read"),
     "fails": ((), f"{_TOO_SHORT}raise SystemExit(3)", "no function of the run could be watched: the run ended before"),
     "no call": ((), _RUN_OF_FEW.format(call=""), "no call of a watched function was copied"),
     "no import": ((), "pass", "no process of this command imported demo"),
