@@ -77,6 +77,7 @@ class Contribution:
     :ivar patch: the whole change as a message that ``git am`` accepts.
     :ivar unknown: what the page cites and no mirror knows, such as issues.
     :ivar searches: queries of GitHub's search for duplicates.
+    :ivar logged: whether ``tests.log`` is next to the page.
     """
 
     recipes: tuple[Recipe, ...]
@@ -88,6 +89,7 @@ class Contribution:
     patch: str = ""
     unknown: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
+    logged: bool = False
 
     @property
     def recipe(self) -> Recipe:

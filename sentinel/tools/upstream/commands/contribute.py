@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -134,7 +135,8 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         if document is None:
             raise SentinelError(f"{file}: not a contribution; `sentinel contribute` writes one")
         try:
-            texts = pages(contribution(document, catalog, store))
+            made = contribution(document, catalog, store)
+            texts = pages(replace(made, logged=file.with_name("tests.log").exists()))
         except SentinelError as error:  # the fix itself has changed
             stale.append(f"{file.parent}: {error}")
             continue
