@@ -395,8 +395,7 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
         files["tests.log"] = log
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in {*_OWN} - files.keys():
-            (folder / name).unlink(missing_ok=True)
+        remove_other(folder, files)
     except OSError as error:
         raise SentinelError(f"cannot write {folder}: {error.strerror}; {otherwise}") from error
     for name, text in files.items():
@@ -404,8 +403,16 @@ def write(out: Path, made: Contribution, bundles: Sequence[Bundle], log: str = "
     return folder
 
 
+def remove_other(folder: Path, files: Iterable[str]) -> None:
+    """Remove the files that an earlier contribution wrote into the folder, except these."""
+    for name in {*_OWN} - {*files}:
+        (folder / name).unlink(missing_ok=True)
+
+
 def pages(made: Contribution) -> dict[str, str]:
     """Return the files that follow from the document and the prose of the fix."""
+    if made.fix and made.fix.comment:
+        return {"SENDER.md": sender(made)}
     files = {"PULL_REQUEST.md": page(made)}
     if made.fix:
         files |= {"fix.patch": made.patch, "SENDER.md": sender(made)}
@@ -416,6 +423,10 @@ def sender(made: Contribution) -> str:
     """Return what the person who sends the page does first: the searches that need the network, and the commands."""
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
+    if made.fix and made.fix.comment:
+        lines += [
+            f"There is a pull request for this bug already. Open no other; comment there:\n\n> {linked(made.fix.comment)}\n"
+        ]
     if made.unknown:
         lines += ["Look up what is cited and no mirror knows (issues, and what is newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
@@ -423,6 +434,8 @@ def sender(made: Contribution) -> str:
     lines += [f"* <https://github.com/{repository}/issues?q={urllib.parse.quote(each)}>" for each in made.searches]
     lines += ["\nKnow what was run; `sentinel verify evidence.json` measures again:\n"]
     lines += [f"* {line}" for line in (*checks(made), *_environment(made))]
+    if made.fix and made.fix.comment:
+        return "\n".join(lines) + "\n"
     lines += ["\nThen, in a clone at its newest main (`--keep-non-patch` keeps a tag like `[algo]`):\n"]
     name = shell_quote(title(made))
     lines += [

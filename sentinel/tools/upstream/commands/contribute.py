@@ -34,7 +34,7 @@ from sentinel.tools.upstream.contribution import (
     related,
 )
 from sentinel.tools.upstream.exporting import Bundle, Exporter
-from sentinel.tools.upstream.page import pages, title, write
+from sentinel.tools.upstream.page import pages, remove_other, title, write
 from sentinel.tools.upstream.trying import opening, try_fix
 
 GROUP = "publish"
@@ -140,6 +140,8 @@ def _rewrite(arguments: argparse.Namespace) -> int:
         except SentinelError as error:  # the fix itself has changed
             stale.append(f"{file.parent}: {error}")
             continue
+        if not {"PULL_REQUEST.md"} & texts.keys():
+            remove_other(file.parent, [*texts, "evidence.json", "tests.log"])
         for name, text in texts.items():
             write_below(file.parent, name, text, "name another folder with --rewrite DIR")
     for each in stale:
