@@ -55,7 +55,8 @@ class Fix:
     :ivar commit: the upstream commit with the bug, to which the edits apply.
     :ivar head: the upstream commit that fixes the bug, in place of edits.
     :ivar wrong, cause, fix, reach, limits, related: prose for the pull request page.
-    :ivar numbers: observed key -> upstream's name for it; the page shows these numbers.
+    :ivar comment: what to say at a pull request that exists already; then there is no page.
+    :ivar numbers: observed key -> its name in upstream's terms; the numbers that the page shows.
     :ivar guilty: (file, first line, last line) of the faulty code at :attr:`commit`.
     :ivar digest: ``sha256:<hex>`` of everything except prose, so that the prose can change without a new trial.
     """
@@ -73,6 +74,7 @@ class Fix:
     reach: str
     limits: tuple[str, ...]
     related: tuple[str, ...]
+    comment: str
     numbers: tuple[tuple[str, str], ...]
     guilty: tuple[tuple[str, int, int], ...]
     edits: tuple[Edit, ...]
@@ -144,6 +146,7 @@ def load_fix(path: Path) -> Fix:
         subject=data["subject"],
         limits=tuple(data["limits"]),
         related=tuple(data.get("related", ())),
+        comment=" ".join(data.get("comment", "").split()),
         numbers=tuple(data.get("numbers", {}).items()),
         guilty=tuple((item["file"], *item["lines"]) for item in data["guilty"]),
         edits=tuple(edits),
