@@ -424,9 +424,8 @@ def sender(made: Contribution) -> str:
     repository = made.target.repository.removesuffix(".git").removeprefix("https://github.com/")
     lines = ["# Before this is sent\n"]
     if made.fix and made.fix.comment:
-        lines += [
-            f"There is a pull request for this bug already. Open no other; comment there:\n\n> {linked(made.fix.comment)}\n"
-        ]
+        comment = linked(made.fix.comment)
+        lines += [f"There is a pull request for this bug already. Open no other; comment there:\n\n> {comment}\n"]
     if made.unknown:
         lines += ["Look up these citations, which no mirror can resolve (issues, and numbers newer than the mirror):\n"]
         lines += [*(f"* {prose(each)}" for each in made.unknown), ""]
