@@ -36,6 +36,7 @@ _SHORTEST = 3
 #: Words that tell two quantities apart: a parameter with one of them is never suggested for an input without it.
 _DISTINCT = frozenset(
     {"ref", "old", "behaviour", "rollout", "chosen", "rejected", "low", "high", "reward", "return", "value", "mask"}
+    | {"done", "terminal", "terminated", "truncated"}  # where an episode ends, which is no response mask
 )
 
 #: Input -> other names for it, the most specific first. A contract's own aliases come before these.
