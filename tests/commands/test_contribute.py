@@ -341,7 +341,7 @@ def test_mistakes_are_told(run_sentinel):
         (["contribute"], "name a bug, or use --all"),
         (["contribute", "TINY-MEAN", "--all"], "name a bug, or use --all"),
         (["contribute", "TINY-MEAN", "--repo", ".", "--head", "git:main"], "--repo"),
-        (["contribute", "TINY-MEAN", "--into", "."], "--into makes a branch with a fix"),
+        (["contribute", "TINY-MEAN", "--into", "."], "--into creates a branch with a fix"),
         (["contribute", "NO-SUCH-BUG"], "no recipe matches"),
     ):
         answer = run_sentinel(*arguments)
